@@ -1,0 +1,97 @@
+// Package backend is how a model is reached. A Backend runs one rendered
+// prompt to its end and writes what happened into a transcript. It knows no
+// database and no queue, so it can be run on its own.
+//
+//	backend.go  Backend, Request, Result: the promise
+//	cli.go      runs a command-line agent: lines, limits, the stop ladder
+//	claude.go   Claude Code
+//	mock.go     no model at all: for demos and tests
+package backend
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+// Names lists every backend of the design, in the order documents show them.
+var Names = []string{"claude", "codex", "cursor", "opencode", "gemini", "anthropic", "openai", "mock"}
+
+// Backend reaches one kind of model.
+type Backend interface {
+	// Name is the backend's word in units, tables and pages.
+	Name() string
+	// Available returns nil when the backend can run here, else an error that
+	// says what is missing and how to mend it.
+	Available(ctx context.Context) error
+	// Execute runs one request and writes its steps. When it returns, nothing
+	// that it started is alive. A failure of the work is in Result.Error; the
+	// error is for what the backend itself could not do. When ctx ends it
+	// stops what it started and returns what there is: output so far, session,
+	// cost.
+	Execute(ctx context.Context, req Request, steps *transcript.Writer) (Result, error)
+}
+
+// Request is one run's work, ready to be done: prompt rendered, files checked.
+type Request struct {
+	UnitID  uuid.UUID
+	RunID   uuid.UUID
+	Attempt int
+
+	Prompt       string
+	SystemPrompt string
+	Model        string
+	Payload      json.RawMessage
+	OutputSchema json.RawMessage
+	Files        []File
+
+	// Dir is the directory the work happens in. Home is private to the unit
+	// and outlives the run: configuration, sessions, temporary files.
+	Dir  string
+	Home string
+
+	// SessionID is chosen before the run so that a crashed run can be resumed.
+	// With Resume the session exists and has cost SessionCostUSD so far.
+	SessionID      string
+	Resume         bool
+	SessionCostUSD float64
+
+	MaxTurns       int      // 0: no limit
+	MaxCostUSD     *float64 // nil: no limit
+	IdleTimeout    time.Duration
+	StartupTimeout time.Duration
+}
+
+// File is an attachment on this machine.
+type File struct {
+	Name      string // base name, unique within the request
+	Path      string // absolute
+	MediaType string
+	Size      int64
+}
+
+// Result is what a run came to. Fields without a value are zero.
+type Result struct {
+	Success  bool
+	Output   string
+	Error    *work.Failure
+	Metadata Metadata
+	// CostIncomplete: the run was stopped before its cost was known.
+	CostIncomplete bool
+}
+
+// Metadata is what the backend tells about a run.
+type Metadata struct {
+	SessionID     string
+	Model         string
+	NumTurns      int
+	TotalCostUSD  *float64 // this run alone; nil when unknown
+	DurationMS    int64
+	DurationAPIMS int64
+	Usage         work.Usage
+}

@@ -1,0 +1,141 @@
+package transcript
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/gzip"
+)
+
+// Level 5 is within 3 % of the size of level 6 at a tenth more speed.
+const level = 5
+
+// MaxInflated bounds what Decode will inflate, in bytes of JSON.
+const MaxInflated = 4 * MaxBytes
+
+// Encode returns steps as one gzip member that holds a JSON array.
+func (c *Codec) Encode(steps []Step) ([]byte, error) {
+	if steps == nil {
+		steps = []Step{}
+	}
+	var blob bytes.Buffer
+	zip, _ := c.writers.Get().(*gzip.Writer)
+	if zip == nil {
+		var err error
+		if zip, err = gzip.NewWriterLevel(&blob, level); err != nil {
+			return nil, err
+		}
+	}
+	defer c.writers.Put(zip)
+	zip.Reset(&blob)
+	if err := json.NewEncoder(zip).Encode(steps); err != nil {
+		return nil, fmt.Errorf("encode transcript: %w", err)
+	}
+	if err := zip.Close(); err != nil {
+		return nil, fmt.Errorf("compress transcript: %w", err)
+	}
+	return blob.Bytes(), nil
+}
+
+// Codec compresses transcripts; the zero value is ready and keeps its
+// compressors for the next call.
+type Codec struct{ writers sync.Pool }
+
+// Decode reads what Encode wrote.
+func Decode(blob []byte) ([]Step, error) {
+	zip, err := gzip.NewReader(bytes.NewReader(blob))
+	if err != nil {
+		return nil, fmt.Errorf("decompress transcript: %w", err)
+	}
+	var steps []Step
+	if err := json.NewDecoder(io.LimitReader(zip, MaxInflated)).Decode(&steps); err != nil {
+		return nil, fmt.Errorf("decode transcript: %w", err)
+	}
+	return steps, nil
+}
+
+// EncodeLines returns steps as JSON lines, the form of a chunk.
+func EncodeLines(steps []Step) ([]byte, error) {
+	var lines bytes.Buffer
+	enc := json.NewEncoder(&lines)
+	for _, s := range steps {
+		if err := enc.Encode(s); err != nil {
+			return nil, fmt.Errorf("encode steps: %w", err)
+		}
+	}
+	return lines.Bytes(), nil
+}
+
+// DecodeLines reads the steps of chunks in the order they were written and
+// lets a later step replace an earlier one of the same number.
+func DecodeLines(chunks ...[]byte) ([]Step, error) {
+	var steps []Step
+	index := map[int]int{}
+	for _, chunk := range chunks {
+		dec := json.NewDecoder(bufio.NewReader(bytes.NewReader(chunk)))
+		for {
+			var s Step
+			if err := dec.Decode(&s); err == io.EOF {
+				break
+			} else if err != nil {
+				return nil, fmt.Errorf("decode steps: %w", err)
+			}
+			if at, seen := index[s.Number]; seen {
+				steps[at] = s
+				continue
+			}
+			index[s.Number] = len(steps)
+			steps = append(steps, s)
+		}
+	}
+	return steps, nil
+}
+
+// Plain writes steps as text for a terminal or a diff.
+func Plain(w io.Writer, steps []Step) error {
+	out := bufio.NewWriter(w)
+	for _, s := range steps {
+		fmt.Fprintf(out, "── %d %s %s", s.Number, s.Time.Format("15:04:05"), s.Type)
+		if s.Name != "" {
+			fmt.Fprintf(out, " %s", visible(s.Name))
+		}
+		if s.IsError {
+			fmt.Fprint(out, " (error)")
+		}
+		fmt.Fprintln(out)
+		for _, c := range s.Content {
+			if c.Type == ToolCall {
+				fmt.Fprintf(out, "▶ %s %s\n", visible(c.Name), visible(c.Args))
+			} else {
+				fmt.Fprintln(out, visible(c.Text))
+			}
+		}
+		if s.Text != "" {
+			fmt.Fprintln(out, visible(s.Text))
+		}
+	}
+	return out.Flush()
+}
+
+// visible keeps a model's text from steering the reader's terminal: escape
+// and other control characters, and characters that reorder or hide text,
+// are shown as their code.
+func visible(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return r
+		case r < 0x20:
+			return '\u2400' + r // the control pictures
+		case r == 0x7f, r >= 0x80 && r < 0xa0,
+			r >= 0x200b && r <= 0x200f, r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069, r == 0xfeff:
+			return '\uFFFD'
+		}
+		return r
+	}, s)
+}

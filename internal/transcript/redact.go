@@ -1,0 +1,40 @@
+package transcript
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+const redacted = "[redacted]"
+
+// Keys that providers mark with a prefix of their own, whoever they belong to.
+var patterns = regexp.MustCompile(
+	`sk-ant-[A-Za-z0-9_-]{16,}|sk-(?:proj-)?[A-Za-z0-9_-]{32,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}` +
+		`|AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{35}|xox[abprs]-[A-Za-z0-9-]{10,}`)
+
+// Redactor returns a function that replaces the given secret values, in raw,
+// JSON-escaped, URL-escaped and base64 form, and anything that looks like a
+// provider's API key. Values shorter than 8 bytes are left alone: replacing
+// them would destroy more than it protects.
+func Redactor(secrets []string) func(string) string {
+	var pairs []string
+	for _, secret := range secrets {
+		if len(secret) < 8 {
+			continue
+		}
+		forms := []string{secret, url.QueryEscape(secret), base64.StdEncoding.EncodeToString([]byte(secret))}
+		if quoted, err := json.Marshal(secret); err == nil {
+			forms = append(forms, strings.Trim(string(quoted), `"`))
+		}
+		for _, form := range forms {
+			pairs = append(pairs, form, redacted)
+		}
+	}
+	known := strings.NewReplacer(pairs...)
+	return func(s string) string {
+		return patterns.ReplaceAllString(known.Replace(s), redacted)
+	}
+}

@@ -1,0 +1,157 @@
+package transcript
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"piecework/internal/work"
+)
+
+// MaxBytes bounds one transcript before compression. Later steps are counted
+// and left out.
+const MaxBytes = 64 << 20
+
+// Writer takes the steps of one run from one backend. It is safe for
+// concurrent use, but a run's transcript has one author.
+type Writer struct {
+	mu        sync.Mutex
+	emit      func(Step)
+	redact    func(string) string
+	now       func() time.Time
+	steps     []Step
+	bytes     int
+	dropped   int
+	toolCalls int
+	names     map[string]string // tool call id → tool name
+	open      map[string]bool   // calls without a result
+}
+
+// NewWriter returns a Writer that hands each new or changed step to emit, in
+// order, with every secret replaced. emit may be nil.
+func NewWriter(emit func(Step), secrets []string) *Writer {
+	if emit == nil {
+		emit = func(Step) {}
+	}
+	return &Writer{
+		emit: emit, redact: Redactor(secrets), now: time.Now,
+		names: map[string]string{}, open: map[string]bool{},
+	}
+}
+
+// Redact replaces the secrets this writer knows in s.
+func (w *Writer) Redact(s string) string { return w.redact(s) }
+
+// Add appends a step.
+func (w *Writer) Add(s Step) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.add(s)
+}
+
+// Extend adds content to the newest step, which must be an action; otherwise
+// it begins a new action.
+func (w *Writer) Extend(c ...Content) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last := len(w.steps) - 1
+	if last < 0 || w.steps[last].Type != Action || w.dropped > 0 {
+		w.add(Step{Type: Action, Content: c})
+		return
+	}
+	s := w.steps[last]
+	grown := make([]Content, 0, len(s.Content)+len(c))
+	grown = append(grown, s.Content...)
+	for _, part := range c {
+		grown = append(grown, w.content(part))
+	}
+	s.Content = grown
+	w.steps[last] = s
+	w.emit(s)
+}
+
+// Close gives every call that never got a result one that says so.
+func (w *Writer) Close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.steps {
+		for _, c := range s.Content {
+			if c.Type == ToolCall && w.open[c.ID] {
+				w.add(Step{Type: ToolResult, CallID: c.ID, Text: "(no result: the run ended)", IsError: true})
+			}
+		}
+	}
+	if w.dropped > 0 {
+		dropped := w.dropped
+		w.dropped, w.bytes = 0, 0
+		w.add(Step{Type: SystemText, Text: fmt.Sprintf("(transcript full: %d further steps left out)", dropped)})
+	}
+}
+
+// Steps returns a copy of what has been written so far.
+func (w *Writer) Steps() []Step {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]Step(nil), w.steps...)
+}
+
+// ToolCalls counts the tool calls so far.
+func (w *Writer) ToolCalls() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.toolCalls
+}
+
+func (w *Writer) add(s Step) {
+	if w.dropped > 0 {
+		w.dropped++
+		return
+	}
+	s.Number, s.Time = len(w.steps)+1, w.now().UTC().Truncate(time.Millisecond)
+	s.Text = w.text(s.Text, MaxResult)
+	s.CallID, s.Parent = w.text(s.CallID, 200), w.text(s.Parent, 200)
+	if s.Type == ToolResult {
+		if s.Name == "" {
+			s.Name = w.names[s.CallID]
+		}
+		delete(w.open, s.CallID)
+	}
+	s.Name = w.text(s.Name, 200)
+	content := make([]Content, 0, len(s.Content))
+	for _, part := range s.Content {
+		content = append(content, w.content(part))
+	}
+	s.Content = content
+	if w.bytes += size(s); w.bytes > MaxBytes {
+		w.dropped++
+		return
+	}
+	w.steps = append(w.steps, s)
+	w.emit(s)
+}
+
+func (w *Writer) content(c Content) Content {
+	c.Text = w.text(c.Text, MaxResult)
+	c.Args = w.text(c.Args, MaxArgs)
+	c.ID, c.Name = w.text(c.ID, 200), w.text(c.Name, 200)
+	if c.Type == ToolCall {
+		w.toolCalls++
+		w.names[c.ID], w.open[c.ID] = c.Name, true
+	}
+	w.bytes += len(c.Text) + len(c.Args)
+	return c
+}
+
+func size(s Step) int { return 200 + len(s.Text) }
+
+// text makes s fit to be stored: no secret, no NUL, valid UTF-8, at most
+// limit bytes and a footer that says what was cut.
+func (w *Writer) text(s string, limit int) string {
+	s = w.redact(work.Clean(s))
+	cut, shortened := work.Cut(s, limit)
+	if !shortened {
+		return s
+	}
+	return strings.TrimRight(cut, "\n") + fmt.Sprintf("\n… [cut: %d of %d bytes shown]", len(cut), len(s))
+}

@@ -1,0 +1,46 @@
+package work
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// The errors that cross a room's door. The API turns each into a status.
+var (
+	ErrNotFound = errors.New("not found")
+	ErrConflict = errors.New("conflict")
+)
+
+// Why a run's context ended; read it with context.Cause.
+var (
+	ErrCancelled = errors.New("cancelled")
+	ErrTimeout   = errors.New("timeout")
+	ErrShutdown  = errors.New("worker process shuts down")
+	ErrFenced    = errors.New("lease lost")
+)
+
+// Invalid is a request that can never be honoured as it stands.
+type Invalid struct {
+	Pointer string // JSON pointer (RFC 6901) to the field at fault, such as "#/timeout"
+	Detail  string // what is wrong and what to do
+	Status  int    // HTTP status when it is not 422
+}
+
+func (e *Invalid) Error() string { return e.Pointer + ": " + e.Detail }
+
+// Invalidf makes an Invalid for the field at pointer.
+func Invalidf(pointer, format string, args ...any) *Invalid {
+	return &Invalid{Pointer: pointer, Detail: fmt.Sprintf(format, args...)}
+}
+
+// Unavailable is a failure of something the house stands on, such as
+// Postgres. Nothing was half done; the caller may try again after RetryAfter.
+type Unavailable struct {
+	What       string
+	RetryAfter time.Duration
+	Err        error
+}
+
+func (e *Unavailable) Error() string { return e.What + " is unavailable: " + e.Err.Error() }
+func (e *Unavailable) Unwrap() error { return e.Err }

@@ -1,0 +1,83 @@
+package work
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// DefaultTenant owns everything until API keys say otherwise.
+const DefaultTenant = "default"
+
+// The limits of a unit's fields.
+const (
+	DefaultQueue      = "default"
+	DefaultMaxRetries = 2
+	DefaultTimeout    = Seconds(3600)
+	DefaultIdle       = Seconds(600)
+	MaxTimeout        = Seconds(24 * 3600)
+	DefaultPriority   = 5
+	MaxCrashes        = 3
+)
+
+// Spec is what the caller asked for. It never changes after the unit is
+// accepted, except by a retry with changes.
+type Spec struct {
+	Backend          string          `json:"backend" db:"backend"`
+	Worker           string          `json:"worker,omitempty" db:"worker"`
+	Model            string          `json:"model,omitempty" db:"model"`
+	Prompt           string          `json:"prompt" db:"prompt"`
+	SystemPrompt     string          `json:"system_prompt,omitempty" db:"system_prompt"`
+	Payload          json.RawMessage `json:"payload" db:"payload"`
+	WorkingDirectory string          `json:"working_directory,omitempty" db:"working_directory"`
+	OutputSchema     json.RawMessage `json:"output_schema,omitempty" db:"output_schema"`
+	MaxTurns         int             `json:"max_turns,omitempty" db:"max_turns"`
+	MaxCostUSD       *float64        `json:"max_cost_usd,omitempty" db:"max_cost_usd"`
+	Timeout          Seconds         `json:"timeout" db:"timeout"`
+	IdleTimeout      Seconds         `json:"idle_timeout" db:"idle_timeout"`
+	MissingKey       string          `json:"missing_key" db:"missing_key"`
+	MaxRetries       *int            `json:"max_retries,omitempty" db:"max_retries"`
+	Queue            string          `json:"queue" db:"queue"`
+	Priority         int             `json:"priority" db:"priority"`
+	Labels           json.RawMessage `json:"labels" db:"labels"`
+	NotBefore        *time.Time      `json:"not_before,omitempty" db:"not_before"`
+	Deadline         *time.Time      `json:"deadline,omitempty" db:"deadline"`
+}
+
+// Unit is one accepted piece of work.
+type Unit struct {
+	ID     uuid.UUID `json:"id" db:"id"`
+	Tenant string    `json:"-" db:"tenant"`
+	// Title is the start of the rendered prompt, for lists and search.
+	Title string `json:"title" db:"title"`
+	Spec
+	State             State      `json:"status" db:"state"`
+	Dispatch          int        `json:"-" db:"dispatch"`
+	RunCount          int        `json:"run_count" db:"run_count"`
+	Failures          int        `json:"failures" db:"failures"`
+	Losses            int        `json:"losses" db:"losses"`
+	Waits             int        `json:"waits" db:"waits"`
+	Crashes           int        `json:"crashes" db:"crashes"`
+	CancelRequestedAt *time.Time `json:"cancel_requested_at,omitempty" db:"cancel_requested_at"`
+	Output            *string    `json:"output" db:"output"`
+	Error             *Failure   `json:"error" db:"-"`
+	CostUSD           float64    `json:"cost_usd" db:"cost_usd"`
+	CreatedAt         time.Time  `json:"created_at" db:"created_at"`
+	StartedAt         *time.Time `json:"started_at" db:"started_at"`
+	FinishedAt        *time.Time `json:"finished_at" db:"finished_at"`
+}
+
+// Retries is how many failed runs may be followed by another for a failure of
+// class c.
+func (u *Spec) Retries(c Class) int {
+	switch {
+	case c.Follow() == FollowFail:
+		return 0
+	case u.MaxRetries != nil:
+		return *u.MaxRetries
+	case c.Follow() == FollowRetryIfAsked:
+		return 0
+	}
+	return DefaultMaxRetries
+}

@@ -1,0 +1,12 @@
+// Package work holds the words of the house: units, runs, their states, and
+// the classes of failure. Every room imports it. It does no I/O and knows
+// neither Postgres nor Redis.
+//
+//	unit.go     Unit: one accepted piece of work
+//	run.go      Run: one attempt at a unit
+//	state.go    the states and the moves between them
+//	failure.go  Failure classes and what follows from each
+//	error.go    the few errors that cross a room's door
+//	seconds.go  lengths of time as callers write them
+//	clean.go    text that Postgres and a reader's terminal can hold
+package work
