@@ -43,11 +43,11 @@ func NewWriter(emit func(Step), secrets []string) *Writer {
 // Redact replaces the secrets this writer knows in s.
 func (w *Writer) Redact(s string) string { return w.redact(s) }
 
-// Add appends a step.
-func (w *Writer) Add(s Step) {
+// Add appends a step and returns its number, or 0 when the transcript is full.
+func (w *Writer) Add(s Step) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.add(s)
+	return w.add(s)
 }
 
 // Extend adds content to the newest step, which must be an action; otherwise
@@ -55,19 +55,34 @@ func (w *Writer) Add(s Step) {
 func (w *Writer) Extend(c ...Content) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	last := len(w.steps) - 1
-	if last < 0 || w.steps[last].Type != Action || w.dropped > 0 {
-		w.add(Step{Type: Action, Content: c})
+	if last := len(w.steps); last > 0 && w.steps[last-1].Type == Action && w.dropped == 0 {
+		w.grow(last, c)
 		return
 	}
-	s := w.steps[last]
+	w.add(Step{Type: Action, Content: c})
+}
+
+// Grow adds content to the action of the given number, also when other steps
+// have come since: a tool may answer while its message is still being written.
+func (w *Writer) Grow(number int, c ...Content) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if number < 1 || number > len(w.steps) || w.bytes > MaxBytes {
+		w.dropped++
+		return
+	}
+	w.grow(number, c)
+}
+
+func (w *Writer) grow(number int, c []Content) {
+	s := w.steps[number-1]
 	grown := make([]Content, 0, len(s.Content)+len(c))
 	grown = append(grown, s.Content...)
 	for _, part := range c {
 		grown = append(grown, w.content(part))
 	}
 	s.Content = grown
-	w.steps[last] = s
+	w.steps[number-1] = s
 	w.emit(s)
 }
 
@@ -103,10 +118,10 @@ func (w *Writer) ToolCalls() int {
 	return w.toolCalls
 }
 
-func (w *Writer) add(s Step) {
+func (w *Writer) add(s Step) int {
 	if w.dropped > 0 {
 		w.dropped++
-		return
+		return 0
 	}
 	s.Number, s.Time = len(w.steps)+1, w.now().UTC().Truncate(time.Millisecond)
 	s.Text = w.text(s.Text, MaxResult)
@@ -125,10 +140,11 @@ func (w *Writer) add(s Step) {
 	s.Content = content
 	if w.bytes += size(s); w.bytes > MaxBytes {
 		w.dropped++
-		return
+		return 0
 	}
 	w.steps = append(w.steps, s)
 	w.emit(s)
+	return s.Number
 }
 
 func (w *Writer) content(c Content) Content {

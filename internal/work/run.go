@@ -40,6 +40,7 @@ type Run struct {
 	ToolCalls      int        `json:"tool_calls" db:"tool_calls"`
 	Usage          Usage      `json:"usage" db:"-"`
 	TotalCostUSD   *float64   `json:"total_cost_usd" db:"total_cost_usd"`
+	CostIncomplete bool       `json:"cost_incomplete" db:"cost_incomplete"`
 	DurationMS     int64      `json:"duration_ms" db:"duration_ms"`
 	DurationAPIMS  int64      `json:"duration_api_ms" db:"duration_api_ms"`
 	ExecutionTime  float64    `json:"execution_time" db:"execution_time"` // seconds

@@ -20,9 +20,9 @@ const (
 // States lists every state in the order a reader expects to meet them.
 var States = []State{Queued, Running, Waiting, Succeeded, Failed, Cancelled, TimedOut}
 
-// moves is the one table of allowed transitions. The store turns it into
-// WHERE clauses, and the schema repeats it in a CHECK and a trigger that a
-// test compares with this table.
+// moves is the one table of allowed transitions. The store's statements carry
+// them as WHERE clauses; a test tries every verb from every state and compares
+// what happened with this table.
 var moves = map[State][]State{
 	Queued:    {Running, Failed, Cancelled, TimedOut},
 	Running:   {Queued, Waiting, Succeeded, Failed, Cancelled, TimedOut},

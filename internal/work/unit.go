@@ -60,7 +60,8 @@ type Unit struct {
 	Waits             int        `json:"waits" db:"waits"`
 	Crashes           int        `json:"crashes" db:"crashes"`
 	CancelRequestedAt *time.Time `json:"cancel_requested_at,omitempty" db:"cancel_requested_at"`
-	Output            *string    `json:"output" db:"output"`
+	Summary           *string    `json:"summary" db:"summary"` // the start of the output
+	Output            *string    `json:"output" db:"output"`   // whole in one unit's answer, absent in lists
 	Error             *Failure   `json:"error" db:"-"`
 	CostUSD           float64    `json:"cost_usd" db:"cost_usd"`
 	CreatedAt         time.Time  `json:"created_at" db:"created_at"`

@@ -5,6 +5,8 @@
 //	unit.go     Unit: one accepted piece of work
 //	run.go      Run: one attempt at a unit
 //	state.go    the states and the moves between them
+//	process.go  Process: one worker process
+//	file.go     the files that a payload names
 //	failure.go  Failure classes and what follows from each
 //	error.go    the few errors that cross a room's door
 //	seconds.go  lengths of time as callers write them

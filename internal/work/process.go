@@ -1,0 +1,31 @@
+package work
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Process is one worker process as the ledger knows it.
+type Process struct {
+	ID         uuid.UUID  `json:"id" db:"id"`
+	Hostname   string     `json:"hostname" db:"hostname"`
+	PID        int        `json:"pid" db:"pid"`
+	Identity   string     `json:"-" db:"identity"` // boot, pid namespace, pid and start time; empty: unknown
+	Version    string     `json:"version" db:"version"`
+	Slots      int        `json:"slots" db:"slots"`
+	Running    int        `json:"running" db:"running"`
+	Queues     []string   `json:"queues" db:"-"`
+	Backends   []Offer    `json:"backends" db:"-"`
+	StartedAt  time.Time  `json:"started_at" db:"started_at"`
+	BeatAt     time.Time  `json:"beat_at" db:"beat_at"`
+	LeaseUntil time.Time  `json:"lease_until" db:"lease_until"`
+	StoppedAt  *time.Time `json:"stopped_at,omitempty" db:"stopped_at"`
+}
+
+// Offer is one backend as a worker process found it.
+type Offer struct {
+	Name      string `json:"name"`
+	Available bool   `json:"available"`
+	Detail    string `json:"detail,omitempty"` // why not, and how to mend it
+}

@@ -1,0 +1,145 @@
+// Package jobs is the bell: what may be asked of the queue, and how. Redis
+// holds nothing that Postgres does not know; a task says no more than "unit X
+// may be runnable". It is used by the API, which rings after a commit, and by
+// worker processes, which ring again when a bell was not heard.
+//
+//	jobs.go       task types, lanes, Bell: the connection
+//	enqueue.go    ring a bell; see whether it is still on its way
+//	wake.go       hear a bell without polling, and sit still when Redis refuses
+//	notice.go     hints between processes: cancel, unit changed
+//	reconcile.go  ring lost bells, free dead leases: once a second
+//	diagnose.go   whether this Redis is fit to be a bell
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"piecework/internal/work"
+)
+
+// TypeRun is the one task type: run a unit.
+const TypeRun = "unit:run"
+
+// Task is the payload of TypeRun: ids, never data.
+type Task struct {
+	Unit     uuid.UUID `json:"unit"`
+	Dispatch int       `json:"dispatch"`
+}
+
+// TaskID is the Asynq id of a bell. Asynqmon shows ids up to the first dash,
+// so there is none. A number is never used twice: Asynq keeps ids of archived
+// tasks, and refuses them, for 90 days.
+func TaskID(unit uuid.UUID, dispatch int) string {
+	return fmt.Sprintf("%s.%d", strings.ReplaceAll(unit.String(), "-", ""), dispatch)
+}
+
+// taskTimeout is beyond every timeout of ours: Asynq's own would free the
+// slot and leave the work running.
+const taskTimeout = time.Duration(work.MaxTimeout)*time.Second + time.Hour
+
+// Lane is the Asynq queue of units of one queue, backend and urgency. A worker
+// process listens only to lanes whose backend it has.
+func Lane(queue, backend string, priority int) string {
+	switch {
+	case priority >= 7:
+		return queue + ":" + backend + ":high"
+	case priority <= 3:
+		return queue + ":" + backend + ":low"
+	}
+	return queue + ":" + backend
+}
+
+// Lanes are the lanes of the given queues and backends with their weights: of
+// ten dequeues that find work everywhere, six are high and one is low.
+func Lanes(queues map[string]int, backends []string) map[string]int {
+	lanes := map[string]int{}
+	for queue, weight := range queues {
+		for _, backend := range backends {
+			lanes[Lane(queue, backend, 9)] = 6 * weight
+			lanes[Lane(queue, backend, 5)] = 3 * weight
+			lanes[Lane(queue, backend, 0)] = weight
+		}
+	}
+	return lanes
+}
+
+// Bell is a connection to Redis as a doorbell.
+type Bell struct {
+	redis     redis.UniversalClient
+	client    atomic.Pointer[asynq.Client]
+	inspector *asynq.Inspector
+	log       *slog.Logger
+	up        atomic.Bool // the last write probe succeeded
+}
+
+// Connect returns a Bell for the Redis at url (redis://, rediss:// or
+// unix://). It does not fail when Redis is away: a bell may be rung later.
+func Connect(url string, log *slog.Logger) (*Bell, error) {
+	opts, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, fmt.Errorf("read REDIS_URL: %w", err)
+	}
+	opts.DialTimeout, opts.ReadTimeout, opts.WriteTimeout = 2*time.Second, 5*time.Second, 5*time.Second
+	opts.ContextTimeoutEnabled = true
+	b := &Bell{redis: redis.NewClient(opts), log: log}
+	b.forget()
+	b.inspector = asynq.NewInspectorFromRedisClient(b.redis)
+	b.up.Store(true)
+	return b, nil
+}
+
+// forget drops what the Asynq client remembers of Redis, so that it registers
+// its queues anew.
+func (b *Bell) forget() { b.client.Store(asynq.NewClientFromRedisClient(b.redis)) }
+
+// Redis is the connection, for the handlers' Asynq server and Asynqmon.
+func (b *Bell) Redis() redis.UniversalClient { return b.redis }
+
+// MakeRedisClient makes a Bell an asynq.RedisConnOpt.
+func (b *Bell) MakeRedisClient() any { return b.redis }
+
+// Close ends the connection.
+func (b *Bell) Close() error { return b.redis.Close() }
+
+// Up tells whether Redis took a write when last tried.
+func (b *Bell) Up() bool { return b.up.Load() }
+
+// Probe writes to Redis: PING would hide a Redis that refuses writes.
+func (b *Bell) Probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	err := b.redis.Set(ctx, "piecework:probe", "1", time.Minute).Err()
+	if err != nil {
+		err = fmt.Errorf("write to redis: %w", err)
+	}
+	if was := b.up.Swap(err == nil); was != (err == nil) {
+		b.log.Warn("redis changed", "up", err == nil, "err", err)
+	}
+	return err
+}
+
+// WatchRedis probes Redis once a second until ctx ends.
+func (b *Bell) WatchRedis(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		if err := b.Probe(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			b.log.Debug("redis probe", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

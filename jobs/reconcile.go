@@ -1,0 +1,184 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"piecework/store"
+)
+
+const (
+	tick        = time.Second
+	batch       = 500             // units looked at in one statement
+	roundLimit  = 8 * time.Second // of one look at the bells
+	keepFailed  = 1000            // archived tasks kept in a lane for Asynqmon
+	sweepEvery  = time.Minute     // how often the slow duties are done
+	epochKey    = "piecework:epoch"
+	foldAtATime = 50
+)
+
+// Reconciler makes the ledger and the bell agree. Any process may run one; an
+// advisory lock lets one at a time work.
+type Reconciler struct {
+	Store *store.Store
+	Bell  *Bell
+	Log   *slog.Logger
+
+	swept time.Time
+}
+
+// Run reconciles once a second until ctx ends.
+func (r *Reconciler) Run(ctx context.Context) {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		if _, err := r.Store.Lead(ctx, r.Once); err != nil && ctx.Err() == nil {
+			r.Log.Warn("reconcile", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// Once does one round: frees dead leases, ends what is overdue, rings bells
+// that were lost.
+func (r *Reconciler) Once(ctx context.Context) error {
+	lost, err := r.Store.ExpireLeases(ctx)
+	if err != nil {
+		return err
+	}
+	overdue, err := r.Store.ExpireDeadlines(ctx)
+	if err != nil {
+		return err
+	}
+	if lost+overdue > 0 {
+		r.Log.Warn("reconciled", "runs_lost", lost, "units_overdue", overdue)
+	}
+	if lost > 0 || time.Since(r.swept) > sweepEvery {
+		if err := r.sweep(ctx); err != nil {
+			return err
+		}
+	}
+	if !r.Bell.Up() {
+		return nil // worker processes claim straight from Postgres
+	}
+	if err := r.checkEpoch(ctx); err != nil {
+		return err
+	}
+	return r.ringLost(ctx)
+}
+
+func (r *Reconciler) sweep(ctx context.Context) error {
+	if _, err := r.Store.FoldLost(ctx, foldAtATime); err != nil {
+		return err
+	}
+	r.swept = time.Now()
+	if !r.Bell.Up() {
+		return nil
+	}
+	return r.Bell.trimArchives(ctx)
+}
+
+// checkEpoch finds out whether Redis lost its memory: it then lacks the mark
+// that Postgres knows. Every queued unit's bell is doubted before the mark is
+// set, so that a death in between only makes the next round do it again.
+func (r *Reconciler) checkEpoch(ctx context.Context) error {
+	want, err := r.Store.Epoch(ctx, uuid.NewString())
+	if err != nil {
+		return err
+	}
+	got, err := r.Bell.redis.Get(ctx, epochKey).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return fmt.Errorf("read epoch from redis: %w", err)
+	}
+	if got == want {
+		return nil
+	}
+	doubted, err := r.Store.RecheckAll(ctx)
+	if err != nil {
+		return err
+	}
+	r.Bell.forget()
+	if err := r.Bell.redis.Set(ctx, epochKey, want, 0).Err(); err != nil {
+		return fmt.Errorf("mark redis with the epoch: %w", err)
+	}
+	if doubted > 0 {
+		r.Log.Warn("redis has lost its memory: dispatching all queued units again", "units", doubted)
+	}
+	return nil
+}
+
+// ringLost looks at every queued unit whose bell is in doubt and rings again
+// where there is none.
+func (r *Reconciler) ringLost(ctx context.Context) error {
+	for deadline := time.Now().Add(roundLimit); time.Now().Before(deadline); {
+		due, err := r.Store.Unchecked(ctx, batch)
+		if err != nil || len(due) == 0 {
+			return err
+		}
+		var heard, silent []uuid.UUID
+		for _, d := range due {
+			pending, err := r.Bell.Pending(d)
+			if err != nil {
+				return err
+			}
+			if pending {
+				heard = append(heard, d.UnitID)
+			} else {
+				silent = append(silent, d.UnitID)
+			}
+		}
+		if err := r.Store.Checked(ctx, heard); err != nil {
+			return err
+		}
+		bells, err := r.Store.Redispatch(ctx, silent)
+		if err != nil {
+			return err
+		}
+		if err := r.Bell.Ring(ctx, bells...); err != nil {
+			_, doubtErr := r.Store.RecheckAll(ctx) // some of these bells did not ring
+			return errors.Join(err, doubtErr)
+		}
+		if len(due) < batch {
+			return nil
+		}
+	}
+	return nil
+}
+
+// trimArchives keeps the newest failed tasks of each lane for Asynqmon's eyes.
+// Asynq's own trimming breaks on a large archive.
+func (b *Bell) trimArchives(ctx context.Context) error {
+	lanes, err := b.inspector.Queues()
+	if err != nil {
+		return fmt.Errorf("list lanes: %w", err)
+	}
+	for _, lane := range lanes {
+		info, err := b.inspector.GetQueueInfo(lane)
+		if err != nil {
+			return fmt.Errorf("look at lane %s: %w", lane, err)
+		}
+		for over := info.Archived - keepFailed; over > 0 && ctx.Err() == nil; over -= batch {
+			old, err := b.inspector.ListArchivedTasks(lane, asynq.PageSize(min(over, batch)))
+			if err != nil {
+				return fmt.Errorf("list archive of lane %s: %w", lane, err)
+			}
+			for _, t := range old {
+				if err := b.inspector.DeleteTask(lane, t.ID); err != nil && !errors.Is(err, asynq.ErrTaskNotFound) {
+					return fmt.Errorf("trim archive of lane %s: %w", lane, err)
+				}
+			}
+		}
+	}
+	return nil
+}

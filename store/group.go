@@ -1,0 +1,104 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"piecework/internal/work"
+)
+
+// group turns calls that arrive together into one statement. The first caller
+// flushes at once; whoever comes while that flush is under way goes with the
+// next. There is no timer, so a lone call costs what it would cost alone.
+// Every caller waits for its own commit, and when a statement fails each of
+// its rows is tried alone, so that a bad row fails alone.
+type group[In, Out any] struct {
+	max   int // rows in one statement
+	flush func(context.Context, []In) ([]Out, error)
+
+	mu      sync.Mutex
+	waiting []*call[In, Out]
+	busy    bool
+}
+
+type call[In, Out any] struct {
+	in   In
+	out  Out
+	err  error
+	done chan struct{}
+}
+
+func newGroup[In, Out any](max int, flush func(context.Context, []In) ([]Out, error)) *group[In, Out] {
+	return &group[In, Out]{max: max, flush: flush}
+}
+
+// do hands in to the next flush and waits for its outcome. When ctx ends
+// first the outcome is unknown: the row may still be committed.
+func (g *group[In, Out]) do(ctx context.Context, in In) (Out, error) {
+	c := &call[In, Out]{in: in, done: make(chan struct{})}
+	g.mu.Lock()
+	g.waiting = append(g.waiting, c)
+	lead := !g.busy
+	g.busy = true
+	g.mu.Unlock()
+	if lead {
+		go g.drain()
+	}
+	select {
+	case <-c.done:
+		return c.out, c.err
+	case <-ctx.Done():
+		var none Out
+		return none, context.Cause(ctx)
+	}
+}
+
+func (g *group[In, Out]) drain() {
+	for {
+		g.mu.Lock()
+		n := min(len(g.waiting), g.max)
+		if n == 0 {
+			g.busy = false
+			g.mu.Unlock()
+			return
+		}
+		calls := g.waiting[:n:n]
+		g.waiting = g.waiting[n:]
+		g.mu.Unlock()
+
+		g.run(calls)
+		for _, c := range calls {
+			close(c.done)
+		}
+	}
+}
+
+func (g *group[In, Out]) run(calls []*call[In, Out]) {
+	err := g.try(calls)
+	var away *work.Unavailable
+	if err == nil || len(calls) == 1 || errors.As(err, &away) {
+		return
+	}
+	for i := range calls {
+		_ = g.try(calls[i : i+1]) // each call carries its own error
+	}
+}
+
+func (g *group[In, Out]) try(calls []*call[In, Out]) error {
+	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+	defer cancel()
+	rows := make([]In, len(calls))
+	for i, c := range calls {
+		rows[i] = c.in
+	}
+	outs, err := g.flush(ctx, rows)
+	err = translate(err)
+	for i, c := range calls {
+		c.err = err
+		if err == nil {
+			c.out = outs[i]
+		}
+	}
+	return err
+}

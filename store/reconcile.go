@@ -1,0 +1,170 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/lib/pq"
+
+	"piecework/internal/work"
+)
+
+// The advisory lock of whoever reconciles.
+const leadLock = 0x7069656365 // "piece"
+
+// recheck is how long a bell that was seen on its way is trusted.
+const recheck = time.Minute
+
+// Lead runs f if no other process reconciles just now, and tells whether it
+// ran.
+func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, error) {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return false, translate(fmt.Errorf("lead: %w", err))
+	}
+	defer func() { _ = conn.Close() }()
+	var lead bool
+	if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_lock($1)`, leadLock).Scan(&lead); err != nil {
+		return false, translate(fmt.Errorf("lead: %w", err))
+	}
+	if !lead {
+		return false, nil
+	}
+	defer func() {
+		// The lock belongs to the connection, which goes back to the pool.
+		unlock, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if _, err := conn.ExecContext(unlock, `SELECT pg_advisory_unlock($1)`, leadLock); err != nil {
+			_ = conn.Raw(func(any) error { return err }) // a bad connection is closed, and its lock with it
+		}
+	}()
+	return true, f(ctx)
+}
+
+// ExpireLeases closes the runs of worker processes whose lease has run out as
+// lost and puts their units back in the queue (or ends those that were asked
+// to stop). It returns how many. Units are locked before runs, as everywhere.
+func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
+	result, err := s.db.ExecContext(ctx, `WITH victims AS (
+			SELECT u.id AS unit_id, r.id AS run_id, p.hostname, p.pid
+			FROM worker_runs r JOIN work_units u ON u.id = r.unit_id
+			LEFT JOIN worker_processes p ON p.id = r.worker_process
+			WHERE r.status = 'running' AND (p.id IS NULL OR p.lease_until < clock_timestamp())
+			ORDER BY u.id FOR UPDATE OF u
+		), lost AS (
+			UPDATE worker_runs r SET status = 'lost', completed_at = clock_timestamp(), error_class = 'infra',
+				error_message = format('the worker process %s (pid %s) stopped giving signs of life', v.hostname, v.pid),
+				cost_incomplete = true, execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
+			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.unit_id, r.attempt
+		)
+		UPDATE work_units u SET losses = losses + 1, dispatch = dispatch + 1, check_at = clock_timestamp(),
+			state = CASE WHEN u.cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,
+			finished_at = CASE WHEN u.cancel_requested_at IS NOT NULL THEN clock_timestamp() END
+		FROM lost WHERE u.id = lost.unit_id AND u.state = 'running' AND u.run_count = lost.attempt`)
+	if err != nil {
+		return 0, translate(fmt.Errorf("expire leases: %w", err))
+	}
+	return result.RowsAffected()
+}
+
+// ExpireDeadlines ends queued and waiting units whose deadline has passed, and
+// returns how many.
+func (s *Store) ExpireDeadlines(ctx context.Context) (int64, error) {
+	result, err := s.db.ExecContext(ctx, `UPDATE work_units SET state = 'timed_out', finished_at = clock_timestamp(),
+		error_class = $1, error_message = 'the deadline passed before the unit could run'
+		WHERE state IN ('queued', 'waiting') AND deadline <= clock_timestamp()`, string(work.ClassTimeout))
+	if err != nil {
+		return 0, translate(fmt.Errorf("expire deadlines: %w", err))
+	}
+	return result.RowsAffected()
+}
+
+// Dispatch is one bell: unit X may be runnable.
+type Dispatch struct {
+	UnitID   uuid.UUID `db:"id"`
+	Number   int       `db:"dispatch"`
+	Queue    string    `db:"queue"`
+	Backend  string    `db:"backend"`
+	Priority int       `db:"priority"`
+}
+
+// DispatchOf returns the newest bell of a unit.
+func DispatchOf(u work.Unit) Dispatch {
+	return Dispatch{UnitID: u.ID, Number: u.Dispatch, Queue: u.Queue, Backend: u.Backend, Priority: u.Priority}
+}
+
+// Unchecked returns queued units that are due and whose bell nobody has seen
+// for a while, oldest first.
+func (s *Store) Unchecked(ctx context.Context, limit int) ([]Dispatch, error) {
+	var due []Dispatch
+	err := s.db.SelectContext(ctx, &due, `SELECT id, dispatch, queue, backend, priority FROM work_units
+		WHERE state = 'queued' AND check_at <= clock_timestamp() ORDER BY check_at LIMIT $1`, limit)
+	if err != nil {
+		return nil, translate(fmt.Errorf("find unchecked units: %w", err))
+	}
+	return due, nil
+}
+
+// Checked notes that the units' bells were seen on their way.
+func (s *Store) Checked(ctx context.Context, units []uuid.UUID) error {
+	_, err := s.db.ExecContext(ctx, `UPDATE work_units SET check_at = clock_timestamp() + $2 * interval '1 second'
+		WHERE id = ANY($1::uuid[]) AND state = 'queued'`, pqUUIDs(units), recheck.Seconds())
+	if err != nil {
+		return translate(fmt.Errorf("note checked units: %w", err))
+	}
+	return nil
+}
+
+// Redispatch gives each unit that is still queued a new bell and returns the
+// bells to ring.
+func (s *Store) Redispatch(ctx context.Context, units []uuid.UUID) ([]Dispatch, error) {
+	var bells []Dispatch
+	err := s.db.SelectContext(ctx, &bells, `UPDATE work_units SET dispatch = dispatch + 1,
+		check_at = clock_timestamp() + $2 * interval '1 second'
+		WHERE id = ANY($1::uuid[]) AND state = 'queued' RETURNING id, dispatch, queue, backend, priority`,
+		pqUUIDs(units), recheck.Seconds())
+	if err != nil {
+		return nil, translate(fmt.Errorf("redispatch units: %w", err))
+	}
+	return bells, nil
+}
+
+// RecheckAll makes every queued unit's bell doubtful: Redis has forgotten
+// what it was told. It returns how many.
+func (s *Store) RecheckAll(ctx context.Context) (int64, error) {
+	result, err := s.db.ExecContext(ctx, `UPDATE work_units SET check_at = clock_timestamp()
+		WHERE state = 'queued' AND check_at > clock_timestamp()
+		AND (not_before IS NULL OR not_before <= clock_timestamp())`)
+	if err != nil {
+		return 0, translate(fmt.Errorf("recheck all units: %w", err))
+	}
+	return result.RowsAffected()
+}
+
+// Due returns queued units that may run now on one of the backends, most
+// urgent first: what a worker process asks when Redis is away.
+func (s *Store) Due(ctx context.Context, queues, backends []string, limit int) ([]uuid.UUID, error) {
+	var ids []uuid.UUID
+	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units WHERE state = 'queued' AND queue = ANY($1)
+		AND backend = ANY($2) AND (not_before IS NULL OR not_before <= clock_timestamp())
+		ORDER BY priority DESC, id LIMIT $3`, pq.Array(queues), pq.Array(backends), limit)
+	if err != nil {
+		return nil, translate(fmt.Errorf("find due units: %w", err))
+	}
+	return ids, nil
+}
+
+// Epoch returns the mark that Redis should bear, making one from fresh when
+// there is none yet.
+func (s *Store) Epoch(ctx context.Context, fresh string) (string, error) {
+	var epoch string
+	err := s.db.GetContext(ctx, &epoch, `WITH made AS (
+			INSERT INTO settings (name, value) VALUES ('redis_epoch', $1) ON CONFLICT (name) DO NOTHING RETURNING value)
+		SELECT value FROM made UNION ALL SELECT value FROM settings WHERE name = 'redis_epoch' LIMIT 1`, fresh)
+	if err != nil {
+		return "", translate(fmt.Errorf("read redis epoch: %w", err))
+	}
+	return epoch, nil
+}

@@ -1,0 +1,110 @@
+// Package store is the ledger: Postgres, and the only place that changes a
+// state. It knows nothing of HTTP, Redis or agents. Every state change is one
+// conditional statement, so it is safe for any number of processes at once.
+//
+//	store.go       Open, Migrate: the way in
+//	group.go       many callers' writes in one statement
+//	error.go       Postgres errors in the house's words
+//	unit.go        accept, read, list, cancel, retry
+//	run.go         claim, progress, finish; read, list
+//	transcript.go  chunks while a run goes on, one blob at its end
+//	process.go     worker processes: register, beat, stop
+//	reconcile.go   what a second's look at the ledger finds to do
+//	diagnose.go    whether this Postgres is fit to be a ledger
+package store
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	_ "github.com/lib/pq" // the driver that sqlx opens
+
+	"piecework/internal/transcript"
+	"piecework/migrations"
+)
+
+// How long one grouped write may take before its callers are told to try
+// again.
+const writeTimeout = 15 * time.Second
+
+// Store is the ledger.
+type Store struct {
+	db     *sqlx.DB
+	codec  transcript.Codec
+	accept *group[NewUnit, accepted]
+	claim  *group[Claim, *Claimed]
+	append *group[Progress, struct{}]
+	finish *group[Finish, Verdict]
+}
+
+// Open connects to the Postgres at url with at most conns connections. It
+// does not migrate.
+func Open(ctx context.Context, url string, conns int) (*Store, error) {
+	dsn, err := dsn(url)
+	if err != nil {
+		return nil, err
+	}
+	db, err := sqlx.Open("postgres", dsn)
+	if err != nil {
+		return nil, fmt.Errorf("open postgres: %w", err)
+	}
+	db.SetMaxOpenConns(conns)
+	db.SetMaxIdleConns(conns)
+	db.SetConnMaxIdleTime(5 * time.Minute)
+	if err := db.PingContext(ctx); err != nil {
+		_ = db.Close()
+		return nil, translate(fmt.Errorf("reach postgres: %w", err))
+	}
+	s := &Store{db: db}
+	s.accept = newGroup(500, s.acceptAll)
+	s.claim = newGroup(500, s.claimAll)
+	s.append = newGroup(500, s.appendAll)
+	s.finish = newGroup(250, s.finishAll)
+	return s, nil
+}
+
+// Close gives the connections back.
+func (s *Store) Close() error { return s.db.Close() }
+
+// Ping tells whether Postgres answers.
+func (s *Store) Ping(ctx context.Context) error { return translate(s.db.PingContext(ctx)) }
+
+// Migrate brings the database at url to this program's schema and returns the
+// migrations it applied.
+func Migrate(ctx context.Context, url string) ([]string, error) {
+	s, err := Open(ctx, url, 2)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = s.Close() }()
+	return migrations.Up(ctx, s.db.DB)
+}
+
+// Behind returns how many migrations the database lacks.
+func (s *Store) Behind(ctx context.Context) (int64, error) { return migrations.Behind(ctx, s.db.DB) }
+
+// dsn adds what the store relies on to a URL or a keyword string: binary
+// parameters spare the blobs a hex encoding.
+func dsn(text string) (string, error) {
+	if !strings.HasPrefix(text, "postgres://") && !strings.HasPrefix(text, "postgresql://") {
+		return text + " binary_parameters=yes", nil
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return "", fmt.Errorf("read DATABASE_URL: %w", err)
+	}
+	q := u.Query()
+	q.Set("binary_parameters", "yes")
+	if q.Get("application_name") == "" {
+		q.Set("application_name", "piecework")
+	}
+	if q.Get("connect_timeout") == "" {
+		q.Set("connect_timeout", "5")
+	}
+	u.RawQuery = q.Encode()
+	return u.String(), nil
+}

@@ -1,0 +1,154 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/lib/pq"
+
+	"piecework/internal/transcript"
+)
+
+// Progress is what a run has to tell before it ends.
+type Progress struct {
+	RunID          uuid.UUID
+	Steps          []transcript.Step
+	LiveStatus     string // what it does now; empty: as before
+	ToolCalls      int
+	RenderedPrompt string // empty: as before
+}
+
+// Append adds steps to a run's transcript and brings its live status up to
+// date. It returns when the steps are committed.
+func (s *Store) Append(ctx context.Context, p Progress) error {
+	if _, err := s.append.do(ctx, p); err != nil {
+		return fmt.Errorf("append to transcript of run %s: %w", p.RunID, err)
+	}
+	return nil
+}
+
+type progressIn struct {
+	RunID          uuid.UUID `json:"run_id"`
+	LiveStatus     string    `json:"live_status"`
+	ToolCalls      int       `json:"tool_calls"`
+	RenderedPrompt string    `json:"rendered_prompt"`
+	From           int       `json:"body_from"`
+	Length         int       `json:"body_length"`
+}
+
+// In: $1 a JSON array of progressIn, $2 all their JSON lines end to end. A run
+// whose row is gone is passed over.
+const appendSteps = `
+WITH p AS (
+    SELECT * FROM json_to_recordset($1) AS p(run_id uuid, live_status text, tool_calls integer, rendered_prompt text,
+        body_from integer, body_length integer)
+), told AS (
+    UPDATE worker_runs r SET live_status = coalesce(nullif(p.live_status, ''), r.live_status),
+        tool_calls = greatest(r.tool_calls, p.tool_calls),
+        rendered_prompt = coalesce(nullif(p.rendered_prompt, ''), r.rendered_prompt)
+    FROM p WHERE r.id = p.run_id AND r.status = 'running'
+)
+INSERT INTO transcript_chunks (run_id, body)
+SELECT p.run_id, substr($2::bytea, p.body_from, p.body_length) FROM p JOIN worker_runs r ON r.id = p.run_id
+WHERE p.body_length > 0`
+
+func (s *Store) appendAll(ctx context.Context, rows []Progress) ([]struct{}, error) {
+	in := make([]progressIn, len(rows))
+	var bodies bytes.Buffer
+	for i, p := range rows {
+		lines, err := transcript.EncodeLines(p.Steps)
+		if err != nil {
+			return nil, err
+		}
+		in[i] = progressIn{RunID: p.RunID, LiveStatus: p.LiveStatus, ToolCalls: p.ToolCalls,
+			RenderedPrompt: p.RenderedPrompt, From: bodies.Len() + 1, Length: len(lines)}
+		bodies.Write(lines)
+	}
+	param, err := json.Marshal(in)
+	if err != nil {
+		return nil, fmt.Errorf("encode progress: %w", err)
+	}
+	if _, err := s.db.ExecContext(ctx, appendSteps, string(param), bodies.Bytes()); err != nil {
+		return nil, err
+	}
+	return make([]struct{}, len(rows)), nil
+}
+
+// Transcript returns a run's steps as gzipped JSON: the stored blob as it is,
+// or what there is so far of a run that still goes on.
+func (s *Store) Transcript(ctx context.Context, tenant string, run uuid.UUID) ([]byte, error) {
+	var blob []byte
+	err := s.db.GetContext(ctx, &blob, `SELECT coalesce(t.blob, '') FROM worker_runs r
+		LEFT JOIN transcripts t ON t.run_id = r.id WHERE r.id = $1 AND r.tenant = $2`, run, tenant)
+	if err != nil {
+		return nil, translate(fmt.Errorf("read transcript of run %s: %w", run, err))
+	}
+	if len(blob) > 0 {
+		return blob, nil
+	}
+	steps, err := s.chunks(ctx, run)
+	if err != nil {
+		return nil, err
+	}
+	return s.codec.Encode(steps)
+}
+
+func (s *Store) chunks(ctx context.Context, run uuid.UUID) ([]transcript.Step, error) {
+	var bodies [][]byte
+	err := s.db.SelectContext(ctx, &bodies, `SELECT body FROM transcript_chunks WHERE run_id = $1 ORDER BY seq`, run)
+	if err != nil {
+		return nil, translate(fmt.Errorf("read transcript chunks of run %s: %w", run, err))
+	}
+	return transcript.DecodeLines(bodies...)
+}
+
+// Encode gzips steps the way the ledger keeps them.
+func (s *Store) Encode(steps []transcript.Step) ([]byte, error) { return s.codec.Encode(steps) }
+
+// FoldLost turns the chunks of runs that ended without their worker process
+// into one blob each, and returns how many it folded.
+func (s *Store) FoldLost(ctx context.Context, limit int) (int, error) {
+	var runs []uuid.UUID
+	err := s.db.SelectContext(ctx, &runs, `SELECT DISTINCT c.run_id FROM transcript_chunks c
+		JOIN worker_runs r ON r.id = c.run_id WHERE r.status <> 'running' LIMIT $1`, limit)
+	if err != nil {
+		return 0, translate(fmt.Errorf("find unfolded transcripts: %w", err))
+	}
+	for _, run := range runs {
+		if err := s.fold(ctx, run); err != nil {
+			return 0, err
+		}
+	}
+	return len(runs), nil
+}
+
+func (s *Store) fold(ctx context.Context, run uuid.UUID) error {
+	steps, err := s.chunks(ctx, run)
+	if err != nil {
+		return err
+	}
+	blob, err := s.codec.Encode(steps)
+	if err != nil {
+		return err
+	}
+	// A blob that is there already came from the run itself and knows more.
+	_, err = s.db.ExecContext(ctx, `WITH swept AS (DELETE FROM transcript_chunks WHERE run_id = $1)
+		INSERT INTO transcripts (run_id, steps, blob) VALUES ($1, $2, $3) ON CONFLICT (run_id) DO NOTHING`,
+		run, len(steps), blob)
+	if err != nil {
+		return translate(fmt.Errorf("fold transcript of run %s: %w", run, err))
+	}
+	return nil
+}
+
+// pqUUIDs makes an array parameter of ids.
+func pqUUIDs(ids []uuid.UUID) any {
+	text := make([]string, len(ids))
+	for i, id := range ids {
+		text[i] = id.String()
+	}
+	return pq.Array(text)
+}

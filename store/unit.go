@@ -1,0 +1,337 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+	"github.com/lib/pq"
+
+	"piecework/internal/work"
+)
+
+// NewUnit is a unit that asks to be accepted.
+type NewUnit struct {
+	work.Unit
+	Delay          work.Seconds // runs no sooner than this after it was accepted
+	IdempotencyKey string       // empty: none
+	BodyHash       []byte       // of the request that carries the key
+}
+
+type accepted struct {
+	unit     work.Unit
+	replayed bool
+}
+
+// ErrKeyReused: the idempotency key came before with another body.
+var ErrKeyReused = errors.New("idempotency key was used before with another body")
+
+// Accept commits a new unit, or finds the one that the same idempotency key
+// made before and says so. When it returns nil the unit cannot be lost.
+func (s *Store) Accept(ctx context.Context, n NewUnit) (work.Unit, bool, error) {
+	out, err := s.accept.do(ctx, n)
+	if err != nil {
+		return work.Unit{}, false, fmt.Errorf("accept unit: %w", err)
+	}
+	if out.replayed && out.unit.ID == uuid.Nil {
+		return work.Unit{}, false, ErrKeyReused
+	}
+	return out.unit, out.replayed, nil
+}
+
+// unitIn is one row for json_to_recordset; names are columns.
+type unitIn struct {
+	ID     uuid.UUID `json:"id"`
+	Tenant string    `json:"tenant"`
+	Title  string    `json:"title"`
+	work.Spec
+	Delay          work.Seconds `json:"delay"`
+	IdempotencyKey *string      `json:"idempotency_key"`
+	BodyHash       string       `json:"body_hash"`
+}
+
+// In: $1 a JSON array of unitIn. Out: the rows that were new. A row whose key
+// another caller has used is left out; so is one that repeats in the array.
+const insertUnits = `
+INSERT INTO work_units (id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt,
+    system_prompt, payload, working_directory, output_schema, missing_key, max_turns, max_cost_usd, max_retries,
+    timeout, idle_timeout, not_before, deadline, check_at, created_at, idempotency_key, body_hash)
+SELECT id, tenant, 'queued', title, backend, coalesce(worker, ''), coalesce(model, ''), queue, priority, labels, prompt,
+    coalesce(system_prompt, ''), payload, coalesce(working_directory, ''), output_schema, missing_key,
+    coalesce(max_turns, 0), max_cost_usd, max_retries, timeout, idle_timeout, due, deadline,
+    coalesce(due, clock_timestamp() + interval '2 seconds'), clock_timestamp(), idempotency_key, decode(body_hash, 'hex')
+FROM (
+    SELECT *, CASE WHEN delay > 0 THEN clock_timestamp() + delay * interval '1 second' ELSE not_before END AS due
+    FROM json_to_recordset($1) AS r(id uuid, tenant text, title text, backend text, worker text, model text,
+        queue text, priority smallint, labels jsonb, prompt text, system_prompt text, payload json,
+        working_directory text, output_schema json, missing_key text, max_turns integer,
+        max_cost_usd double precision, max_retries integer, timeout double precision, idle_timeout double precision,
+        not_before timestamptz, delay double precision, deadline timestamptz, idempotency_key text, body_hash text)
+) AS r
+ON CONFLICT DO NOTHING
+RETURNING ` + unitColumns
+
+func (s *Store) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, error) {
+	in := make([]unitIn, len(rows))
+	for i, n := range rows {
+		in[i] = unitIn{ID: n.ID, Tenant: n.Tenant, Title: n.Title, Spec: n.Spec, Delay: n.Delay,
+			BodyHash: fmt.Sprintf("%x", n.BodyHash)}
+		if n.IdempotencyKey != "" {
+			in[i].IdempotencyKey = &rows[i].IdempotencyKey
+		}
+	}
+	// Two processes that insert the same keys must meet them in one order, or
+	// each waits for the other.
+	slices.SortFunc(in, func(a, b unitIn) int { return strings.Compare(deref(a.IdempotencyKey), deref(b.IdempotencyKey)) })
+	param, err := json.Marshal(in)
+	if err != nil {
+		return nil, fmt.Errorf("encode units: %w", err)
+	}
+	var fresh []unitRow
+	if err := s.db.SelectContext(ctx, &fresh, insertUnits, string(param)); err != nil {
+		return nil, err
+	}
+	made := make(map[uuid.UUID]work.Unit, len(fresh))
+	for _, row := range fresh {
+		made[row.ID] = row.unit()
+	}
+	outs := make([]accepted, len(rows))
+	for i, n := range rows {
+		if u, ok := made[n.ID]; ok {
+			outs[i] = accepted{unit: u}
+			continue
+		}
+		outs[i], err = s.replay(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return outs, nil
+}
+
+// replay finds the unit that n's key made before. A unit with a zero ID in
+// the answer means that the body was another one.
+func (s *Store) replay(ctx context.Context, n NewUnit) (accepted, error) {
+	var row unitRow
+	err := s.db.GetContext(ctx, &row, `SELECT `+unitColumns+` FROM work_units
+		WHERE tenant = $1 AND idempotency_key = $2 AND body_hash = $3`, n.Tenant, n.IdempotencyKey, n.BodyHash)
+	if err = translate(err); errors.Is(err, work.ErrNotFound) {
+		return accepted{replayed: true}, nil
+	}
+	if err != nil {
+		return accepted{}, err
+	}
+	return accepted{unit: row.unit(), replayed: true}, nil
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// unitColumns is everything a unit's own row says, without a run's output.
+const unitColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt, system_prompt,
+    payload, working_directory, coalesce(output_schema::text, '') AS output_schema, missing_key, max_turns, max_cost_usd,
+    max_retries, timeout, idle_timeout, not_before, deadline, run_count, failures, losses, waits, crashes, dispatch,
+    cancel_requested_at, summary, error_class, error_message, cost_usd, created_at, started_at, finished_at`
+
+type unitRow struct {
+	work.Unit
+	ErrorClass   *string `db:"error_class"`
+	ErrorMessage *string `db:"error_message"`
+}
+
+func (r unitRow) unit() work.Unit {
+	u := r.Unit
+	u.Error = failure(r.ErrorClass, r.ErrorMessage)
+	return u
+}
+
+func failure(class, message *string) *work.Failure {
+	if class == nil {
+		return nil
+	}
+	return work.Fail(work.Class(*class), deref(message))
+}
+
+// Unit returns one unit with the whole output of its final run.
+func (s *Store) Unit(ctx context.Context, tenant string, id uuid.UUID) (work.Unit, error) {
+	var row unitRow
+	err := s.db.GetContext(ctx, &row, `SELECT `+unitColumns+`,
+		(SELECT result FROM worker_runs WHERE worker_runs.id = work_units.final_run) AS output
+		FROM work_units WHERE id = $1 AND tenant = $2`, id, tenant)
+	if err != nil {
+		return work.Unit{}, translate(fmt.Errorf("read unit %s: %w", id, err))
+	}
+	return row.unit(), nil
+}
+
+// UnitFilter chooses units of one tenant; zero fields choose all.
+type UnitFilter struct {
+	Tenant  string
+	States  []work.State
+	Backend string
+	Worker  string
+	Labels  map[string]string
+	Search  string    // part of the title, in any case
+	After   uuid.UUID // the last id of the page before
+	Limit   int
+}
+
+// listColumns leaves out what may be large.
+const listColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, left(prompt, 500) AS prompt,
+    '' AS system_prompt, '{}' AS payload, working_directory, '' AS output_schema, missing_key, max_turns, max_cost_usd,
+    max_retries, timeout, idle_timeout, not_before, deadline, run_count, failures, losses, waits, crashes, dispatch,
+    cancel_requested_at, summary, error_class, left(error_message, 500) AS error_message, cost_usd, created_at,
+    started_at, finished_at`
+
+// Units lists units, newest first, and tells the id to go on after when there
+// are more.
+func (s *Store) Units(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid.UUID, error) {
+	var w where
+	w.add("tenant = ?", f.Tenant)
+	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
+	w.addIf(len(f.States) == 1, "state = ?", first(f.States))
+	w.addIf(len(f.States) > 1, "state = ANY(?)", textArray(f.States))
+	w.addIf(f.Backend != "", "backend = ?", f.Backend)
+	w.addIf(f.Worker != "", "worker = ?", f.Worker)
+	w.addIf(f.Search != "", "title ILIKE ?", "%"+escapeLike(f.Search)+"%")
+	if len(f.Labels) > 0 {
+		labels, err := json.Marshal(f.Labels)
+		if err != nil {
+			return nil, nil, fmt.Errorf("encode labels: %w", err)
+		}
+		w.add("labels @> ?", string(labels))
+	}
+	var rows []unitRow
+	if err := s.page(ctx, &rows, `SELECT `+listColumns+` FROM work_units`, "id", w, f.Limit); err != nil {
+		return nil, nil, fmt.Errorf("list units: %w", err)
+	}
+	units := make([]work.Unit, 0, len(rows))
+	for _, r := range rows {
+		units = append(units, r.unit())
+	}
+	return cutPage(units, f.Limit, func(u work.Unit) uuid.UUID { return u.ID })
+}
+
+// Cancel ends a queued or waiting unit at once and asks a running one to stop;
+// the unit it returns tells which. A unit that is cancelled already is
+// returned as it is; any other final unit is a conflict.
+func (s *Store) Cancel(ctx context.Context, tenant string, id uuid.UUID) (work.Unit, error) {
+	var row unitRow
+	err := s.db.GetContext(ctx, &row, `UPDATE work_units SET
+		cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
+		finished_at = CASE WHEN state IN ('queued', 'waiting') THEN clock_timestamp() END,
+		state = CASE WHEN state IN ('queued', 'waiting') THEN 'cancelled' ELSE state END
+		WHERE id = $1 AND tenant = $2 AND state IN ('queued', 'running', 'waiting') RETURNING `+unitColumns, id, tenant)
+	if err == nil {
+		return row.unit(), nil
+	}
+	if err = translate(err); !errors.Is(err, work.ErrNotFound) {
+		return work.Unit{}, fmt.Errorf("cancel unit %s: %w", id, err)
+	}
+	u, err := s.Unit(ctx, tenant, id)
+	if err == nil && u.State != work.Cancelled {
+		err = fmt.Errorf("%w: the unit has %s already; only a queued, waiting or running unit can be cancelled",
+			work.ErrConflict, ended(u.State))
+	}
+	return u, err
+}
+
+func ended(s work.State) string {
+	if s == work.TimedOut {
+		return "timed out"
+	}
+	return string(s)
+}
+
+// Changes are what a retry may change about a unit; nil keeps what it was.
+type Changes struct {
+	Model    *string
+	Prompt   *string
+	MaxTurns *int
+}
+
+// Retry puts a failed, cancelled or timed-out unit back in the queue with its
+// counts at zero. Its runs stay as they were.
+func (s *Store) Retry(ctx context.Context, tenant string, id uuid.UUID, c Changes) (work.Unit, error) {
+	var row unitRow
+	err := s.db.GetContext(ctx, &row, `UPDATE work_units SET state = 'queued', finished_at = NULL, final_run = NULL,
+		summary = NULL, error_class = NULL, error_message = NULL, cancel_requested_at = NULL, not_before = NULL,
+		deadline = CASE WHEN deadline > clock_timestamp() THEN deadline END,
+		failures = 0, losses = 0, waits = 0, crashes = 0, dispatch = dispatch + 1,
+		check_at = clock_timestamp() + interval '2 seconds',
+		resume_session = CASE WHEN $3::text IS NULL AND $4::text IS NULL THEN resume_session END,
+		model = coalesce($3, model), prompt = coalesce($4, prompt), max_turns = coalesce($5, max_turns)
+		WHERE id = $1 AND tenant = $2 AND state IN ('failed', 'cancelled', 'timed_out') RETURNING `+unitColumns,
+		id, tenant, c.Model, c.Prompt, c.MaxTurns)
+	if err == nil {
+		return row.unit(), nil
+	}
+	if err = translate(err); !errors.Is(err, work.ErrNotFound) {
+		return work.Unit{}, fmt.Errorf("retry unit %s: %w", id, err)
+	}
+	u, err := s.Unit(ctx, tenant, id)
+	if err == nil {
+		err = fmt.Errorf("%w: the unit is %s; only a failed, cancelled or timed-out unit can be retried",
+			work.ErrConflict, u.State)
+	}
+	return u, err
+}
+
+// where collects conditions with their arguments; ? becomes $n.
+type where struct {
+	conds []string
+	args  []any
+}
+
+func (w *where) add(cond string, arg any) {
+	w.args = append(w.args, arg)
+	w.conds = append(w.conds, strings.Replace(cond, "?", fmt.Sprintf("$%d", len(w.args)), 1))
+}
+
+func (w *where) addIf(ok bool, cond string, arg any) {
+	if ok {
+		w.add(cond, arg)
+	}
+}
+
+// page selects one row more than limit, newest first.
+func (s *Store) page(ctx context.Context, rows any, query, key string, w where, limit int) error {
+	query += " WHERE " + strings.Join(w.conds, " AND ") + fmt.Sprintf(" ORDER BY %s DESC LIMIT %d", key, limit+1)
+	return translate(sqlx.SelectContext(ctx, s.db, rows, query, w.args...))
+}
+
+func cutPage[T any](items []T, limit int, id func(T) uuid.UUID) ([]T, *uuid.UUID, error) {
+	if len(items) <= limit {
+		return items, nil, nil
+	}
+	next := id(items[limit-1])
+	return items[:limit], &next, nil
+}
+
+func first[T any](items []T) (zero T) {
+	if len(items) == 0 {
+		return zero
+	}
+	return items[0]
+}
+
+func textArray[T ~string](items []T) any {
+	text := make([]string, len(items))
+	for i, item := range items {
+		text[i] = string(item)
+	}
+	return pq.Array(text)
+}
+
+func escapeLike(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(s)
+}
