@@ -25,6 +25,7 @@ type Claim struct {
 type Claimed struct {
 	work.Unit
 	RunID          uuid.UUID
+	SessionID      string         // for a session that begins anew
 	ResumeSession  string         // the session to go on with; empty: begin anew
 	SessionCostUSD float64        // what that session has cost so far
 	Left           *time.Duration // until the deadline, on Postgres's clock
@@ -95,7 +96,9 @@ func (s *Store) claimAll(ctx context.Context, claims []Claim) ([]*Claimed, error
 	}
 	outs := make([]*Claimed, len(claims))
 	for i, c := range claims {
-		outs[i] = byRun[c.RunID]
+		if outs[i] = byRun[c.RunID]; outs[i] != nil {
+			outs[i].SessionID = c.SessionID
+		}
 	}
 	return outs, nil
 }

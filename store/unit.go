@@ -138,7 +138,7 @@ func deref(s *string) string {
 
 // unitColumns is everything a unit's own row says, without a run's output.
 const unitColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt, system_prompt,
-    payload, working_directory, coalesce(output_schema::text, '') AS output_schema, missing_key, max_turns, max_cost_usd,
+    payload, working_directory, coalesce(output_schema, 'null') AS output_schema, missing_key, max_turns, max_cost_usd,
     max_retries, timeout, idle_timeout, not_before, deadline, run_count, failures, losses, waits, crashes, dispatch,
     cancel_requested_at, summary, error_class, error_message, cost_usd, created_at, started_at, finished_at`
 
@@ -150,6 +150,9 @@ type unitRow struct {
 
 func (r unitRow) unit() work.Unit {
 	u := r.Unit
+	if string(u.OutputSchema) == "null" {
+		u.OutputSchema = nil
+	}
 	u.Error = failure(r.ErrorClass, r.ErrorMessage)
 	return u
 }
@@ -187,7 +190,7 @@ type UnitFilter struct {
 
 // listColumns leaves out what may be large.
 const listColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, left(prompt, 500) AS prompt,
-    '' AS system_prompt, '{}' AS payload, working_directory, '' AS output_schema, missing_key, max_turns, max_cost_usd,
+    '' AS system_prompt, '{}'::json AS payload, working_directory, 'null'::json AS output_schema, missing_key, max_turns, max_cost_usd,
     max_retries, timeout, idle_timeout, not_before, deadline, run_count, failures, losses, waits, crashes, dispatch,
     cancel_requested_at, summary, error_class, left(error_message, 500) AS error_message, cost_usd, created_at,
     started_at, finished_at`

@@ -11,9 +11,21 @@ import (
 const redacted = "[redacted]"
 
 // Keys that providers mark with a prefix of their own, whoever they belong to.
-var patterns = regexp.MustCompile(
-	`sk-ant-[A-Za-z0-9_-]{16,}|sk-(?:proj-)?[A-Za-z0-9_-]{32,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}` +
-		`|AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{35}|xox[abprs]-[A-Za-z0-9-]{10,}`)
+// Each pattern begins with plain characters, for which regexp has a fast search:
+// as one pattern they would take seconds for a text of 20 MB.
+var patterns = []*regexp.Regexp{
+	regexp.MustCompile(`sk-ant-[A-Za-z0-9_-]{16,}`),
+	regexp.MustCompile(`sk-(?:proj-)?[A-Za-z0-9_-]{32,}`),
+	regexp.MustCompile(`ghp_[A-Za-z0-9]{30,}`),
+	regexp.MustCompile(`gho_[A-Za-z0-9]{30,}`),
+	regexp.MustCompile(`ghu_[A-Za-z0-9]{30,}`),
+	regexp.MustCompile(`ghs_[A-Za-z0-9]{30,}`),
+	regexp.MustCompile(`ghr_[A-Za-z0-9]{30,}`),
+	regexp.MustCompile(`github_pat_[A-Za-z0-9_]{30,}`),
+	regexp.MustCompile(`AKIA[0-9A-Z]{16}`),
+	regexp.MustCompile(`AIza[0-9A-Za-z_-]{35}`),
+	regexp.MustCompile(`xox[abprs]-[A-Za-z0-9-]{10,}`),
+}
 
 // Redactor returns a function that replaces the given secret values, in raw,
 // JSON-escaped, URL-escaped and base64 form, and anything that looks like a
@@ -35,6 +47,12 @@ func Redactor(secrets []string) func(string) string {
 	}
 	known := strings.NewReplacer(pairs...)
 	return func(s string) string {
-		return patterns.ReplaceAllString(known.Replace(s), redacted)
+		s = known.Replace(s)
+		for _, pattern := range patterns {
+			if pattern.MatchString(s) {
+				s = pattern.ReplaceAllString(s, redacted)
+			}
+		}
+		return s
 	}
 }

@@ -1,0 +1,71 @@
+# The targets that people and machines use. `make help` lists them.
+
+BIN     := bin/piecework
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+# Rooms in which goroutines meet; `make race` takes everything.
+RACE_KEY := ./internal/... ./store/... ./jobs/... ./handlers/...
+
+# `.ci/run` installs this version; elsewhere whatever is on PATH is used.
+GOLANGCI_VERSION := v2.15.0
+
+# Without a home directory Go does not know where to keep its caches.
+ifeq ($(strip $(HOME)),)
+GO_CACHES         := $(or $(TMPDIR),/tmp)/piecework-go-$(shell id -u)
+export GOCACHE    ?= $(GO_CACHES)/build
+export GOPATH     ?= $(GO_CACHES)/path
+export GOMODCACHE ?= $(GO_CACHES)/mod
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo dev build test race race-key lint golden bench check golangci-version
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: build ## build, start everything on a temporary directory, run twelve documents, show the results
+	@$(BIN) demo
+
+dev: build ## build and start API, worker process and pages, with local Postgres and Redis
+	@$(BIN) dev
+
+build: ## build bin/piecework
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/piecework
+
+test: ## run the tests (needs Go and PostgreSQL binaries; under five minutes on two cores)
+	go test ./...
+
+race: ## run the tests under the race detector (needs a C compiler; slow)
+	go test -race ./...
+
+race-key: # the part of `race` that `check` runs
+	go test -race $(RACE_KEY)
+
+lint: ## check layout, vet, go.mod, and golangci-lint where it is installed
+	@files=$$(git ls-files -co --exclude-standard '*.go' | while read -r f; do test -f "$$f" && echo "$$f"; done | xargs -r gofmt -l); \
+	if [ -n "$$files" ]; then echo "not gofmt-ed:"; echo "$$files"; exit 1; fi
+	go vet ./...
+	go mod tidy -diff
+	@if command -v golangci-lint >/dev/null; then \
+		golangci-lint run ./...; \
+	else \
+		echo "lint: golangci-lint is not installed, so its checks were SKIPPED; the version in use is $(GOLANGCI_VERSION)"; \
+	fi
+
+golden: ## write every golden file anew
+	@packages=$$(grep -rlE --include='*_test.go' 'testkit\.Golden\(' . | xargs -r -n1 dirname | sort -u); \
+	if [ -z "$$packages" ]; then echo "golden: no test compares with a golden file"; exit 0; fi; \
+	echo go test $$packages -update; \
+	go test $$packages -update
+
+bench: ## run each benchmark once; see bench/ for real measurements
+	@if [ -f bench/go.mod ]; then \
+		cd bench && go test -run '^$$' -bench . -benchtime 1x ./...; \
+	else \
+		echo "bench: there is no bench/go.mod, so nothing was measured"; \
+	fi
+
+check: lint test race-key build ## everything that must pass before a change is merged
+
+golangci-version: # for .ci/run
+	@echo $(GOLANGCI_VERSION)

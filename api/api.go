@@ -1,0 +1,163 @@
+// Package api is the front door: HTTP in, work accepted, state and
+// transcripts out. It never runs anything. This file is its table of
+// contents: every route and the order of the middleware.
+//
+//	problem.go     errors as problem+json: the one place that turns an error into a status
+//	body.go        what a JSON body must be before anyone looks at its fields
+//	unit.go        work units: submit, read, list, cancel, retry
+//	submit.go      what a submitted unit must be
+//	wait.go        hold an answer until a unit is final
+//	run.go         runs: read, list
+//	transcript.go  transcripts as JSON, JSON lines and text
+//	health.go      liveness, readiness
+//	guard.go       which requests come in at all
+//	page.go        the pages, Asynqmon and the API page
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humaecho"
+	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"piecework/internal/roots"
+	"piecework/jobs"
+	"piecework/store"
+)
+
+// Options is what the front door needs to know.
+type Options struct {
+	Store    *store.Store
+	Bell     *jobs.Bell
+	Roots    roots.Roots
+	Version  string
+	MaxBody  int64 // bytes of a JSON body
+	Loopback bool  // serves this machine only: refuse other host names
+	Log      *slog.Logger
+	Registry *prometheus.Registry
+}
+
+// API serves the front door.
+type API struct {
+	Options
+	echo     *echo.Echo
+	huma     huma.API
+	watchers *watchers
+	offers   offers
+	accepted *prometheus.CounterVec
+	requests *prometheus.HistogramVec
+}
+
+// New makes the front door. Call Watch once to make waiting fast.
+func New(o Options) *API {
+	a := &API{Options: o, echo: echo.New(), watchers: newWatchers()}
+	metrics := promauto.With(o.Registry)
+	a.accepted = metrics.NewCounterVec(prometheus.CounterOpts{
+		Name: "piecework_units_accepted_total", Help: "Units committed to the ledger.",
+	}, []string{"backend"})
+	a.requests = metrics.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "piecework_http_request_duration_seconds", Help: "From request to answer, waiting included.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 4, 9),
+	}, []string{"method", "route", "status"})
+	a.echo.HideBanner, a.echo.HidePort = true, true
+	a.echo.HTTPErrorHandler = a.answerError
+	a.echo.Use(
+		middleware.RequestIDWithConfig(middleware.RequestIDConfig{Generator: newRequestID}),
+		a.observe,
+		middleware.RecoverWithConfig(middleware.RecoverConfig{DisablePrintStack: true, LogErrorFunc: a.logPanic}),
+		securityHeaders,
+		a.guard,
+	)
+	a.huma = humaecho.New(a.echo, a.config())
+	a.routes()
+	return a
+}
+
+// ServeHTTP answers one request.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.echo.ServeHTTP(w, r) }
+
+// Watch hears of changed units until ctx ends.
+func (a *API) Watch(ctx context.Context) {
+	a.Bell.Listen(ctx, func(n jobs.Notice) { a.watchers.tell(n.Unit) }, jobs.NoticeUnit)
+}
+
+// OpenAPI returns the description of the native routes as JSON.
+func (a *API) OpenAPI() ([]byte, error) { return a.huma.OpenAPI().MarshalJSON() }
+
+func (a *API) routes() {
+	register(a, op("submit-work-unit", "POST", "/work-units", "Submit a unit", 202), a.submit)
+	register(a, op("list-work-units", "GET", "/work-units", "List units, newest first", 200), a.listUnits)
+	register(a, op("get-work-unit", "GET", "/work-units/{id}", "Read a unit with its runs", 200), a.getUnit)
+	register(a, op("cancel-work-unit", "POST", "/work-units/{id}/cancel", "Cancel a unit", 202), a.cancelUnit)
+	register(a, op("retry-work-unit", "POST", "/work-units/{id}/retry", "Run a final unit again", 202), a.retryUnit)
+	register(a, op("list-runs", "GET", "/runs", "List runs, newest first", 200), a.listRuns)
+	register(a, op("get-run", "GET", "/runs/{id}", "Read a run", 200), a.getRun)
+	register(a, op("get-transcript", "GET", "/runs/{id}/transcript", "Read a run's transcript", 200), a.getTranscript)
+	register(a, op("get-health", "GET", "/healthz", "Is the process alive?", 200), a.healthz)
+	register(a, op("get-readiness", "GET", "/readyz", "Can it take work, and what is missing?", 200), a.readyz)
+
+	a.echo.GET("/openapi.json", a.openapi)
+	a.echo.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(a.Registry, promhttp.HandlerOpts{})))
+	a.pages()
+}
+
+func (a *API) config() huma.Config {
+	useProblems()
+	c := huma.DefaultConfig("Piecework", a.Version)
+	c.Info.Description = "Work units in, results and transcripts out. Errors are application/problem+json (RFC 9457)."
+	c.CreateHooks = nil                                   // no $schema in answers
+	c.OpenAPIPath, c.DocsPath, c.SchemasPath = "", "", "" // served by our own routes
+	c.Formats = map[string]huma.Format{"application/json": huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat}
+	c.RejectUnknownQueryParameters = true
+	return c
+}
+
+func op(id, method, path, summary string, status int) huma.Operation {
+	return huma.Operation{
+		OperationID: id, Method: method, Path: path, Summary: summary, DefaultStatus: status,
+		MaxBodyBytes: -1, // body.go has looked at it already
+		Errors:       []int{400, 404, 409, 413, 422, 503},
+	}
+}
+
+// register adds a native route whose errors all go through problem.
+func register[I, O any](a *API, op huma.Operation, f func(context.Context, *I) (*O, error)) {
+	op.Middlewares = append(op.Middlewares, a.checkBody)
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
+		out, err := f(ctx, in)
+		if err != nil {
+			return nil, a.problem(ctx, err)
+		}
+		return out, nil
+	})
+}
+
+// observe counts and logs every request.
+func (a *API) observe(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		begun := time.Now()
+		err := next(c)
+		if err != nil {
+			c.Error(err)
+		}
+		status := c.Response().Status
+		a.requests.WithLabelValues(c.Request().Method, c.Path(), strconv.Itoa(status)).Observe(time.Since(begun).Seconds())
+		a.Log.Debug("request", "method", c.Request().Method, "path", c.Request().URL.Path, "status", status,
+			"ms", time.Since(begun).Milliseconds(), "request_id", requestID(c))
+		return nil
+	}
+}
+
+func (a *API) logPanic(c echo.Context, err error, stack []byte) error {
+	a.Log.Error("panic in a handler", "path", c.Path(), "err", err, "stack", string(stack), "request_id", requestID(c))
+	return err
+}

@@ -1,0 +1,127 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"piecework/store"
+)
+
+type healthAnswer struct {
+	Body struct {
+		Status string `json:"status" example:"ok"`
+	}
+}
+
+func (a *API) healthz(context.Context, *struct{}) (*healthAnswer, error) {
+	var h healthAnswer
+	h.Body.Status = "ok"
+	return &h, nil
+}
+
+// check is one thing the server stands on.
+type check struct {
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"`
+}
+
+type readyAnswer struct {
+	Status int
+	Body   struct {
+		Status string           `json:"status" enum:"ready,not ready"`
+		Checks map[string]check `json:"checks"`
+	}
+}
+
+// readyz answers 503 only for what stops units from being accepted. Without
+// Redis or a worker process they are accepted all the same, and wait.
+func (a *API) readyz(ctx context.Context, _ *struct{}) (*readyAnswer, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	var r readyAnswer
+	r.Body.Checks = map[string]check{"postgres": a.checkPostgres(ctx), "redis": a.checkRedis(ctx)}
+	if r.Body.Checks["postgres"].OK {
+		a.checkWorkers(ctx, r.Body.Checks)
+	}
+	r.Status, r.Body.Status = http.StatusOK, "ready"
+	if !r.Body.Checks["postgres"].OK {
+		r.Status, r.Body.Status = http.StatusServiceUnavailable, "not ready"
+	}
+	return &r, nil
+}
+
+func (a *API) checkPostgres(ctx context.Context) check {
+	if err := a.Store.Ping(ctx); err != nil {
+		return check{Detail: "cannot be reached; units are refused until it is back"}
+	}
+	behind, err := a.Store.Behind(ctx)
+	if err != nil {
+		return check{Detail: "its schema version cannot be read"}
+	}
+	if behind > 0 {
+		return check{Detail: fmt.Sprintf("%d migrations behind: run `piecework migrate`", behind)}
+	}
+	return check{OK: true, Detail: "reachable, schema up to date"}
+}
+
+func (a *API) checkRedis(ctx context.Context) check {
+	if err := a.Bell.Probe(ctx); err != nil {
+		return check{Detail: "takes no writes; units are accepted, and worker processes claim them from Postgres"}
+	}
+	return check{OK: true, Detail: "takes writes"}
+}
+
+func (a *API) checkWorkers(ctx context.Context, checks map[string]check) {
+	processes, err := a.Store.Processes(ctx)
+	if err != nil {
+		checks["workers"] = check{Detail: "cannot be listed"}
+		return
+	}
+	live, slots := 0, 0
+	for _, p := range processes {
+		if time.Until(p.LeaseUntil) > 0 {
+			live, slots = live+1, slots+p.Slots
+		}
+	}
+	checks["workers"] = check{OK: live > 0, Detail: fmt.Sprintf("%d worker processes with %d slots", live, slots)}
+	offers, err := a.offers.read(ctx, a.Store)
+	if err != nil {
+		return
+	}
+	var has []string
+	for name, o := range offers {
+		if o.Available {
+			has = append(has, name)
+			continue
+		}
+		checks["backend "+name] = check{Detail: o.Detail}
+	}
+	slices.Sort(has)
+	checks["backends"] = check{OK: len(has) > 0, Detail: strings.Join(has, ", ")}
+}
+
+// Health serves the health and the metrics of a process without an API.
+func Health(registry *prometheus.Registry, ledger *store.Store) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"status":"ok"}`) // the prober has gone away
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if err := ledger.Ping(r.Context()); err != nil {
+			http.Error(w, "postgres cannot be reached", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "ready\n") // as above
+	})
+	return mux
+}

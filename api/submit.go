@@ -1,0 +1,345 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"piecework/internal/backend"
+	"piecework/internal/prompt"
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// unitBody is what a caller submits.
+type unitBody struct {
+	Backend string `json:"backend,omitempty" doc:"How the model is reached; this or worker" example:"mock"`
+	Worker  string `json:"worker,omitempty" doc:"A named definition; this or backend"`
+	Prompt  string `json:"prompt" minLength:"1" doc:"A template: {key} and {payload.key} take values from the payload, {{ }} are literal braces" example:"Summarise {text}"`
+	Payload object `json:"payload,omitempty" doc:"Values for the prompt. file_path and file_paths attach files; working_directory is where the work happens"`
+
+	Model            string            `json:"model,omitempty" maxLength:"200" doc:"The backend's own default when left out"`
+	SystemPrompt     string            `json:"system_prompt,omitempty"`
+	WorkingDirectory string            `json:"working_directory,omitempty" doc:"name:path in a root, or an absolute path inside one; an own empty directory when left out"`
+	OutputSchema     object            `json:"output_schema,omitempty" doc:"JSON Schema that the output must fit"`
+	MissingKey       string            `json:"missing_key,omitempty" enum:"fail,note" doc:"What to do when the payload lacks a key of the prompt: fail before any money is spent, or note it in the prompt and go on"`
+	MaxTurns         int               `json:"max_turns,omitempty" minimum:"1" maximum:"10000" doc:"No limit when left out"`
+	MaxCostUSD       *float64          `json:"max_cost_usd,omitempty" doc:"Of one run; no limit when left out"`
+	Timeout          *duration         `json:"timeout,omitempty" doc:"Of one run, in seconds or as \"1h30m\"; 1 h when left out, 24 h at most"`
+	IdleTimeout      *duration         `json:"idle_timeout,omitempty" doc:"Longest silence of the backend; 10 min when left out"`
+	Deadline         *time.Time        `json:"deadline,omitempty" doc:"The unit is timed_out when it has not ended by then"`
+	NotBefore        *time.Time        `json:"not_before,omitempty" doc:"Runs no sooner; this or delay"`
+	Delay            *duration         `json:"delay,omitempty" doc:"Runs no sooner than this after it was accepted"`
+	MaxRetries       *int              `json:"max_retries,omitempty" minimum:"0" maximum:"100" doc:"Runs after failed ones. When left out: 2, and 0 after a timeout, which has cost its full price already. Lost worker processes and rate limits use none up"`
+	Queue            string            `json:"queue,omitempty" pattern:"^[a-z0-9_-]{1,64}$" doc:"default when left out"`
+	Priority         *int              `json:"priority,omitempty" minimum:"0" maximum:"9" doc:"5 when left out; 7 and above go before the rest, 3 and below after"`
+	Labels           map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"For finding units again"`
+}
+
+// object is a JSON object kept as it was sent.
+type object json.RawMessage
+
+func (o *object) UnmarshalJSON(data []byte) error { *o = append((*o)[:0], data...); return nil }
+
+func (o object) MarshalJSON() ([]byte, error) { return json.RawMessage(o).MarshalJSON() }
+
+// Schema describes an object of any fields.
+func (object) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}
+}
+
+// duration is seconds as a number, or a Go duration as a string.
+type duration work.Seconds
+
+func (d *duration) UnmarshalJSON(data []byte) error { return (*work.Seconds)(d).UnmarshalJSON(data) }
+
+// Schema describes both forms.
+func (duration) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeNumber, Description: "seconds"},
+		{Type: huma.TypeString, Description: "a Go duration", Examples: []any{"1h30m"}, Pattern: `^([0-9.]+(ns|us|µs|ms|s|m|h)?)+$`},
+	}}
+}
+
+// newUnit turns a body into a unit that can be accepted, or says what is wrong
+// with it. Nothing is changed here.
+func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
+	n := store.NewUnit{Unit: work.Unit{
+		ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
+		Spec: work.Spec{
+			Backend: b.Backend, Model: b.Model, Prompt: b.Prompt, SystemPrompt: b.SystemPrompt,
+			Payload: json.RawMessage(b.Payload), WorkingDirectory: b.WorkingDirectory, OutputSchema: json.RawMessage(b.OutputSchema),
+			MissingKey: b.MissingKey, MaxTurns: b.MaxTurns, MaxCostUSD: b.MaxCostUSD, MaxRetries: b.MaxRetries,
+			Queue: b.Queue, Priority: work.DefaultPriority, NotBefore: b.NotBefore, Deadline: b.Deadline,
+		},
+	}}
+	s := &n.Spec
+	if len(s.Payload) == 0 {
+		s.Payload = json.RawMessage("{}")
+	}
+	if s.MissingKey == "" {
+		s.MissingKey = "fail"
+	}
+	if s.Queue == "" {
+		s.Queue = work.DefaultQueue
+	}
+	if b.Priority != nil {
+		s.Priority = *b.Priority
+	}
+	if s.WorkingDirectory == "" {
+		s.WorkingDirectory = payloadDirectory(s.Payload)
+	}
+	for _, check := range []func(context.Context, *unitBody, *store.NewUnit) error{
+		a.checkBackend, checkTimes, checkLabels, checkLimits, a.checkFiles,
+	} {
+		if err := check(ctx, b, &n); err != nil {
+			return n, err
+		}
+	}
+	n.Title = title(s)
+	return n, nil
+}
+
+func payloadDirectory(payload json.RawMessage) string {
+	var named struct {
+		WorkingDirectory string `json:"working_directory"`
+	}
+	if json.Unmarshal(payload, &named) != nil {
+		return "" // of another shape: it belongs to the prompt
+	}
+	return named.WorkingDirectory
+}
+
+func (a *API) checkBackend(ctx context.Context, b *unitBody, _ *store.NewUnit) error {
+	switch {
+	case b.Worker != "" && b.Backend != "":
+		return work.Invalidf("#/worker", "give either worker or backend, not both")
+	case b.Worker != "":
+		return work.Invalidf("#/worker", "no worker %q is defined on this server; name a backend instead", b.Worker)
+	case b.Backend == "":
+		return work.Invalidf("#/backend", "say which backend runs the unit: one of %s", strings.Join(backend.Names, ", "))
+	case !slices.Contains(backend.Names, b.Backend):
+		return work.Invalidf("#/backend", "there is no backend %q; choose one of %s", b.Backend, strings.Join(backend.Names, ", "))
+	}
+	return a.offers.check(ctx, a.Store, b.Backend)
+}
+
+func checkTimes(_ context.Context, b *unitBody, n *store.NewUnit) error {
+	s := &n.Spec
+	s.Timeout, s.IdleTimeout = work.DefaultTimeout, work.DefaultIdle
+	for _, t := range []struct {
+		pointer string
+		given   *duration
+		into    *work.Seconds
+		least   work.Seconds
+		most    work.Seconds
+	}{
+		{"#/timeout", b.Timeout, &s.Timeout, 0.001, work.MaxTimeout},
+		{"#/idle_timeout", b.IdleTimeout, &s.IdleTimeout, 0.001, work.MaxTimeout},
+		{"#/delay", b.Delay, &n.Delay, 0, 366 * 24 * 3600},
+	} {
+		if t.given == nil {
+			continue
+		}
+		v := work.Seconds(*t.given)
+		if math.IsNaN(float64(v)) || v < t.least || v > t.most {
+			return work.Invalidf(t.pointer, "must lie between %v and %v seconds", float64(t.least), float64(t.most))
+		}
+		*t.into = v
+	}
+	if b.NotBefore != nil && b.Delay != nil {
+		return work.Invalidf("#/delay", "give either delay or not_before, not both")
+	}
+	if b.Deadline != nil && !b.Deadline.After(time.Now()) {
+		return work.Invalidf("#/deadline", "lies in the past")
+	}
+	if b.Deadline != nil && b.NotBefore != nil && !b.Deadline.After(*b.NotBefore) {
+		return work.Invalidf("#/deadline", "lies before not_before")
+	}
+	return nil
+}
+
+func checkLabels(_ context.Context, b *unitBody, n *store.NewUnit) error {
+	for name, value := range b.Labels {
+		if name == "" || len(name) > 64 || len(value) > 256 {
+			return work.Invalidf("#/labels", "label %.64q: a name has 1 to 64 bytes, a value at most 256", name)
+		}
+	}
+	if b.Labels == nil {
+		b.Labels = map[string]string{}
+	}
+	var err error
+	n.Labels, err = json.Marshal(b.Labels)
+	return err
+}
+
+func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {
+	if b.MaxCostUSD != nil && !(*b.MaxCostUSD > 0 && *b.MaxCostUSD <= 1e6) {
+		return work.Invalidf("#/max_cost_usd", "must be more than 0 and at most 1000000")
+	}
+	if len(b.OutputSchema) == 0 {
+		return nil
+	}
+	if !backend.TakesSchema(b.Backend) {
+		return work.Invalidf("#/output_schema", "the backend %s cannot be held to a schema", b.Backend)
+	}
+	if err := compiles(n.OutputSchema); err != nil {
+		return work.Invalidf("#/output_schema", "is no valid JSON Schema: %v", err)
+	}
+	return nil
+}
+
+func compiles(schema json.RawMessage) error {
+	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(string(schema)))
+	if err != nil {
+		return err
+	}
+	c := jsonschema.NewCompiler()
+	c.UseLoader(noLoader{}) // a schema must not make us read files or call out
+	if err := c.AddResource("output_schema.json", doc); err != nil {
+		return err
+	}
+	_, err = c.Compile("output_schema.json")
+	return err
+}
+
+type noLoader struct{}
+
+func (noLoader) Load(url string) (any, error) {
+	return nil, fmt.Errorf("$ref to %s: only references within the schema are followed", url)
+}
+
+// checkFiles looks at every file and directory the unit names, so that a
+// caller hears of a mistake now rather than from a failed run.
+func (a *API) checkFiles(_ context.Context, b *unitBody, n *store.NewUnit) error {
+	if n.WorkingDirectory != "" {
+		pointer := "#/working_directory"
+		if b.WorkingDirectory == "" {
+			pointer = "#/payload/working_directory"
+		}
+		if _, err := a.Roots.Dir(n.WorkingDirectory); err != nil {
+			return work.Invalidf(pointer, "%v", err)
+		}
+	}
+	refs := work.Attachments(n.Payload)
+	if len(refs) > work.MaxFiles {
+		return work.Invalidf("#/payload/file_paths", "%d files; at most %d may be attached", len(refs), work.MaxFiles)
+	}
+	for _, ref := range refs {
+		path, err := a.Roots.File(ref)
+		if err != nil {
+			return work.Invalidf(filePointer(n.Payload, ref), "%v", err)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			return work.Invalidf(filePointer(n.Payload, ref), "cannot be read")
+		}
+		if info.Size() > work.MaxFileBytes {
+			return work.Invalidf(filePointer(n.Payload, ref), "has %d bytes; at most %d may be attached", info.Size(), work.MaxFileBytes)
+		}
+	}
+	return nil
+}
+
+func filePointer(payload json.RawMessage, ref string) string {
+	var one struct {
+		FilePath string `json:"file_path"`
+	}
+	// A payload whose file_path is no string has none.
+	if json.Unmarshal(payload, &one) == nil && one.FilePath == ref {
+		return "#/payload/file_path"
+	}
+	return "#/payload/file_paths"
+}
+
+// titleBytes is how much of a prompt names a unit.
+const titleBytes = 200
+
+var spaces = regexp.MustCompile(`\s+`)
+
+// title is the start of the rendered prompt, or of the template when it cannot
+// be rendered (the run will say why).
+func title(s *work.Spec) string {
+	text, err := prompt.Render(s.Prompt, s.Payload, prompt.Missing(s.MissingKey))
+	if err != nil {
+		text = s.Prompt
+	}
+	text, _ = work.Cut(text, 4*titleBytes)
+	text, _ = work.Cut(strings.TrimSpace(spaces.ReplaceAllString(text, " ")), titleBytes)
+	return work.Clean(text)
+}
+
+// idempotencyKey reads the header, quoted (a structured field string) or bare.
+func idempotencyKey(header string) (string, error) {
+	key := header
+	if len(key) >= 2 && key[0] == '"' && key[len(key)-1] == '"' {
+		key = key[1 : len(key)-1]
+	}
+	if len(key) > 255 || strings.ContainsFunc(key, func(r rune) bool { return r < 0x20 || r > 0x7e }) {
+		return "", newProblem(400, "an Idempotency-Key has at most 255 printable ASCII characters",
+			ProblemError{Parameter: "Idempotency-Key", Detail: "too long, or not printable ASCII"})
+	}
+	return key, nil
+}
+
+// fingerprint is the same for bodies that mean the same.
+func fingerprint(body []byte) []byte {
+	canonical := jsontext.Value(slices.Clone(body))
+	if canonical.Canonicalize() != nil {
+		canonical = body
+	}
+	sum := sha256.Sum256(canonical)
+	return sum[:]
+}
+
+// offers remembers for a moment what worker processes can run.
+type offers struct {
+	mu    sync.Mutex
+	known map[string]work.Offer
+	at    time.Time
+}
+
+// check refuses a backend that live worker processes know and none of them
+// has. When there is no live worker process, or none knows the backend, the
+// unit may wait for one.
+func (o *offers) check(ctx context.Context, s *store.Store, name string) error {
+	known, err := o.read(ctx, s)
+	if err != nil {
+		return err
+	}
+	offer, ok := known[name]
+	switch {
+	case len(known) == 0 || offer.Available:
+		return nil
+	case !ok:
+		return work.Invalidf("#/backend", "no worker process of this server has the backend %q; `piecework doctor` lists what there is", name)
+	}
+	return work.Invalidf("#/backend", "the backend %q is not available here: %s", name, offer.Detail)
+}
+
+func (o *offers) read(ctx context.Context, s *store.Store) (map[string]work.Offer, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if time.Since(o.at) < time.Second {
+		return o.known, nil
+	}
+	known, err := s.Offers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o.known, o.at = known, time.Now()
+	return known, nil
+}

@@ -1,0 +1,75 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/klauspost/compress/gzip"
+
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+type transcriptInput struct {
+	idInput
+	Format   string `query:"format" enum:"json,jsonl,text" doc:"json when left out"`
+	Encoding string `header:"Accept-Encoding" doc:"With gzip, JSON is sent as it is stored"`
+}
+
+// getTranscript sends a run's steps: one JSON array, one step a line, or text
+// for people. The stored gzip goes out undecoded to whoever takes it.
+func (a *API) getTranscript(ctx context.Context, in *transcriptInput) (*huma.StreamResponse, error) {
+	id, err := parseID(in.ID)
+	if err != nil {
+		return nil, err
+	}
+	blob, err := a.Store.Transcript(ctx, work.DefaultTenant, id)
+	if err != nil {
+		return nil, err
+	}
+	if in.Format == "" || in.Format == "json" {
+		return sendJSON(blob, strings.Contains(in.Encoding, "gzip"))
+	}
+	steps, err := transcript.Decode(blob)
+	if err != nil {
+		return nil, err
+	}
+	if in.Format == "text" {
+		return send("text/plain; charset=utf-8", func(w io.Writer) error { return transcript.Plain(w, steps) }), nil
+	}
+	lines, err := transcript.EncodeLines(steps)
+	if err != nil {
+		return nil, err
+	}
+	return send("application/jsonl", func(w io.Writer) error { _, err := w.Write(lines); return err }), nil
+}
+
+func sendJSON(blob []byte, asStored bool) (*huma.StreamResponse, error) {
+	if asStored {
+		return &huma.StreamResponse{Body: func(ctx huma.Context) {
+			ctx.SetHeader("Content-Type", "application/json")
+			ctx.SetHeader("Content-Encoding", "gzip")
+			ctx.SetHeader("Vary", "Accept-Encoding")
+			_, _ = ctx.BodyWriter().Write(blob) // the reader has gone away
+		}}, nil
+	}
+	zip, err := gzip.NewReader(bytes.NewReader(blob))
+	if err != nil {
+		return nil, err
+	}
+	return send("application/json", func(w io.Writer) error {
+		_, err := io.Copy(w, io.LimitReader(zip, transcript.MaxInflated))
+		return err
+	}), nil
+}
+
+func send(kind string, write func(io.Writer) error) *huma.StreamResponse {
+	return &huma.StreamResponse{Body: func(ctx huma.Context) {
+		ctx.SetHeader("Content-Type", kind)
+		ctx.SetHeader("Vary", "Accept-Encoding")
+		_ = write(ctx.BodyWriter()) // the answer has begun: there is nobody to tell
+	}}
+}

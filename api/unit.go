@@ -1,0 +1,253 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// unitView is a unit as callers see it.
+type unitView struct {
+	work.Unit
+	Runs []work.Run `json:"runs" nullable:"false" doc:"Oldest first"`
+}
+
+type unitAnswer struct {
+	Status   int
+	Location string `header:"Location"`
+	Replayed string `header:"Idempotent-Replayed" doc:"true when this Idempotency-Key had made the unit before"`
+	Body     unitView
+}
+
+type submitInput struct {
+	Wait string `query:"wait" doc:"Hold the answer until the unit is final, at most this long" example:"30s"`
+	Key  string `header:"Idempotency-Key" doc:"Sent again with the same body it names the same unit"`
+	Body unitBody
+}
+
+func (a *API) submit(ctx context.Context, in *submitInput) (*unitAnswer, error) {
+	wait, err := parseWait(in.Wait)
+	if err != nil {
+		return nil, err
+	}
+	key, err := idempotencyKey(in.Key)
+	if err != nil {
+		return nil, err
+	}
+	n, err := a.newUnit(ctx, &in.Body)
+	if err != nil {
+		return nil, err
+	}
+	if key != "" {
+		n.IdempotencyKey, n.BodyHash = key, fingerprint(rawBody(ctx))
+	}
+	unit, replayed, err := a.Store.Accept(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	if !replayed {
+		a.accepted.WithLabelValues(unit.Backend).Inc()
+		a.ring(ctx, unit)
+	}
+	answer, err := a.answerUnit(ctx, unit.ID, wait)
+	if err != nil {
+		return nil, err
+	}
+	if replayed {
+		answer.Replayed = "true"
+	}
+	return answer, nil
+}
+
+// ring tells the queue of a unit that may run now. The unit is committed, so
+// whatever goes wrong here is not the caller's problem.
+func (a *API) ring(ctx context.Context, u work.Unit) {
+	if u.NotBefore != nil {
+		return // the reconciler rings when it is due
+	}
+	if err := a.Bell.Ring(context.WithoutCancel(ctx), store.DispatchOf(u)); err != nil {
+		a.Log.Warn("unit accepted, but its bell did not ring; the reconciler will", "unit", u.ID, "err", err)
+	}
+}
+
+// answerUnit reads a unit for an answer: 200 when it is final, 202 while it is
+// not.
+func (a *API) answerUnit(ctx context.Context, id uuid.UUID, wait waitFor) (*unitAnswer, error) {
+	view, err := a.await(ctx, id, wait)
+	if err != nil {
+		return nil, err
+	}
+	answer := &unitAnswer{Status: http.StatusAccepted, Location: "/work-units/" + id.String(), Body: view}
+	if wait > 0 && view.State.Final() {
+		answer.Status = http.StatusOK
+	}
+	return answer, nil
+}
+
+func (a *API) viewUnit(ctx context.Context, id uuid.UUID) (unitView, error) {
+	unit, err := a.Store.Unit(ctx, work.DefaultTenant, id)
+	if err != nil {
+		return unitView{}, err
+	}
+	runs, err := a.Store.UnitRuns(ctx, id)
+	return unitView{Unit: unit, Runs: runs}, err
+}
+
+type idInput struct {
+	ID string `path:"id" doc:"A UUID"`
+}
+
+// parseID answers for an id that is no UUID as for one that is not there.
+func parseID(text string) (uuid.UUID, error) {
+	id, err := uuid.Parse(text)
+	if err != nil {
+		return id, work.ErrNotFound
+	}
+	return id, nil
+}
+
+type getUnitInput struct {
+	idInput
+	Wait string `query:"wait" doc:"Hold the answer until the unit is final, at most this long" example:"30s"`
+}
+
+type viewAnswer struct{ Body unitView }
+
+func (a *API) getUnit(ctx context.Context, in *getUnitInput) (*viewAnswer, error) {
+	id, err := parseID(in.ID)
+	if err != nil {
+		return nil, err
+	}
+	wait, err := parseWait(in.Wait)
+	if err != nil {
+		return nil, err
+	}
+	view, err := a.await(ctx, id, wait)
+	return &viewAnswer{view}, err
+}
+
+type listUnitsInput struct {
+	Status  string   `query:"status" doc:"One or more states, separated by commas" example:"queued,running"`
+	Worker  string   `query:"worker"`
+	Backend string   `query:"backend"`
+	Label   []string `query:"label,explode" doc:"name:value; several must all fit" example:"team:legal"`
+	Search  string   `query:"q" doc:"Part of the task, in any case" maxLength:"200"`
+	After   string   `query:"after" doc:"The next of the page before"`
+	Limit   int      `query:"limit" default:"50" minimum:"1" maximum:"500"`
+}
+
+type unitList struct {
+	Body struct {
+		Items []work.Unit `json:"items" nullable:"false" doc:"Without output; prompts are cut"`
+		Next  *uuid.UUID  `json:"next" doc:"Give it as after to get the next page; null on the last"`
+	}
+}
+
+func (a *API) listUnits(ctx context.Context, in *listUnitsInput) (*unitList, error) {
+	f := store.UnitFilter{Tenant: work.DefaultTenant, Backend: in.Backend, Worker: in.Worker, Search: in.Search, Limit: in.Limit}
+	var err error
+	if f.States, err = parseStates(in.Status, work.States); err != nil {
+		return nil, err
+	}
+	if f.After, err = parseAfter(in.After); err != nil {
+		return nil, err
+	}
+	for _, label := range in.Label {
+		name, value, ok := strings.Cut(label, ":")
+		if !ok {
+			return nil, badParameter("label", "write a label as name:value")
+		}
+		if f.Labels == nil {
+			f.Labels = map[string]string{}
+		}
+		f.Labels[name] = value
+	}
+	var list unitList
+	list.Body.Items, list.Body.Next, err = a.Store.Units(ctx, f)
+	return &list, err
+}
+
+func badParameter(name, detail string) *Problem {
+	return newProblem(http.StatusUnprocessableEntity, name+": "+detail, ProblemError{Parameter: name, Detail: detail})
+}
+
+func parseStates[S ~string](text string, known []S) ([]S, error) {
+	var states []S
+	for part := range strings.SplitSeq(text, ",") {
+		if part == "" {
+			continue
+		}
+		found := false
+		for _, k := range known {
+			found = found || string(k) == part
+		}
+		if !found {
+			return nil, badParameter("status", "there is no status "+part)
+		}
+		states = append(states, S(part))
+	}
+	return states, nil
+}
+
+func parseAfter(text string) (uuid.UUID, error) {
+	if text == "" {
+		return uuid.Nil, nil
+	}
+	id, err := uuid.Parse(text)
+	if err != nil {
+		return id, badParameter("after", "must be the next of the page before")
+	}
+	return id, nil
+}
+
+func (a *API) cancelUnit(ctx context.Context, in *idInput) (*unitAnswer, error) {
+	id, err := parseID(in.ID)
+	if err != nil {
+		return nil, err
+	}
+	unit, err := a.Store.Cancel(ctx, work.DefaultTenant, id)
+	if err != nil {
+		return nil, err
+	}
+	tell := a.Bell.Cancelled
+	if unit.State.Final() {
+		tell = a.Bell.Changed
+	}
+	if err := tell(context.WithoutCancel(ctx), id); err != nil {
+		a.Log.Debug("tell of cancel; the next beat will", "unit", id, "err", err)
+	}
+	return a.answerUnit(ctx, id, 0)
+}
+
+type retryInput struct {
+	idInput
+	Body *retryBody
+}
+
+type retryBody struct {
+	Model    *string `json:"model,omitempty" doc:"Instead of the unit's model"`
+	Prompt   *string `json:"prompt,omitempty" minLength:"1" doc:"Instead of the unit's prompt"`
+	MaxTurns *int    `json:"max_turns,omitempty" minimum:"1" maximum:"10000" doc:"Instead of the unit's max_turns"`
+}
+
+func (a *API) retryUnit(ctx context.Context, in *retryInput) (*unitAnswer, error) {
+	id, err := parseID(in.ID)
+	if err != nil {
+		return nil, err
+	}
+	var changes store.Changes
+	if in.Body != nil {
+		changes = store.Changes(*in.Body)
+	}
+	unit, err := a.Store.Retry(ctx, work.DefaultTenant, id, changes)
+	if err != nil {
+		return nil, err
+	}
+	a.ring(ctx, unit)
+	return a.answerUnit(ctx, id, 0)
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/alecthomas/kong"
+)
+
+const about = `Gets large amounts of LLM and agent work done: takes work units, runs each on an agent or a model with timeouts,
+retries and budgets, and keeps results and transcripts.
+
+` + exitCodeHelp
+
+// cli is the table of commands; help is made from it.
+type cli struct {
+	Dev     DevCommand     `cmd:"" help:"Run everything here: API, worker process, Postgres and Redis."`
+	API     APICommand     `cmd:"" name:"api" help:"Run the API."`
+	Worker  WorkerCommand  `cmd:"" help:"Run a worker process."`
+	Migrate MigrateCommand `cmd:"" help:"Bring the database to this version's schema."`
+
+	Submit     SubmitCommand     `cmd:"" help:"Submit a unit." group:"Client commands"`
+	Get        GetCommand        `cmd:"" help:"Show a unit with its runs." group:"Client commands"`
+	Ls         LsCommand         `cmd:"" help:"List units, newest first." group:"Client commands"`
+	Wait       WaitCommand       `cmd:"" help:"Wait until units are final." group:"Client commands"`
+	Cancel     CancelCommand     `cmd:"" help:"Cancel units." group:"Client commands"`
+	Retry      RetryCommand      `cmd:"" help:"Run final units again." group:"Client commands"`
+	Transcript TranscriptCommand `cmd:"" help:"Show what an agent did." group:"Client commands"`
+
+	Doctor DoctorCommand `cmd:"" help:"Check Redis, Postgres and backends, and say how to mend them."`
+	Demo   DemoCommand   `cmd:"" help:"Have twelve documents summarised on a temporary server."`
+
+	Version versionFlag `help:"Print the version and exit."`
+}
+
+func commands() *cli { return &cli{} }
+
+type versionFlag bool
+
+// BeforeReset prints the version before anything else is looked at.
+func (versionFlag) BeforeReset(k *kong.Kong, vars kong.Vars) error {
+	fmt.Fprintln(k.Stdout, vars["version"])
+	k.Exit(0)
+	return nil
+}

@@ -1,0 +1,252 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"piecework/internal/backend"
+	"piecework/internal/roots"
+)
+
+// Base is what every server command needs. A flag outranks its variable, which
+// outranks the default.
+type Base struct {
+	DatabaseURL string `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"Postgres, the ledger." secret:"true"`
+	RedisURL    string `name:"redis-url" env:"REDIS_URL" placeholder:"URL" help:"Redis, the bell." secret:"true"`
+	Data        string `env:"PIECEWORK_DATA" default:"${data}" placeholder:"DIR" help:"Directory for what units need on disk (${default})."`
+	Roots       string `env:"PIECEWORK_ROOTS" placeholder:"NAME=DIR,…" help:"Directories that units may use; give API and worker processes the same."`
+	LogLevel    string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
+}
+
+// Door is what a command that listens needs.
+type Door struct {
+	Listen  string `env:"PIECEWORK_LISTEN" default:"127.0.0.1:7070" placeholder:"HOST:PORT" help:"Address to serve (${default}); port 0 picks one."`
+	NoAuth  bool   `name:"no-auth" env:"PIECEWORK_NO_AUTH" help:"Serve addresses other than loopback although no key protects them."`
+	MaxBody int64  `env:"PIECEWORK_MAX_BODY" default:"10485760" placeholder:"BYTES" help:"Largest JSON body (${default})."`
+}
+
+// Crew is what a command that runs units needs.
+type Crew struct {
+	Concurrency int           `env:"PIECEWORK_CONCURRENCY" default:"8" placeholder:"N" help:"Units at once per worker process (${default})."`
+	Queues      string        `env:"PIECEWORK_QUEUES" default:"default=1" placeholder:"NAME=WEIGHT,…" help:"Queues to take units from (${default})."`
+	Lease       time.Duration `env:"PIECEWORK_LEASE" default:"30s" help:"Silence after which others take a worker process's units (${default})."`
+	Heartbeat   time.Duration `env:"PIECEWORK_HEARTBEAT" default:"5s" help:"Between two signs of life (${default})."`
+	Grace       time.Duration `env:"PIECEWORK_GRACE" default:"${grace}" help:"For runs to end by themselves at shutdown (${default})."`
+	PassEnv     string        `env:"PIECEWORK_PASS_ENV" placeholder:"NAME,…" help:"Further variables that agents may see."`
+
+	ClaudePath           string `env:"PIECEWORK_CLAUDE_PATH" default:"claude" placeholder:"PATH" help:"Claude Code's program (${default})."`
+	ClaudePermissionMode string `env:"PIECEWORK_CLAUDE_PERMISSION_MODE" default:"acceptEdits" placeholder:"MODE" help:"Claude Code's --permission-mode (${default})."`
+	ClaudeAllowedTools   string `env:"PIECEWORK_CLAUDE_ALLOWED_TOOLS" placeholder:"TOOL,…" help:"Tools that Claude Code may use without asking, such as Bash,WebFetch."`
+	ClaudeConfigDir      string `env:"PIECEWORK_CLAUDE_CONFIG_DIR" placeholder:"DIR" help:"A Claude Code login that all units share; each has its own when left out."`
+}
+
+// agentEnv are the variables that agents may see beside PIECEWORK_PASS_ENV.
+var agentEnv = []string{
+	"PATH", "LANG", "LC_ALL", "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
+	"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "CLAUDE_CODE_OAUTH_TOKEN",
+}
+
+// agents returns the NAME=VALUE pairs for agents and the secret values among
+// them.
+func (c Crew) agents(getenv func(string) string) (env, secrets []string) {
+	names := append([]string{}, agentEnv...)
+	for name := range strings.SplitSeq(c.PassEnv, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
+		value := getenv(name)
+		if value == "" {
+			continue
+		}
+		env = append(env, name+"="+value)
+		if secretName(name) {
+			secrets = append(secrets, value)
+		}
+	}
+	return env, secrets
+}
+
+func secretName(name string) bool {
+	upper := strings.ToUpper(name)
+	for _, word := range []string{"KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"} {
+		if strings.Contains(upper, word) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c Crew) backends(getenv func(string) string) (list []backend.Backend, secrets []string) {
+	env, secrets := c.agents(getenv)
+	claude := &backend.Claude{Path: c.ClaudePath, Env: env, PermissionMode: c.ClaudePermissionMode, ConfigDir: c.ClaudeConfigDir}
+	if c.ClaudeAllowedTools != "" {
+		claude.AllowedTools = strings.Split(c.ClaudeAllowedTools, ",")
+	}
+	return []backend.Backend{backend.Mock{}, claude}, secrets
+}
+
+// check finds what no single flag can tell.
+func (c Crew) check() (map[string]int, error) {
+	var problems []error
+	add := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	if c.Concurrency < 1 || c.Concurrency > 10000 {
+		add("--concurrency: must lie between 1 and 10000")
+	}
+	if c.Lease < 3*time.Second {
+		add("--lease: must be at least 3s")
+	}
+	if c.Heartbeat < 100*time.Millisecond || c.Heartbeat > c.Lease/3 {
+		add("--heartbeat: must lie between 100ms and a third of --lease")
+	}
+	if c.Grace < 0 {
+		add("--grace: must not be negative")
+	}
+	queues, err := parseQueues(c.Queues)
+	if err != nil {
+		problems = append(problems, err)
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, &exitError{exitUsage, err}
+	}
+	return queues, nil
+}
+
+func parseQueues(text string) (map[string]int, error) {
+	queues := map[string]int{}
+	for part := range strings.SplitSeq(text, ",") {
+		name, weight, weighed := strings.Cut(strings.TrimSpace(part), "=")
+		n := 1
+		if weighed {
+			var err error
+			if n, err = strconv.Atoi(weight); err != nil || n < 1 || n > 100 {
+				return nil, fmt.Errorf("--queues: %q: the weight must lie between 1 and 100", part)
+			}
+		}
+		if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" {
+			return nil, fmt.Errorf("--queues: %q: a name has lower-case letters, digits, _ and -", part)
+		}
+		queues[name] = n
+	}
+	return queues, nil
+}
+
+// prepare makes the data directory and reads the roots.
+func (b *Base) prepare() (roots.Roots, error) {
+	dir, err := filepath.Abs(b.Data)
+	if err != nil {
+		return roots.Roots{}, fmt.Errorf("--data: %w", err)
+	}
+	b.Data = dir
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return roots.Roots{}, usagef("--data: %w", err)
+	}
+	parsed, err := roots.Parse(b.Roots)
+	if err != nil {
+		return parsed, usagef("--roots: %w", err)
+	}
+	return parsed, nil
+}
+
+func (b *Base) needURLs() error {
+	switch {
+	case b.DatabaseURL == "":
+		return usagef("DATABASE_URL is not set: give the Postgres that all parts share, such as postgres://piecework@db/piecework\nTry: piecework dev, which brings its own")
+	case b.RedisURL == "":
+		return usagef("REDIS_URL is not set: give the Redis that all parts share, such as redis://redis:6379/0\nTry: piecework dev, which brings its own")
+	}
+	return nil
+}
+
+// secrets are values of the configuration that must never be stored.
+func (b *Base) secrets() []string {
+	var values []string
+	for _, text := range []string{b.DatabaseURL, b.RedisURL} {
+		if u, err := url.Parse(text); err == nil && u.User != nil {
+			if password, ok := u.User.Password(); ok {
+				values = append(values, password)
+			}
+		}
+	}
+	return values
+}
+
+func (b *Base) logger(app *App) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(b.LogLevel)) // kong has checked it
+	return slog.New(slog.NewTextHandler(app.Stderr, &slog.HandlerOptions{Level: level}))
+}
+
+// listen opens the door. Without keys only this machine may come in.
+func (d *Door) listen() (net.Listener, bool, error) {
+	host, _, err := net.SplitHostPort(d.Listen)
+	if err != nil {
+		return nil, false, usagef("--listen: %q: write HOST:PORT, such as 127.0.0.1:7070", d.Listen)
+	}
+	ip := net.ParseIP(host)
+	loopback := host == "localhost" || ip != nil && ip.IsLoopback()
+	if !loopback && !d.NoAuth {
+		return nil, false, usagef("--listen: %s can be reached from other machines, and no key protects it: listen on 127.0.0.1, or say --no-auth if something in front asks who comes", d.Listen)
+	}
+	l, err := net.Listen("tcp", d.Listen)
+	if err != nil {
+		return nil, false, fmt.Errorf("listen: %w", err)
+	}
+	return l, loopback, nil
+}
+
+// defaultData is where a user's data belongs on this system.
+func defaultData(getenv func(string) string) string {
+	home := getenv("HOME")
+	switch {
+	case os.Geteuid() == 0 && runtime.GOOS != "darwin":
+		return "/var/lib/piecework" // Postgres will not run as root, and cannot enter root's home
+	case getenv("XDG_DATA_HOME") != "":
+		return filepath.Join(getenv("XDG_DATA_HOME"), "piecework")
+	case home == "":
+		return filepath.Join(os.TempDir(), fmt.Sprintf("piecework-%d", os.Getuid()))
+	case runtime.GOOS == "darwin":
+		return filepath.Join(home, "Library", "Application Support", "piecework")
+	}
+	return filepath.Join(home, ".local", "share", "piecework")
+}
+
+// logConfig prints what is in force, with secrets hidden.
+func logConfig(log *slog.Logger, parts ...any) {
+	var attrs []any
+	for _, part := range parts {
+		v := reflect.ValueOf(part)
+		for i := range v.NumField() {
+			field := v.Type().Field(i)
+			value := fmt.Sprint(v.Field(i).Interface())
+			if field.Tag.Get("secret") == "true" {
+				value = hidden(value)
+			}
+			attrs = append(attrs, strings.ToLower(field.Name), value)
+		}
+	}
+	log.Info("configuration", attrs...)
+}
+
+func hidden(value string) string {
+	if value == "" {
+		return ""
+	}
+	u, err := url.Parse(value)
+	if err != nil || u.Scheme == "" {
+		return "(set)"
+	}
+	return u.Redacted()
+}

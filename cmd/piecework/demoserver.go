@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"piecework/internal/process"
+)
+
+const (
+	startLimit = 5 * time.Minute // the first start may download Postgres
+	keptLog    = 16 << 10
+)
+
+// Time for the server to let its runs go and to stop Postgres.
+var demoLadder = process.Ladder{Interrupt: 30 * time.Second, Terminate: 5 * time.Second}
+
+// demoServer is a `piecework dev` of our own. It runs in a session of its own,
+// so that Ctrl-C is ours to pass on.
+type demoServer struct {
+	process *process.Process
+	ready   chan string
+	log     *tail
+	readers sync.WaitGroup
+}
+
+func (c *DemoCommand) start(app *App, dir string) (*demoServer, error) {
+	program := c.program
+	if program == nil {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("find this program: %w", err)
+		}
+		program = []string{self}
+	}
+	child, err := process.Start(process.Command{
+		Path: program[0],
+		Args: append(program[1:len(program):len(program)], "dev", "--listen", "127.0.0.1:0",
+			"--data", filepath.Join(dir, "data"), "--roots", "docs="+filepath.Join(dir, "documents")),
+		Env:  os.Environ(),
+		Dir:  dir,
+		Mark: process.NewMark("demo"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &demoServer{process: child, ready: make(chan string, 1), log: &tail{}}
+	if c.Verbose {
+		s.log.also = app.Stderr
+	}
+	s.readers.Go(s.readStdout)
+	s.readers.Go(func() { _, _ = io.Copy(s.log, child.Stderr) })
+	return s, nil
+}
+
+// readStdout looks for the line that says where the server is; other lines are
+// for the log.
+func (s *demoServer) readStdout() {
+	lines := bufio.NewReader(s.process.Stdout)
+	for {
+		line, err := lines.ReadString('\n')
+		if address, found := strings.CutPrefix(strings.TrimSpace(line), "ready "); found && len(s.ready) == 0 {
+			s.ready <- address
+		} else {
+			_, _ = io.WriteString(s.log, line)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// address waits until the server serves.
+func (s *demoServer) address(ctx context.Context) (string, error) {
+	limit := time.NewTimer(startLimit)
+	defer limit.Stop()
+	select {
+	case address := <-s.ready:
+		return address, nil
+	case <-s.process.Exited():
+		return "", errors.New("the server ended before it was ready")
+	case <-limit.C:
+		return "", fmt.Errorf("the server was not ready within %s", startLimit)
+	case <-ctx.Done():
+		return "", interrupted(context.Cause(ctx))
+	}
+}
+
+// stop ends the server and whatever it started.
+func (s *demoServer) stop() error {
+	s.process.Stop(demoLadder)
+	_, err := s.process.Close()
+	s.readers.Wait()
+	s.process.Release()
+	return err
+}
+
+// explain adds the end of the server's log to an error, unless somebody simply
+// pressed Ctrl-C.
+func (s *demoServer) explain(err error) error {
+	var exit *exitError
+	if errors.As(err, &exit) && exit.code == exitInterrupted {
+		return err
+	}
+	said := strings.TrimSpace(safe(s.log.String()))
+	if said == "" || s.log.also != nil {
+		return err
+	}
+	return fmt.Errorf("%w\nthe server's last words:\n%s", err, said)
+}
+
+// tail keeps the end of what is written to it and may pass it on.
+type tail struct {
+	mu   sync.Mutex
+	kept []byte
+	also io.Writer
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = append(t.kept, p...)
+	if over := len(t.kept) - keptLog; over > 0 {
+		t.kept = append(t.kept[:0], t.kept[over:]...)
+	}
+	if t.also != nil {
+		_, _ = t.also.Write(p)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.kept)
+}

@@ -1,0 +1,92 @@
+// Command piecework is the whole product in one binary: the API, worker
+// processes, both with everything they need for a first look, and the client.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// version is set by the Makefile.
+var version = "dev"
+
+func main() {
+	ctx, stop := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		<-signals
+		stop()
+		<-signals // a second one means now
+		os.Exit(exitInterrupted)
+	}()
+	app := &App{Ctx: ctx, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version}
+	os.Exit(run(app, os.Args[1:]))
+}
+
+// run is main without the process around it; it returns the exit code.
+func run(app *App, args []string) int {
+	err := execute(app, args)
+	var exit *exitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		if text := exit.Error(); text != "" {
+			fmt.Fprintln(app.Stderr, "piecework:", text)
+		}
+		return exit.code
+	}
+	fmt.Fprintln(app.Stderr, "piecework:", err)
+	return 1
+}
+
+// helped is panicked through kong when it has printed help or the version: its
+// Exit must not return.
+type helped struct{ code int }
+
+func execute(app *App, args []string) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			h, ok := p.(helped)
+			if !ok {
+				panic(p)
+			}
+			err = nil
+			if h.code != 0 {
+				err = &exitError{exitUsage, errors.New("see piecework --help")}
+			}
+		}
+	}()
+	parser, err := newParser(app)
+	if err != nil {
+		return err
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		return usagef("%v\nTry: piecework --help", err)
+	}
+	return parsed.Run(app)
+}
+
+func newParser(app *App) (*kong.Kong, error) {
+	parser, err := kong.New(commands(), kong.Name("piecework"), kong.Description(about),
+		kong.Writers(app.Stdout, app.Stderr), kong.Exit(func(code int) { panic(helped{code}) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, Summary: false, WrapUpperBound: 110}),
+		kong.Vars{"version": app.Version, "data": defaultData(app.Getenv), "grace": "30s"},
+		kong.BindTo(app.Stdout, (*io.Writer)(nil)))
+	if err != nil {
+		return nil, fmt.Errorf("build the command line: %w", err)
+	}
+	return parser, nil
+}

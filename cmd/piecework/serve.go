@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sync/errgroup"
+
+	"piecework/api"
+	"piecework/handlers"
+	"piecework/internal/roots"
+	"piecework/jobs"
+	"piecework/store"
+)
+
+// APICommand is `piecework api`.
+type APICommand struct {
+	Base
+	Door
+}
+
+// Run serves until the context ends.
+func (c *APICommand) Run(app *App) error {
+	if err := c.needURLs(); err != nil {
+		return err
+	}
+	return runHouse(app, &c.Base, &c.Door, nil, "")
+}
+
+// WorkerCommand is `piecework worker`.
+type WorkerCommand struct {
+	Base
+	Listen string `env:"PIECEWORK_LISTEN" default:"127.0.0.1:0" placeholder:"HOST:PORT" help:"Address to serve /healthz and /metrics (${default}); port 0 picks one."`
+	Crew
+}
+
+// Run works until the context ends, then drains.
+func (c *WorkerCommand) Run(app *App) error {
+	if err := c.needURLs(); err != nil {
+		return err
+	}
+	return runHouse(app, &c.Base, nil, &c.Crew, c.Listen)
+}
+
+// MigrateCommand is `piecework migrate`.
+type MigrateCommand struct {
+	DatabaseURL string `name:"database-url" env:"DATABASE_URL" required:"" placeholder:"URL" help:"Postgres, the ledger."`
+}
+
+// Run migrates and says what it did.
+func (c *MigrateCommand) Run(app *App) error {
+	applied, err := store.Migrate(app.Ctx, c.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	for _, name := range applied {
+		fmt.Fprintln(app.Stdout, "applied", name)
+	}
+	fmt.Fprintln(app.Stdout, "schema up to date")
+	return nil
+}
+
+// house is the parts of a running server.
+type house struct {
+	log      *slog.Logger
+	registry *prometheus.Registry
+	store    *store.Store
+	bell     *jobs.Bell
+	roots    roots.Roots
+}
+
+// runHouse wires the parts and runs them until the context ends: an API when
+// there is a door, a worker process when there is a crew. It reads from top to
+// bottom.
+func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error {
+	log := base.logger(app)
+	var queues map[string]int
+	if crew != nil {
+		var err error
+		if queues, err = crew.check(); err != nil {
+			return err
+		}
+	}
+	named, err := base.prepare()
+	if err != nil {
+		return err
+	}
+	logParts(log, base, door, crew)
+
+	if _, err := store.Migrate(app.Ctx, base.DatabaseURL); err != nil {
+		return err
+	}
+	conns := 20
+	if crew != nil {
+		conns += min(crew.Concurrency, 20)
+	}
+	ledger, err := store.Open(app.Ctx, base.DatabaseURL, conns)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ledger.Close() }()
+	bell, err := jobs.Connect(base.RedisURL, log)
+	if err != nil {
+		return usagef("%w", err)
+	}
+	defer func() { _ = bell.Close() }()
+	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named}
+	if err := bell.Probe(app.Ctx); err != nil {
+		log.Warn("redis is away; units are accepted and claimed from postgres", "err", err)
+	}
+
+	group, ctx := errgroup.WithContext(app.Ctx)
+	background := context.WithoutCancel(app.Ctx)
+	loops, endLoops := context.WithCancel(background)
+	defer endLoops()
+	go bell.WatchRedis(loops)
+	go (&jobs.Reconciler{Store: ledger, Bell: bell, Log: log}).Run(loops)
+
+	shift := shift{hears: make(chan struct{}), drained: make(chan struct{})}
+	if crew != nil {
+		worker := h.worker(app, base, crew, queues, shift.hears)
+		group.Go(func() error { defer close(shift.drained); return worker.Run(ctx) })
+	} else {
+		close(shift.hears)
+		close(shift.drained)
+	}
+	if door != nil {
+		group.Go(func() error { return h.serveAPI(ctx, app, door, shift) })
+	}
+	if health != "" {
+		group.Go(func() error { return h.serveHealth(ctx, app, health, shift) })
+	}
+	return group.Wait()
+}
+
+// shift is the worker process of this house in two moments; without one both
+// have passed.
+type shift struct {
+	hears   chan struct{} // closed when it takes units
+	drained chan struct{} // closed when it has let go of them
+}
+
+func logParts(log *slog.Logger, base *Base, door *Door, crew *Crew) {
+	parts := []any{*base}
+	if door != nil {
+		parts = append(parts, *door)
+	}
+	if crew != nil {
+		parts = append(parts, *crew)
+	}
+	logConfig(log, parts...)
+}
+
+func newRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+func (h house) worker(app *App, base *Base, crew *Crew, queues map[string]int, hears chan struct{}) *handlers.Worker {
+	backends, secrets := crew.backends(app.Getenv)
+	return handlers.New(handlers.Options{
+		Store: h.store, Bell: h.bell, Backends: backends, Queues: queues, Slots: crew.Concurrency,
+		Lease: crew.Lease, Beat: crew.Heartbeat, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
+		Secrets: append(secrets, base.secrets()...), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
+	})
+}
+
+// serveAPI answers until ctx ends and the worker process of this house has
+// drained: its units can be watched to the last.
+func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) error {
+	listener, loopback, err := door.listen()
+	if err != nil {
+		return err
+	}
+	front := api.New(api.Options{
+		Store: h.store, Bell: h.bell, Roots: h.roots, Version: app.Version, MaxBody: door.MaxBody,
+		Loopback: loopback, Log: h.log, Registry: h.registry,
+	})
+	go front.Watch(ctx)
+	return serveHTTP(ctx, app, listener, front, shift)
+}
+
+func (h house) serveHealth(ctx context.Context, app *App, address string, shift shift) error {
+	door := Door{Listen: address, NoAuth: true} // it tells nothing that needs a key
+	listener, _, err := door.listen()
+	if err != nil {
+		return err
+	}
+	return serveHTTP(ctx, app, listener, api.Health(h.registry, h.store), shift)
+}
+
+// serveHTTP serves, says so on stdout once units are taken too, and ends when
+// ctx has ended and the worker process has drained.
+func serveHTTP(ctx context.Context, app *App, listener net.Listener, handler http.Handler, shift shift) error {
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	ready := shift.hears
+	for ctx.Err() == nil {
+		select {
+		case <-ready:
+			fmt.Fprintf(app.Stdout, "ready http://%s\n", listener.Addr())
+			ready = nil
+		case err := <-failed:
+			return fmt.Errorf("serve: %w", err)
+		case <-ctx.Done():
+		}
+	}
+	<-shift.drained
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := server.Shutdown(bye); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("stop serving: %w", err)
+	}
+	return nil
+}

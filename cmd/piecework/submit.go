@@ -1,0 +1,229 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/work"
+)
+
+// SubmitCommand is `piecework submit`.
+type SubmitCommand struct {
+	Remote
+	Backend          string   `help:"Backend that does the work, such as claude or mock." required:"" short:"b" placeholder:"NAME"`
+	Prompt           string   `help:"Prompt template; - reads it from standard input." xor:"prompt" placeholder:"TEXT"`
+	PromptFile       string   `help:"Read the prompt template from a file." xor:"prompt" placeholder:"PATH"`
+	Payload          string   `help:"Payload: a JSON object that fills the prompt's {keys}." placeholder:"JSON"`
+	Set              []string `help:"Set one key of the payload to a text." name:"set" short:"p" sep:"none" placeholder:"KEY=VALUE"`
+	File             []string `help:"File to work on: a path, or name:path inside a root of the server." short:"f" sep:"none" placeholder:"PATH"`
+	Model            string   `help:"Model, as the backend calls it."`
+	SystemPrompt     string   `help:"System prompt." placeholder:"TEXT"`
+	WorkingDirectory string   `help:"Directory to work in: a path, or name:path inside a root of the server." placeholder:"DIR"`
+	MaxTurns         int      `help:"Most turns a run may take." placeholder:"N"`
+	MaxCostUSD       *float64 `name:"max-cost-usd" help:"Most a run may cost." placeholder:"USD"`
+	Timeout          string   `help:"Longest a run may take, such as 90s or 1h30m." placeholder:"DURATION"`
+	IdleTimeout      string   `help:"Longest a run may be silent." placeholder:"DURATION"`
+	Delay            string   `help:"Wait this long before the first run." placeholder:"DURATION"`
+	Deadline         string   `help:"Give up at this time, such as 2030-01-31T18:00:00Z." placeholder:"TIME"`
+	MaxRetries       *int     `help:"How many failed runs may be followed by another." placeholder:"N"`
+	Queue            string   `help:"Queue to wait in." placeholder:"NAME"`
+	Priority         *int     `help:"From 0 to 9; higher goes first." placeholder:"N"`
+	Label            []string `help:"Label to find the unit by." short:"l" sep:"none" placeholder:"KEY=VALUE"`
+	IdempotencyKey   string   `help:"Submit at most once under this key; a new one is made up by default." placeholder:"KEY"`
+	Wait             bool     `help:"Wait until the unit is final, print its output, and exit with 1 unless it succeeded." short:"w"`
+}
+
+// submission is the body of POST /work-units.
+type submission struct {
+	Backend          string            `json:"backend"`
+	Prompt           string            `json:"prompt"`
+	Payload          map[string]any    `json:"payload,omitempty"`
+	Model            string            `json:"model,omitempty"`
+	SystemPrompt     string            `json:"system_prompt,omitempty"`
+	WorkingDirectory string            `json:"working_directory,omitempty"`
+	MaxTurns         int               `json:"max_turns,omitempty"`
+	MaxCostUSD       *float64          `json:"max_cost_usd,omitempty"`
+	Timeout          work.Seconds      `json:"timeout,omitempty"`
+	IdleTimeout      work.Seconds      `json:"idle_timeout,omitempty"`
+	Delay            work.Seconds      `json:"delay,omitempty"`
+	Deadline         *time.Time        `json:"deadline,omitempty"`
+	MaxRetries       *int              `json:"max_retries,omitempty"`
+	Queue            string            `json:"queue,omitempty"`
+	Priority         *int              `json:"priority,omitempty"`
+	Labels           map[string]string `json:"labels,omitempty"`
+}
+
+// Run submits one unit and prints its id, or with --wait its result.
+func (c *SubmitCommand) Run(app *App) error {
+	client, err := newClient(app, c.Remote)
+	if err != nil {
+		return err
+	}
+	body, err := c.submission(app.Stdin)
+	if err != nil {
+		return err
+	}
+	key := c.IdempotencyKey
+	if key == "" {
+		key = uuid.NewString()
+	}
+	accepted, err := client.submit(app.Ctx, body, key)
+	if err != nil {
+		return fmt.Errorf("submit: %w", err)
+	}
+	switch {
+	case c.Wait:
+		return waitForOne(app, client, accepted.ID.String(), c.JSON)
+	case c.JSON:
+		return printJSON(app.Stdout, accepted.document)
+	}
+	_, err = fmt.Fprintln(app.Stdout, accepted.ID)
+	return err
+}
+
+func (c *SubmitCommand) submission(stdin io.Reader) (*submission, error) {
+	body := &submission{
+		Backend: c.Backend, Model: c.Model, SystemPrompt: c.SystemPrompt, MaxTurns: c.MaxTurns, MaxCostUSD: c.MaxCostUSD,
+		MaxRetries: c.MaxRetries, Queue: c.Queue, Priority: c.Priority,
+	}
+	var err error
+	if body.Prompt, err = c.prompt(stdin); err != nil {
+		return nil, err
+	}
+	if body.Payload, err = c.payload(); err != nil {
+		return nil, err
+	}
+	if body.Labels, err = keyValues("--label", c.Label); err != nil {
+		return nil, err
+	}
+	if c.WorkingDirectory != "" {
+		if body.WorkingDirectory, err = fileReference(c.WorkingDirectory); err != nil {
+			return nil, err
+		}
+	}
+	return body, c.times(body)
+}
+
+func (c *SubmitCommand) times(body *submission) error {
+	for _, length := range []struct {
+		flag, text string
+		into       *work.Seconds
+	}{
+		{"--timeout", c.Timeout, &body.Timeout},
+		{"--idle-timeout", c.IdleTimeout, &body.IdleTimeout},
+		{"--delay", c.Delay, &body.Delay},
+	} {
+		if length.text == "" {
+			continue
+		}
+		seconds, err := work.ParseSeconds(length.text)
+		if err != nil {
+			return usagef("%s: %w", length.flag, err)
+		}
+		*length.into = seconds
+	}
+	if c.Deadline == "" {
+		return nil
+	}
+	deadline, err := time.Parse(time.RFC3339, c.Deadline)
+	if err != nil {
+		return usagef("--deadline: %q is no time such as 2030-01-31T18:00:00Z", c.Deadline)
+	}
+	body.Deadline = &deadline
+	return nil
+}
+
+func (c *SubmitCommand) prompt(stdin io.Reader) (string, error) {
+	switch {
+	case c.PromptFile != "":
+		text, err := os.ReadFile(c.PromptFile)
+		if err != nil {
+			return "", usagef("--prompt-file: %w", err)
+		}
+		return string(text), nil
+	case c.Prompt != "" && c.Prompt != "-":
+		return c.Prompt, nil
+	case stdin == nil || (c.Prompt == "" && isTerminal(stdin)):
+		return "", usagef("give a prompt with --prompt, --prompt-file or on standard input")
+	}
+	text, err := io.ReadAll(stdin)
+	if err != nil {
+		return "", fmt.Errorf("read the prompt from standard input: %w", err)
+	}
+	if strings.TrimSpace(string(text)) == "" {
+		return "", usagef("standard input holds no prompt")
+	}
+	return string(text), nil
+}
+
+func (c *SubmitCommand) payload() (map[string]any, error) {
+	payload := map[string]any{}
+	if c.Payload != "" {
+		dec := json.NewDecoder(strings.NewReader(c.Payload))
+		dec.UseNumber() // a float would not bring back every number as it was written
+		if err := dec.Decode(&payload); err != nil || payload == nil || dec.More() {
+			return nil, usagef("--payload: give one JSON object, such as '{\"name\": \"Ada\"}'")
+		}
+	}
+	set, err := keyValues("-p", c.Set)
+	if err != nil {
+		return nil, err
+	}
+	for key, value := range set {
+		payload[key] = value
+	}
+	if len(c.File) == 0 {
+		return payload, nil
+	}
+	if _, taken := payload["file_paths"]; taken {
+		return nil, usagef("give files with --file or as file_paths in the payload, not both")
+	}
+	files := make([]string, len(c.File))
+	for i, path := range c.File {
+		if files[i], err = fileReference(path); err != nil {
+			return nil, err
+		}
+	}
+	payload["file_paths"] = files
+	return payload, nil
+}
+
+var rootReference = regexp.MustCompile(`^[a-z][a-z0-9_-]+:`)
+
+// fileReference makes a local path absolute, because the server does not know
+// the directory we are in. A path inside one of its roots stays as it is.
+func fileReference(path string) (string, error) {
+	if _, err := os.Stat(path); err != nil && rootReference.MatchString(path) {
+		return path, nil
+	}
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("find %s: %w", path, err)
+	}
+	return absolute, nil
+}
+
+func keyValues(flag string, pairs []string) (map[string]string, error) {
+	values := map[string]string{}
+	for _, pair := range pairs {
+		key, value, found := strings.Cut(pair, "=")
+		if !found || key == "" {
+			return nil, usagef("%s: %q is not of the form key=value", flag, pair)
+		}
+		values[key] = value
+	}
+	return values, nil
+}
+
+func (r *submission) request(key string) request {
+	return request{method: http.MethodPost, path: "/work-units", body: r, idempotencyKey: key}
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/mattn/go-isatty"
+)
+
+// table writes rows in columns for people. Whatever comes from a model or a
+// caller is made safe for the terminal on its way.
+type table struct {
+	columns *tabwriter.Writer
+}
+
+func newTable(w io.Writer, heads ...string) *table {
+	t := &table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+	t.row(heads...)
+	return t
+}
+
+func (t *table) row(cells ...string) {
+	for i, cell := range cells {
+		cells[i] = safeLine(cell)
+	}
+	_, _ = fmt.Fprintln(t.columns, strings.Join(cells, "\t"))
+}
+
+func (t *table) flush() error {
+	if err := t.columns.Flush(); err != nil {
+		return fmt.Errorf("write table: %w", err)
+	}
+	return nil
+}
+
+// safe shows control characters, and characters that reorder or hide text, as
+// harmless ones, so that no model's words can steer the reader's terminal.
+// Line ends and tabs stay.
+func safe(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n', r == '\t':
+			return r
+		case r < 0x20:
+			return '\u2400' + r // the control pictures
+		case r == 0x7f, unicode.Is(unicode.Cc, r), r != '\u200d' && unicode.Is(unicode.Cf, r), r == '\u2028', r == '\u2029':
+			return utf8.RuneError
+		}
+		return r
+	}, s)
+}
+
+// safeLine is safe for text that must stay on one line.
+func safeLine(s string) string {
+	return safe(strings.Join(strings.FieldsFunc(s, func(r rune) bool {
+		return r == '\n' || r == '\r' || r == '\t' || r == ' '
+	}), " "))
+}
+
+// excerpt is the start of s on one line, at most limit characters wide.
+func excerpt(s string, limit int) string {
+	line := safeLine(s)
+	if utf8.RuneCountInString(line) <= limit {
+		return line
+	}
+	return strings.TrimRight(string([]rune(line)[:limit-1]), " ") + "…"
+}
+
+// firstLine is the first line of s that is not blank.
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return line
+}
+
+func dollars(amount float64) string {
+	if amount > 0 && amount < 0.01 {
+		return fmt.Sprintf("$%.4f", amount)
+	}
+	return fmt.Sprintf("$%.2f", amount)
+}
+
+func clock(t *time.Time) string {
+	if t == nil || t.IsZero() {
+		return "-"
+	}
+	return t.Local().Format("2006-01-02 15:04:05")
+}
+
+// took is the time from start to end, or to now while there is no end.
+func took(start, end *time.Time) string {
+	if start == nil {
+		return "-"
+	}
+	if end == nil {
+		return duration(time.Since(*start))
+	}
+	return duration(end.Sub(*start))
+}
+
+func duration(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0.0 s"
+	case d < time.Minute:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("%d m %02d s", int(d.Minutes()), int(d.Seconds())%60)
+	}
+	return fmt.Sprintf("%d h %02d m", int(d.Hours()), int(d.Minutes())%60)
+}
+
+// printJSON writes a document of the server's own, indented.
+func printJSON(w io.Writer, document []byte) error {
+	var value json.RawMessage = document
+	indented, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	_, err = fmt.Fprintln(w, string(indented))
+	return err
+}
+
+// printLine writes a document on one line.
+func printLine(w io.Writer, document []byte) error {
+	line, err := json.Marshal(json.RawMessage(document))
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	_, err = fmt.Fprintln(w, string(line))
+	return err
+}
+
+func isTerminal(stream any) bool {
+	file, ok := stream.(*os.File)
+	return ok && isatty.IsTerminal(file.Fd())
+}

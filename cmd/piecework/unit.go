@@ -1,0 +1,318 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"piecework/internal/work"
+)
+
+// unit is a unit as the API shows it, and the document it came in.
+type unit struct {
+	work.Unit
+	Runs     []work.Run `json:"runs"`
+	document []byte
+}
+
+func parseUnit(document []byte) (*unit, error) {
+	u := &unit{document: document}
+	if err := json.Unmarshal(document, u); err != nil {
+		return nil, &exitError{exitUnreachable, fmt.Errorf("read the answer: %w", err)}
+	}
+	return u, nil
+}
+
+// unitPath is where the API keeps a unit; more is a part of it or an action.
+func unitPath(id string, more ...string) string {
+	return strings.Join(append([]string{"/work-units", url.PathEscape(id)}, more...), "/")
+}
+
+func (c *client) submit(ctx context.Context, body *submission, key string) (*unit, error) {
+	return c.unitCall(ctx, body.request(key))
+}
+
+func (c *client) unit(ctx context.Context, id string) (*unit, error) {
+	return c.unitCall(ctx, request{method: http.MethodGet, path: unitPath(id)})
+}
+
+func (c *client) unitCall(ctx context.Context, r request) (*unit, error) {
+	document, err := c.do(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return parseUnit(document)
+}
+
+// GetCommand is `piecework get`.
+type GetCommand struct {
+	Remote
+	ID string `arg:"" help:"The unit's id."`
+}
+
+// Run prints one unit with its runs.
+func (c *GetCommand) Run(app *App) error {
+	client, err := newClient(app, c.Remote)
+	if err != nil {
+		return err
+	}
+	u, err := client.unit(app.Ctx, c.ID)
+	if err != nil {
+		return fmt.Errorf("get %s: %w", c.ID, err)
+	}
+	if c.JSON {
+		return printJSON(app.Stdout, u.document)
+	}
+	return printUnit(app.Stdout, u)
+}
+
+func printUnit(w io.Writer, u *unit) error {
+	facts := newTable(w, "unit", u.ID.String())
+	facts.row("status", string(u.State))
+	facts.row("title", u.Title)
+	facts.row("backend", strings.TrimSpace(u.Backend+" "+u.Model))
+	facts.row("queue", fmt.Sprintf("%s, priority %d", u.Queue, u.Priority))
+	if labels := string(u.Labels); labels != "" && labels != "{}" && labels != "null" {
+		facts.row("labels", labels)
+	}
+	facts.row("created", clock(&u.CreatedAt))
+	if u.NotBefore != nil {
+		facts.row("not before", clock(u.NotBefore))
+	}
+	facts.row("started", clock(u.StartedAt))
+	facts.row("finished", clock(u.FinishedAt))
+	facts.row("took", took(u.StartedAt, u.FinishedAt))
+	facts.row("cost", dollars(u.CostUSD))
+	if u.Error != nil {
+		facts.row("error", u.Error.Error())
+		facts.row("advice", u.Error.Class.Advice())
+	}
+	if err := facts.flush(); err != nil {
+		return err
+	}
+	if err := printRuns(w, u.Runs); err != nil {
+		return err
+	}
+	if u.Output == nil {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "\n%s\n", strings.TrimRight(safe(*u.Output), "\n"))
+	return err
+}
+
+func printRuns(w io.Writer, runs []work.Run) error {
+	if len(runs) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return fmt.Errorf("write table: %w", err)
+	}
+	t := newTable(w, "RUN", "ID", "STATUS", "TOOK", "TURNS", "TOOLS", "COST", "ERROR")
+	for _, r := range runs {
+		cost, failure := "-", ""
+		if r.TotalCostUSD != nil {
+			cost = dollars(*r.TotalCostUSD)
+		}
+		if r.Error != nil {
+			failure = excerpt(r.Error.Error(), 80)
+		}
+		t.row(strconv.Itoa(r.Attempt), r.ID.String(), string(r.Status), took(&r.StartedAt, r.CompletedAt),
+			strconv.Itoa(r.NumTurns), strconv.Itoa(r.ToolCalls), cost, failure)
+	}
+	return t.flush()
+}
+
+// LsCommand is `piecework ls`.
+type LsCommand struct {
+	Remote
+	Status  string   `help:"Only units in this state." placeholder:"STATE"`
+	Backend string   `help:"Only units of this backend." short:"b" placeholder:"NAME"`
+	Label   []string `help:"Only units with this label." short:"l" sep:"none" placeholder:"KEY=VALUE"`
+	Query   string   `name:"q" help:"Only units whose title contains this." placeholder:"TEXT"`
+	After   string   `help:"Go on after this cursor." placeholder:"CURSOR"`
+	Limit   int      `help:"How many to show." default:"20" short:"n"`
+	All     bool     `help:"Show all there are."`
+}
+
+// unitList is the answer to GET /work-units.
+type unitList struct {
+	Items []json.RawMessage `json:"items"`
+	Next  *string           `json:"next"`
+}
+
+// The server's own page size bounds each request of --all.
+const pageOfAll = 100
+
+// Run prints the newest units.
+func (c *LsCommand) Run(app *App) error {
+	client, err := newClient(app, c.Remote)
+	if err != nil {
+		return err
+	}
+	query, err := c.query()
+	if err != nil {
+		return err
+	}
+	list, err := client.list(app.Ctx, query, c.All)
+	if err != nil {
+		return fmt.Errorf("list units: %w", err)
+	}
+	if c.JSON {
+		document, err := json.Marshal(list)
+		if err != nil {
+			return fmt.Errorf("encode the list: %w", err)
+		}
+		return printJSON(app.Stdout, document)
+	}
+	units := make([]*unit, len(list.Items))
+	for i, item := range list.Items {
+		if units[i], err = parseUnit(item); err != nil {
+			return err
+		}
+	}
+	if err := printUnits(app.Stdout, units); err != nil {
+		return err
+	}
+	if list.Next != nil {
+		_, _ = fmt.Fprintf(app.Stderr, "there are more: --all, or --after %s\n", safeLine(*list.Next))
+	}
+	return nil
+}
+
+func (c *LsCommand) query() (url.Values, error) {
+	query := url.Values{}
+	for name, value := range map[string]string{"status": c.Status, "backend": c.Backend, "q": c.Query, "after": c.After} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	labels, err := keyValues("--label", c.Label)
+	if err != nil {
+		return nil, err
+	}
+	for key, value := range labels {
+		query.Add("label", key+":"+value)
+	}
+	switch {
+	case c.Limit < 1:
+		return nil, usagef("--limit must be at least 1")
+	case c.All:
+		query.Set("limit", strconv.Itoa(pageOfAll))
+	default:
+		query.Set("limit", strconv.Itoa(c.Limit))
+	}
+	return query, nil
+}
+
+// list reads one page, or every page there is.
+func (c *client) list(ctx context.Context, query url.Values, all bool) (*unitList, error) {
+	whole := &unitList{Items: []json.RawMessage{}}
+	for {
+		document, err := c.get(ctx, "/work-units", query)
+		if err != nil {
+			return nil, err
+		}
+		var page unitList
+		if err := json.Unmarshal(document, &page); err != nil {
+			return nil, &exitError{exitUnreachable, fmt.Errorf("read the answer: %w", err)}
+		}
+		whole.Items, whole.Next = append(whole.Items, page.Items...), page.Next
+		if !all || page.Next == nil {
+			return whole, nil
+		}
+		query.Set("after", *page.Next)
+	}
+}
+
+func printUnits(w io.Writer, units []*unit) error {
+	t := newTable(w, "ID", "STATUS", "BACKEND", "CREATED", "TOOK", "COST", "TITLE")
+	for _, u := range units {
+		t.row(u.ID.String(), string(u.State), u.Backend, clock(&u.CreatedAt), took(u.StartedAt, u.FinishedAt),
+			dollars(u.CostUSD), excerpt(u.Title, 60))
+	}
+	return t.flush()
+}
+
+// CancelCommand is `piecework cancel`.
+type CancelCommand struct {
+	Remote
+	IDs []string `arg:"" name:"id" help:"Ids of the units."`
+}
+
+// Run asks for each unit to be cancelled.
+func (c *CancelCommand) Run(app *App) error {
+	return eachUnit(app, c.Remote, c.IDs, func(id string) request {
+		return request{method: http.MethodPost, path: unitPath(id, "cancel")}
+	})
+}
+
+// RetryCommand is `piecework retry`.
+type RetryCommand struct {
+	Remote
+	IDs      []string `arg:"" name:"id" help:"Ids of the units."`
+	Model    string   `help:"Use this model from now on."`
+	Prompt   string   `help:"Use this prompt template from now on." placeholder:"TEXT"`
+	MaxTurns int      `help:"Allow this many turns from now on." placeholder:"N"`
+}
+
+// changes is the body of POST /work-units/{id}/retry.
+type changes struct {
+	Model    string `json:"model,omitempty"`
+	Prompt   string `json:"prompt,omitempty"`
+	MaxTurns int    `json:"max_turns,omitempty"`
+}
+
+// Run queues each unit again.
+func (c *RetryCommand) Run(app *App) error {
+	return eachUnit(app, c.Remote, c.IDs, func(id string) request {
+		return request{
+			method: http.MethodPost, path: unitPath(id, "retry"),
+			body: changes{Model: c.Model, Prompt: c.Prompt, MaxTurns: c.MaxTurns},
+		}
+	})
+}
+
+// eachUnit makes one call for each id and goes on past those that fail; the
+// first failure decides the exit code.
+func eachUnit(app *App, remote Remote, ids []string, call func(id string) request) error {
+	client, err := newClient(app, remote)
+	if err != nil {
+		return err
+	}
+	var units []*unit
+	var failed []error
+	for _, id := range ids {
+		u, err := client.unitCall(app.Ctx, call(id))
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", safeLine(id), err))
+			continue
+		}
+		units = append(units, u)
+	}
+	if err := showUnits(app.Stdout, units, remote.JSON); err != nil {
+		return err
+	}
+	return errors.Join(failed...)
+}
+
+// showUnits prints units as a table, or as one JSON document per line.
+func showUnits(w io.Writer, units []*unit, asJSON bool) error {
+	if !asJSON {
+		if len(units) == 0 {
+			return nil
+		}
+		return printUnits(w, units)
+	}
+	for _, u := range units {
+		if err := printLine(w, u.document); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package handlers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/process"
+	"piecework/internal/work"
+)
+
+func (w *Worker) register(ctx context.Context) error {
+	hostname, err := os.Hostname()
+	if err != nil {
+		hostname = "unknown"
+	}
+	sent := time.Now()
+	err = w.Store.Register(ctx, work.Process{
+		ID: w.id, Hostname: hostname, PID: os.Getpid(), Identity: process.Self(), Version: w.Version,
+		Slots: w.Slots, Queues: w.queueNames(), Backends: w.offers,
+	}, w.Lease)
+	if err != nil {
+		return err
+	}
+	w.confirm(sent)
+	return nil
+}
+
+// buryNeighbours ends the lease of worker processes of this machine that are
+// plainly dead, so that their units need not wait for it to run out.
+func (w *Worker) buryNeighbours(ctx context.Context) error {
+	processes, err := w.Store.Processes(ctx)
+	if err != nil {
+		return err
+	}
+	var dead []uuid.UUID
+	for _, p := range processes {
+		if p.ID != w.id && process.Dead(p.Identity) {
+			dead = append(dead, p.ID)
+		}
+	}
+	if len(dead) == 0 {
+		return nil
+	}
+	w.Log.Warn("worker processes of this machine have died; taking over their units", "count", len(dead))
+	return w.Store.Bury(ctx, dead)
+}
+
+// beat gives a sign of life at every beat and acts on the answer: runs that
+// were asked to stop, and runs that belong to another by now.
+func (w *Worker) beat(ctx context.Context) {
+	ticker := time.NewTicker(w.Beat)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := w.beatOnce(ctx); err != nil && ctx.Err() == nil {
+			w.Log.Warn("no sign of life given", "err", err)
+		}
+	}
+}
+
+func (w *Worker) beatOnce(ctx context.Context) error {
+	// Taken before the question, so that a run claimed in between is not
+	// missing in the answer.
+	mine := w.runIDs()
+	sent := time.Now()
+	ask, cancel := context.WithTimeout(ctx, w.Lease)
+	defer cancel()
+	owned, err := w.Store.Beat(ask, w.id, w.Lease, len(mine))
+	if errors.Is(err, work.ErrNotFound) {
+		if err := w.register(ctx); err != nil {
+			return fmt.Errorf("register again: %w", err)
+		}
+	} else if err != nil {
+		return err
+	}
+	w.confirm(sent)
+	theirs := map[uuid.UUID]bool{}
+	for _, o := range owned {
+		theirs[o.RunID] = true
+		if o.Cancel {
+			w.stopRun(o.RunID, work.ErrCancelled)
+		}
+	}
+	for _, run := range mine {
+		if !theirs[run] {
+			w.stopRun(run, work.ErrFenced)
+		}
+	}
+	return nil
+}
+
+// watchLease stops every run before the lease ends, on this machine's
+// monotonic clock, when no sign of life came through: by then another may
+// start the same units.
+func (w *Worker) watchLease(ctx context.Context) {
+	ticker := time.NewTicker(w.Beat / 2)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if silent := time.Since(w.confirmed()); silent > w.Lease-w.margin() && w.count() > 0 {
+			w.Log.Error("no sign of life came through; stopping all runs before the lease ends", "silent", silent)
+			w.stopAll(work.ErrFenced)
+		}
+	}
+}
+
+// margin is kept between stopping the runs and the end of the lease.
+func (w *Worker) margin() time.Duration { return w.Lease / 3 }
+
+func (w *Worker) confirm(sent time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.beatAt = sent
+}
+
+func (w *Worker) confirmed() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.beatAt
+}
+
+func (w *Worker) runIDs() []uuid.UUID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ids := make([]uuid.UUID, 0, len(w.running))
+	for id := range w.running {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+func (w *Worker) stopRun(run uuid.UUID, why error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r := w.running[run]; r != nil {
+		r.stop(why)
+	}
+}

@@ -1,0 +1,292 @@
+// Package handlers is what happens when the bell rings: a worker process. It
+// claims units from the ledger, runs them on backends, and writes down how
+// they ended. (They are Asynq's handlers, not HTTP's.) It is stateless: what
+// it holds can be lost at any line, and the ledger will find out.
+//
+//	handlers.go  Worker: start, hear, drain, stop
+//	unit.go      one unit: claim, prepare, execute, settle, announce
+//	prepare.go   a claimed unit made ready for its backend
+//	outcome.go   what becomes of a unit after a run
+//	recorder.go  steps on their way to the ledger
+//	beat.go      signs of life, and what comes back with them
+//	poll.go      work without Redis
+//	prune.go     old directories of units
+package handlers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hibiken/asynq"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"piecework/internal/backend"
+	"piecework/internal/process"
+	"piecework/internal/roots"
+	"piecework/internal/work"
+	"piecework/jobs"
+	"piecework/store"
+)
+
+// Options is what a worker process needs to know.
+type Options struct {
+	Store    *store.Store
+	Bell     *jobs.Bell
+	Backends []backend.Backend
+	Queues   map[string]int // name → weight
+	Slots    int            // units at once
+	Lease    time.Duration  // silence after which others take its units
+	Beat     time.Duration  // between two signs of life
+	Grace    time.Duration  // for runs to end by themselves at shutdown
+	Data     string         // directory for what units need on disk
+	Roots    roots.Roots
+	Secrets  []string // values that must not be stored
+	Version  string
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
+	Hears    chan<- struct{} // closed when units are taken; may be nil
+}
+
+// Worker is one worker process.
+type Worker struct {
+	Options
+	id       uuid.UUID
+	backends map[string]backend.Backend // the available ones
+	offers   []work.Offer
+	slots    chan struct{}
+	rung     chan struct{}
+	draining chan struct{}
+	metrics  metrics
+
+	mu      sync.Mutex
+	running map[uuid.UUID]*running // by run
+	idle    *sync.Cond             // running has become empty
+	beatAt  time.Time              // when the last confirmed sign of life was sent
+}
+
+type running struct {
+	unit uuid.UUID
+	stop context.CancelCauseFunc
+}
+
+// New makes a worker process; Run starts it.
+func New(o Options) *Worker {
+	w := &Worker{
+		Options: o, id: uuid.Must(uuid.NewV7()), backends: map[string]backend.Backend{},
+		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), draining: make(chan struct{}),
+		metrics: newMetrics(o.Metrics), running: map[uuid.UUID]*running{},
+	}
+	w.idle = sync.NewCond(&w.mu)
+	return w
+}
+
+// Run works until ctx ends, then drains: it takes no new unit, lets runs end
+// for the grace period, stops the rest and puts their units back. When it
+// returns, no process that it started is alive.
+func (w *Worker) Run(ctx context.Context) error {
+	w.probe(ctx)
+	if err := os.MkdirAll(w.unitsDir(), 0o711); err != nil {
+		return fmt.Errorf("make data directory: %w", err)
+	}
+	if swept, err := process.SweepDead(); err != nil || swept > 0 {
+		w.Log.Warn("swept processes of a dead worker process", "count", swept, "err", err)
+	}
+	if err := w.register(ctx); err != nil {
+		return err
+	}
+	if err := w.buryNeighbours(ctx); err != nil {
+		return err
+	}
+	// What must outlive ctx until the drain is over.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	var loops sync.WaitGroup
+	for _, loop := range []func(context.Context){w.beat, w.watchLease, w.poll, w.hear, w.prune} {
+		loops.Go(func() { loop(life) })
+	}
+	lanes := jobs.Lanes(w.Queues, w.available())
+	stop, err := w.serve(lanes)
+	if err != nil {
+		return err
+	}
+	if w.Hears != nil {
+		close(w.Hears)
+	}
+	w.Log.Info("worker process ready", "id", w.id, "slots", w.Slots, "backends", w.available())
+	<-ctx.Done()
+	w.drain(stop)
+	end()
+	loops.Wait()
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := w.Store.Stop(bye, w.id); err != nil {
+		w.Log.Warn("sign off", "err", err)
+	}
+	return nil
+}
+
+// probe finds out which backends can run here.
+func (w *Worker) probe(ctx context.Context) {
+	for _, b := range w.Backends {
+		offer := work.Offer{Name: b.Name(), Available: true}
+		if err := b.Available(ctx); err != nil {
+			offer.Available, offer.Detail = false, err.Error()
+			w.Log.Info("backend not available", "backend", b.Name(), "reason", err)
+		} else {
+			w.backends[b.Name()] = b
+		}
+		w.offers = append(w.offers, offer)
+	}
+}
+
+func (w *Worker) available() []string  { return slices.Sorted(maps.Keys(w.backends)) }
+func (w *Worker) queueNames() []string { return slices.Sorted(maps.Keys(w.Queues)) }
+
+// serve starts the Asynq server on the lanes and returns its two stops: one
+// that takes no more tasks, one that ends it.
+func (w *Worker) serve(lanes map[string]int) (stops [2]func(), err error) {
+	if len(lanes) == 0 {
+		return [2]func(){func() {}, func() {}}, nil
+	}
+	client := w.Bell.ServerClient(len(lanes), w.rung)
+	server := asynq.NewServerFromRedisClient(client, asynq.Config{
+		Concurrency:       w.Slots,
+		Queues:            lanes,
+		TaskCheckInterval: jobs.CheckInterval,
+		ShutdownTimeout:   time.Second, // nothing is left to wait for after our own drain
+		Logger:            asynqLog{w.Log},
+		LogLevel:          asynq.WarnLevel,
+	})
+	if err := server.Start(asynq.HandlerFunc(w.ProcessTask)); err != nil {
+		return stops, fmt.Errorf("start asynq server: %w", err)
+	}
+	halt := func() {
+		client.Release()
+		server.Stop()
+	}
+	return [2]func(){halt, server.Shutdown}, nil
+}
+
+// ProcessTask hears one bell. It does not return before the run's process
+// tree is dead, whatever Asynq's own context says. The error of a failed run
+// is for Asynqmon's counters; the ledger has it already.
+func (w *Worker) ProcessTask(_ context.Context, t *asynq.Task) error {
+	var task jobs.Task
+	if err := json.Unmarshal(t.Payload(), &task); err != nil {
+		return fmt.Errorf("read task: %w", err)
+	}
+	select {
+	case w.slots <- struct{}{}:
+	case <-w.draining:
+		return nil // the reconciler rings again, elsewhere
+	}
+	defer func() { <-w.slots }()
+	return w.runUnit(task.Unit)
+}
+
+// hear turns notices into action: a bell ends the wait for work, a cancel
+// ends a run.
+func (w *Worker) hear(ctx context.Context) {
+	w.Bell.Listen(ctx, func(n jobs.Notice) {
+		if n.Kind == jobs.NoticeCancel {
+			w.stopUnit(n.Unit, work.ErrCancelled)
+			return
+		}
+		select {
+		case w.rung <- struct{}{}:
+		default:
+		}
+	}, jobs.NoticeWake, jobs.NoticeCancel)
+}
+
+// drain takes no new unit, waits for the grace period, and then stops what is
+// left. Every unit is settled when it returns.
+func (w *Worker) drain(stops [2]func()) {
+	close(w.draining)
+	stops[0]()
+	w.Log.Info("draining", "running", w.count(), "grace", w.Grace)
+	done := make(chan struct{})
+	go func() {
+		w.mu.Lock()
+		for len(w.running) > 0 {
+			w.idle.Wait()
+		}
+		w.mu.Unlock()
+		close(done)
+	}()
+	grace := time.NewTimer(w.Grace)
+	defer grace.Stop()
+	select {
+	case <-done:
+	case <-grace.C:
+		w.stopAll(work.ErrShutdown)
+		<-done
+	}
+	stops[1]()
+}
+
+func (w *Worker) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.running)
+}
+
+// begin enters a run among the running and returns the context it lives in.
+func (w *Worker) begin(run, unit uuid.UUID) (context.Context, context.CancelCauseFunc) {
+	ctx, stop := context.WithCancelCause(context.Background())
+	w.mu.Lock()
+	w.running[run] = &running{unit: unit, stop: stop}
+	w.mu.Unlock()
+	select {
+	case <-w.draining:
+		// Claimed in the very moment of shutdown: the drain may have looked
+		// already.
+		stop(work.ErrShutdown)
+	default:
+	}
+	return ctx, stop
+}
+
+func (w *Worker) end(run uuid.UUID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.running, run)
+	if len(w.running) == 0 {
+		w.idle.Broadcast()
+	}
+}
+
+func (w *Worker) stopUnit(unit uuid.UUID, why error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.running {
+		if r.unit == unit {
+			r.stop(why)
+		}
+	}
+}
+
+func (w *Worker) stopAll(why error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.running {
+		r.stop(why)
+	}
+}
+
+// asynqLog gives Asynq's few words to our log.
+type asynqLog struct{ log *slog.Logger }
+
+func (l asynqLog) Debug(args ...any) { l.log.Debug(fmt.Sprint(args...), "from", "asynq") }
+func (l asynqLog) Info(args ...any)  { l.log.Debug(fmt.Sprint(args...), "from", "asynq") }
+func (l asynqLog) Warn(args ...any)  { l.log.Warn(fmt.Sprint(args...), "from", "asynq") }
+func (l asynqLog) Error(args ...any) { l.log.Warn(fmt.Sprint(args...), "from", "asynq") }
+func (l asynqLog) Fatal(args ...any) { l.log.Error(fmt.Sprint(args...), "from", "asynq") }

@@ -1,0 +1,82 @@
+package handlers
+
+import (
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"piecework/internal/backend"
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// outcome decides what becomes of a unit after a run. cause is why the run's
+// context ended, nil if it did not.
+func outcome(c *store.Claimed, r ran, cause error) store.Finish {
+	f := finishOf(c, r.Result)
+	switch {
+	case r.Success:
+		f.Status, f.Next, f.Error = work.RunSucceeded, work.Succeeded, nil
+	case errors.Is(cause, work.ErrCancelled):
+		f.Status, f.Next, f.Error = work.RunCancelled, work.Cancelled, nil
+	case errors.Is(cause, work.ErrShutdown):
+		f.Status, f.Next, f.Losses, f.Error = work.RunReleased, work.Queued, 1, nil
+		f.Resumable = f.SessionID != ""
+	case errors.Is(cause, work.ErrFenced):
+		f.Status, f.Next, f.Losses = work.RunLost, work.Queued, 1
+		f.Error = work.Fail(work.ClassInfra, "the worker process lost its lease and stopped the run")
+	default:
+		if f.Error == nil {
+			f.Error = work.Fail(work.ClassCrash, "the backend ended without a result and without an error")
+		}
+		follow(&f, c)
+	}
+	return f
+}
+
+// follow applies the rule of the failure's class.
+func follow(f *store.Finish, c *store.Claimed) {
+	class := f.Error.Class
+	f.Status, f.Next = work.RunFailed, work.Failed
+	if class == work.ClassTimeout || class == work.ClassHang {
+		f.Status, f.Next = work.RunTimedOut, work.TimedOut
+	}
+	if class.Follow() == work.FollowWait {
+		f.Next, f.Waits, f.Delay = work.Queued, 1, untilReset(f.Error.ResetAt, c.Waits)
+		return
+	}
+	f.Failures = 1
+	if class == work.ClassCrash {
+		f.Crashes = 1
+	}
+	poison := c.Crashes+f.Crashes >= work.MaxCrashes
+	if c.Failures < c.Retries(class) && !poison {
+		f.Next, f.Delay = work.Queued, backoff(c.Failures)
+	}
+}
+
+// backoff doubles from a second to five minutes, give or take a fifth, so
+// that units which failed together do not return together.
+func backoff(before int) time.Duration {
+	d := min(time.Second<<min(before, 9), 5*time.Minute)
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+}
+
+// untilReset waits until a limit resets, at most a day; without a known time
+// it backs off from five seconds.
+func untilReset(reset time.Time, waits int) time.Duration {
+	if reset.IsZero() {
+		return 5 * backoff(min(waits, 6))
+	}
+	return min(max(time.Until(reset), 0), 24*time.Hour) + backoff(0)
+}
+
+func finishOf(c *store.Claimed, r backend.Result) store.Finish {
+	m := r.Metadata
+	return store.Finish{
+		UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount,
+		Result: r.Output, Error: r.Error, Model: m.Model, SessionID: m.SessionID, NumTurns: m.NumTurns,
+		Usage: m.Usage, TotalCostUSD: m.TotalCostUSD, CostIncomplete: r.CostIncomplete,
+		DurationMS: m.DurationMS, DurationAPIMS: m.DurationAPIMS,
+	}
+}

@@ -1,0 +1,122 @@
+package handlers
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// recorder brings a run's steps to the ledger while the run goes on. It has
+// no timer: what comes while one write is under way goes with the next. When
+// the ledger is away it keeps what it has; the whole transcript goes with the
+// finish in any case.
+type recorder struct {
+	steps *transcript.Writer
+	store *store.Store
+	run   uuid.UUID
+	log   *slog.Logger
+
+	mu       sync.Mutex
+	pending  store.Progress
+	news     chan struct{}
+	finished sync.WaitGroup
+	stop     context.CancelFunc
+}
+
+// maxPending bounds the steps that wait for the ledger; older ones are in the
+// transcript all the same.
+const maxPending = 2000
+
+func newRecorder(s *store.Store, run uuid.UUID, secrets []string, log *slog.Logger) *recorder {
+	ctx, stop := context.WithCancel(context.Background())
+	r := &recorder{store: s, run: run, log: log, news: make(chan struct{}, 1), stop: stop}
+	r.pending.RunID = run
+	r.steps = transcript.NewWriter(r.take, secrets)
+	r.finished.Go(func() { r.write(ctx) })
+	return r
+}
+
+// prompt shows the rendered prompt before the run has ended.
+func (r *recorder) prompt(text string) {
+	r.mu.Lock()
+	r.pending.RenderedPrompt = r.steps.Redact(work.Clean(text))
+	r.mu.Unlock()
+	r.wake()
+}
+
+// take receives each step from the writer.
+func (r *recorder) take(s transcript.Step) {
+	r.mu.Lock()
+	if len(r.pending.Steps) < maxPending {
+		r.pending.Steps = append(r.pending.Steps, s)
+	}
+	if live := liveStatus(s); live != "" {
+		r.pending.LiveStatus = live
+	}
+	for _, c := range s.Content {
+		if c.Type == transcript.ToolCall {
+			r.pending.ToolCalls++
+		}
+	}
+	r.mu.Unlock()
+	r.wake()
+}
+
+func (r *recorder) wake() {
+	select {
+	case r.news <- struct{}{}:
+	default:
+	}
+}
+
+func (r *recorder) write(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.news:
+		}
+		r.mu.Lock()
+		p := r.pending
+		r.pending = store.Progress{RunID: r.run, ToolCalls: p.ToolCalls}
+		r.mu.Unlock()
+		if err := r.store.Append(ctx, p); err != nil && ctx.Err() == nil {
+			r.log.Warn("steps not written yet; they will come with the finish", "err", err)
+		}
+	}
+}
+
+// close ends the recording and gives the whole transcript to the finish.
+func (r *recorder) close(f *store.Finish) {
+	r.stop()
+	r.finished.Wait()
+	r.steps.Close()
+	steps := r.steps.Steps()
+	blob, err := r.store.Encode(steps)
+	if err != nil {
+		r.log.Error("transcript could not be encoded", "err", err)
+		blob, _ = r.store.Encode([]transcript.Step{{Number: 1, Type: transcript.SystemText, Text: "transcript could not be encoded: " + err.Error()}})
+	}
+	f.Steps, f.Blob = len(steps), blob
+}
+
+// liveStatus says in a line what a step is about.
+func liveStatus(s transcript.Step) string {
+	line := s.Text
+	for _, c := range s.Content {
+		if line = c.Text; c.Type == transcript.ToolCall {
+			line = c.Name + " " + c.Args
+		}
+	}
+	if s.Type == transcript.ToolResult {
+		line = s.Name + " answered"
+	}
+	line, _ = work.Cut(line, 200)
+	return line
+}

@@ -1,0 +1,172 @@
+package handlers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/backend"
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// runUnit takes one unit through the house: claim, prepare, execute, settle,
+// announce. It returns the failure of a failed run, and nil when there was
+// nothing to claim.
+func (w *Worker) runUnit(unit uuid.UUID) error {
+	claimed, err := w.claim(unit)
+	if err != nil || claimed == nil {
+		return err
+	}
+	log := w.Log.With("unit", unit, "attempt", claimed.RunCount, "backend", claimed.Backend)
+	ctx, stop := w.begin(claimed.RunID, unit)
+	defer w.end(claimed.RunID)
+	defer stop(nil)
+	log.Info("run begins")
+	w.announce(unit)
+
+	begun := time.Now()
+	rec := newRecorder(w.Store, claimed.RunID, w.Secrets, log)
+	result := w.execute(ctx, claimed, rec)
+	finish := outcome(claimed, result, context.Cause(ctx))
+	finish.ToolCalls = rec.steps.ToolCalls()
+	finish.RenderedPrompt = rec.steps.Redact(result.prompt)
+	finish.OutputFiles = result.files
+	rec.close(&finish)
+	redact(&finish, rec.steps.Redact)
+
+	verdict, err := w.settle(ctx, finish)
+	if err != nil {
+		log.Error("run ended but could not be recorded; the unit will be run again", "err", err)
+		return err
+	}
+	w.metrics.finished(claimed.Backend, finish, verdict, time.Since(begun))
+	log.Info("run ended", "status", finish.Status, "verdict", verdict, "next", finish.Next, "error", finish.Error)
+	w.announce(unit)
+	if finish.Next == work.Queued && finish.Delay == 0 && verdict == store.Recorded {
+		w.ringAgain(unit, claimed)
+	}
+	if finish.Error != nil {
+		return fmt.Errorf("unit %s attempt %d: %w", unit, claimed.RunCount, finish.Error)
+	}
+	return nil
+}
+
+func (w *Worker) claim(unit uuid.UUID) (*store.Claimed, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), w.Lease)
+	defer cancel()
+	return w.Store.Claim(ctx, store.Claim{
+		UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: w.id, SessionID: uuid.NewString(),
+	})
+}
+
+// ran is a backend's result with what the house knows beside it.
+type ran struct {
+	backend.Result
+	prompt string
+	files  []work.File
+}
+
+// execute prepares the unit and runs its backend under the run's timeout.
+func (w *Worker) execute(ctx context.Context, c *store.Claimed, rec *recorder) (r ran) {
+	timeout := c.Timeout.Duration()
+	if c.Left != nil {
+		timeout = min(timeout, *c.Left)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, work.ErrTimeout)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			w.Log.Error("backend panicked", "unit", c.ID, "panic", p, "stack", string(debug.Stack()))
+			r.Result = backend.Result{Error: work.Fail(work.ClassCrash, fmt.Sprintf("the %s backend panicked: %v", c.Backend, p))}
+		}
+	}()
+	b := w.backends[c.Backend]
+	if b == nil {
+		r.Error = work.Fail(work.ClassInfra, "this worker process does not have the backend "+c.Backend)
+		return r
+	}
+	prep, failure := w.prepare(c)
+	r.prompt = prep.req.Prompt
+	if failure != nil {
+		r.Error = failure
+		return r
+	}
+	defer prep.tidy()
+	rec.prompt(prep.req.Prompt)
+	result, err := b.Execute(ctx, prep.req, rec.steps)
+	if err != nil && result.Error == nil {
+		result.Success = false
+		result.Error = work.Fail(work.ClassInfra, fmt.Sprintf("the %s backend could not run: %v", c.Backend, err))
+	}
+	if !result.Success && result.Error == nil && errors.Is(context.Cause(ctx), work.ErrTimeout) {
+		result.Error = work.Fail(work.ClassTimeout, fmt.Sprintf("the run took longer than its timeout of %s", timeout))
+	}
+	r.Result = result
+	r.files = prep.outputFiles()
+	return r
+}
+
+// settle writes the end of a run into the ledger, again and again until it
+// is known to be there: the run number makes repeats harmless. It gives up
+// when another has surely taken the unit over.
+func (w *Worker) settle(ctx context.Context, f store.Finish) (store.Verdict, error) {
+	const patience = 10 * time.Minute
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		verdict, err := w.Store.Finish(ctx, f)
+		var away *work.Unavailable
+		if err == nil || !errors.As(err, &away) {
+			return verdict, err
+		}
+		w.Log.Warn("ledger is away; the finished run is kept and written again", "unit", f.UnitID, "err", err)
+		select {
+		case <-ctx.Done():
+			return "", err
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (w *Worker) announce(unit uuid.UUID) {
+	if err := w.Bell.Changed(context.Background(), unit); err != nil {
+		w.Log.Debug("announce", "err", err)
+	}
+}
+
+// ringAgain saves a unit that may run again at once the reconciler's round.
+func (w *Worker) ringAgain(unit uuid.UUID, c *store.Claimed) {
+	d := store.DispatchOf(c.Unit)
+	d.Number++ // the finish took this number
+	if err := w.Bell.Ring(context.Background(), d); err != nil {
+		w.Log.Debug("ring again", "unit", unit, "err", err)
+	}
+}
+
+// redact takes secrets out of what is stored beside the transcript, and what
+// Postgres cannot hold.
+func redact(f *store.Finish, secrets func(string) string) {
+	clean := func(s string) string { return secrets(work.Clean(s)) }
+	f.RenderedPrompt = clean(f.RenderedPrompt)
+	f.Model, f.SessionID = clean(f.Model), clean(f.SessionID)
+	var cut bool
+	if f.Result, cut = work.Cut(clean(f.Result), maxResult); cut {
+		f.Result += "\n… [cut: the output was longer than 32 MiB]"
+	}
+	if f.Error != nil {
+		e := *f.Error
+		e.Message, _ = work.Cut(clean(e.Message), 16<<10)
+		f.Error = &e
+	}
+	for i := range f.OutputFiles {
+		f.OutputFiles[i].Name = clean(f.OutputFiles[i].Name)
+	}
+}
+
+// maxResult bounds an output that is kept.
+const maxResult = 32 << 20

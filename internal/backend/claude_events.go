@@ -1,0 +1,252 @@
+package backend
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+// claudeTold is what one claude process has told so far.
+type claudeTold struct {
+	req    Request
+	schema *jsonschema.Schema
+	steps  *transcript.Writer
+
+	actions map[string]int // message id and parent → number of its step
+	session string
+	model   string
+	begun   bool // it got as far as its first words
+
+	message string // the newest message of the main conversation …
+	text    string // … and its text: what there is if nothing more comes
+
+	result  *claudeResult // the last one counts
+	final   bool
+	resetAt time.Time // when the limit that was hit ends
+
+	sessionInUse, sessionUnknown bool
+}
+
+func newClaudeTold(req Request, schema *jsonschema.Schema, steps *transcript.Writer) *claudeTold {
+	return &claudeTold{req: req, schema: schema, steps: steps, actions: map[string]int{}}
+}
+
+type claudeEvent struct {
+	Type      string `json:"type"`
+	Subtype   string `json:"subtype"`
+	SessionID string `json:"session_id"`
+	Parent    string `json:"parent_tool_use_id"`
+	Message   struct {
+		ID      string          `json:"id"`
+		Model   string          `json:"model"`
+		Content json.RawMessage `json:"content"`
+	} `json:"message"`
+
+	Model          string            `json:"model"`
+	Version        string            `json:"claude_code_version"`
+	PermissionMode string            `json:"permissionMode"`
+	Tools          []json.RawMessage `json:"tools"`
+
+	RateLimit struct {
+		Status    string  `json:"status"`
+		ResetsAt  float64 `json:"resetsAt"`
+		ResetsAt2 float64 `json:"resets_at"`
+	} `json:"rate_limit_info"`
+}
+
+type claudeBlock struct {
+	Type      string          `json:"type"`
+	Text      string          `json:"text"`
+	Thinking  string          `json:"thinking"`
+	ID        string          `json:"id"`
+	Name      string          `json:"name"`
+	Input     json.RawMessage `json:"input"`
+	ToolUseID string          `json:"tool_use_id"`
+	Content   json.RawMessage `json:"content"`
+	IsError   bool            `json:"is_error"`
+}
+
+// line takes one line of stdout. Nothing that it cannot read is lost: it goes
+// into the transcript as it is.
+func (t *claudeTold) line(line []byte) bool {
+	var e claudeEvent
+	if err := decode(line, &e); err != nil || e.Type == "" {
+		t.system(string(line))
+		return t.final
+	}
+	if e.SessionID != "" {
+		t.session = e.SessionID
+	}
+	switch {
+	case e.Type == "result":
+		t.result, t.final = readResult(line), true
+	case e.Type == "assistant":
+		t.final = false
+		t.assistant(e)
+	case e.Type == "user":
+		t.final = false
+		t.user(e)
+	case e.Type == "system" && e.Subtype == "init":
+		t.final = false
+		t.init(e)
+	case e.Type == "system" && e.Subtype == "thinking_tokens": // a count of what comes as reasoning
+	case e.Type == "rate_limit_event":
+		t.rateLimit(e, line)
+	default:
+		t.keep(e, line)
+	}
+	return t.final
+}
+
+// decode reads JSON and forgives a field of another type than expected: the
+// client changes between patch versions.
+func decode(data []byte, into any) error {
+	err := json.Unmarshal(data, into)
+	if _, otherType := err.(*json.UnmarshalTypeError); otherType { //nolint:errorlint // json returns it bare
+		return nil
+	}
+	return err
+}
+
+func (t *claudeTold) system(text string) {
+	text, _ = work.Cut(text, maxEvent)
+	t.steps.Add(transcript.Step{Type: transcript.SystemText, Text: text})
+}
+
+// maxEvent bounds an event that is kept as it came.
+const maxEvent = 2 << 10
+
+// keep puts an event that is no conversation into the transcript, without the
+// ids that every event has.
+func (t *claudeTold) keep(e claudeEvent, line []byte) {
+	var fields map[string]json.RawMessage
+	if decode(line, &fields) != nil {
+		t.system(string(line))
+		return
+	}
+	for _, known := range []string{"type", "subtype", "session_id", "uuid"} {
+		delete(fields, known)
+	}
+	rest, _ := json.Marshal(fields)
+	t.system(strings.Trim(e.Type+"/"+e.Subtype, "/") + " " + string(rest))
+}
+
+func (t *claudeTold) init(e claudeEvent) {
+	if t.begun { // it comes again before each further turn
+		return
+	}
+	t.begun, t.model = true, e.Model
+	t.system(fmt.Sprintf("Claude Code %s, model %s, permission mode %s, %d tools",
+		e.Version, e.Model, e.PermissionMode, len(e.Tools)))
+}
+
+func (t *claudeTold) rateLimit(e claudeEvent, line []byte) {
+	if e.RateLimit.Status == "allowed" {
+		return
+	}
+	if at := max(e.RateLimit.ResetsAt, e.RateLimit.ResetsAt2); e.RateLimit.Status == "rejected" && at > 0 {
+		t.resetAt = time.Unix(int64(at), 0).UTC()
+	}
+	t.keep(e, line)
+}
+
+// synthetic is the model of texts that the client makes itself: its errors.
+const synthetic = "<synthetic>"
+
+// assistant takes one event: one block of a message, rarely more. The blocks
+// of a message are one action.
+func (t *claudeTold) assistant(e claudeEvent) {
+	t.begun = true
+	blocks, plain := contentOf(e.Message.Content)
+	if plain != "" {
+		blocks = []claudeBlock{{Type: transcript.Text, Text: plain}}
+	}
+	if e.Message.Model == synthetic {
+		for _, b := range blocks {
+			t.steps.Add(transcript.Step{Type: transcript.SystemText, Text: b.Text, IsError: true, Parent: e.Parent})
+		}
+		return
+	}
+	for _, b := range blocks {
+		switch b.Type {
+		case "text":
+			t.say(e, b.Text)
+			t.act(e, transcript.Content{Type: transcript.Text, Text: b.Text})
+		case "tool_use", "server_tool_use":
+			t.act(e, transcript.Content{Type: transcript.ToolCall, ID: b.ID, Name: b.Name, Args: string(b.Input)})
+		case "thinking":
+			t.steps.Add(transcript.Step{Type: transcript.Reasoning, Text: b.Thinking, Parent: e.Parent})
+		default:
+			t.system("assistant/" + b.Type)
+		}
+	}
+}
+
+// say notes the newest text of the main conversation.
+func (t *claudeTold) say(e claudeEvent, text string) {
+	if e.Parent != "" {
+		return
+	}
+	if e.Message.ID != t.message {
+		t.message, t.text = e.Message.ID, ""
+	}
+	t.text += text
+}
+
+func (t *claudeTold) act(e claudeEvent, c transcript.Content) {
+	key := e.Parent + " " + e.Message.ID
+	if number, ok := t.actions[key]; ok && e.Message.ID != "" {
+		t.steps.Grow(number, c)
+		return
+	}
+	t.actions[key] = t.steps.Add(transcript.Step{
+		Type: transcript.Action, Content: []transcript.Content{c}, Parent: e.Parent,
+	})
+}
+
+// user takes the answers of tools, and words that the client puts into the
+// user's mouth.
+func (t *claudeTold) user(e claudeEvent) {
+	blocks, plain := contentOf(e.Message.Content)
+	if plain != "" {
+		blocks = []claudeBlock{{Type: transcript.Text, Text: plain}}
+	}
+	for _, b := range blocks {
+		if b.Type != "tool_result" {
+			t.steps.Add(transcript.Step{Type: transcript.UserText, Text: textOf(b), Parent: e.Parent})
+			continue
+		}
+		parts, text := contentOf(b.Content)
+		var texts []string
+		for _, part := range parts {
+			texts = append(texts, textOf(part))
+		}
+		t.steps.Add(transcript.Step{
+			Type: transcript.ToolResult, CallID: b.ToolUseID, Text: text + strings.Join(texts, "\n"),
+			IsError: b.IsError, Parent: e.Parent,
+		})
+	}
+}
+
+func textOf(b claudeBlock) string {
+	if b.Type == "text" {
+		return b.Text
+	}
+	return "[" + b.Type + "]"
+}
+
+// contentOf reads content, which is a string or a list of blocks.
+func contentOf(raw json.RawMessage) (blocks []claudeBlock, plain string) {
+	if len(raw) > 0 && raw[0] == '"' {
+		_ = decode(raw, &plain)
+		return nil, plain
+	}
+	_ = decode(raw, &blocks)
+	return blocks, ""
+}

@@ -1,0 +1,249 @@
+package backend
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"piecework/internal/work"
+)
+
+// claudeResult is the client's last word on a run.
+type claudeResult struct {
+	Subtype          string            `json:"subtype"`
+	IsError          bool              `json:"is_error"`
+	Result           string            `json:"result"`
+	Errors           []json.RawMessage `json:"errors"`
+	StructuredOutput json.RawMessage   `json:"structured_output"`
+	NumTurns         int               `json:"num_turns"`
+	TotalCostUSD     *float64          `json:"total_cost_usd"` // of the session, not of the run
+	DurationMS       float64           `json:"duration_ms"`
+	DurationAPIMS    float64           `json:"duration_api_ms"`
+	StopReason       string            `json:"stop_reason"`
+	TerminalReason   string            `json:"terminal_reason"`
+	APIErrorStatus   int               `json:"api_error_status"`
+	Usage            struct {
+		Input         int64 `json:"input_tokens"`
+		Output        int64 `json:"output_tokens"`
+		CacheRead     int64 `json:"cache_read_input_tokens"`
+		CacheCreation int64 `json:"cache_creation_input_tokens"`
+	} `json:"usage"`
+}
+
+func readResult(line []byte) *claudeResult {
+	var r claudeResult
+	_ = decode(line, &r)
+	return &r
+}
+
+func (r *claudeResult) failed() bool { return r.IsError || strings.HasPrefix(r.Subtype, "error") }
+
+// words is what the client says of a failure.
+func (r *claudeResult) words() string {
+	words := []string{}
+	for _, raw := range r.Errors {
+		text := string(raw)
+		_ = json.Unmarshal(raw, &text)
+		words = append(words, text)
+	}
+	if r.Result != "" {
+		words = append(words, r.Result)
+	}
+	return strings.Join(words, "; ")
+}
+
+// end makes the run's result of all that was told.
+func (t *claudeTold) end(end ending) Result {
+	result := Result{Output: t.text, Metadata: t.metadata()}
+	r := t.result
+	if r == nil {
+		result.CostIncomplete = t.begun
+		if end.stopped == nil {
+			result.Error = t.noResult(end)
+		}
+		return result
+	}
+	switch {
+	case r.failed():
+		t.sessionUnknown = strings.Contains(r.words(), "No conversation found")
+		result.Error = t.failure(r, end.stderr)
+	case r.StopReason == "refusal" && r.Result == "":
+		result.Error = work.Fail(work.ClassRefusal, "the model declined to answer")
+	case t.schema != nil:
+		result.Output = r.Result
+		if len(r.StructuredOutput) == 0 {
+			result.Error = work.Fail(work.ClassSchemaInvalid, "the model answered in text and not as output_schema asks")
+			break
+		}
+		result.Output = string(r.StructuredOutput)
+		result.Error = checkOutput(t.schema, result.Output)
+	default:
+		result.Output = r.Result
+	}
+	result.Success = result.Error == nil
+	return result
+}
+
+func (t *claudeTold) metadata() Metadata {
+	m := Metadata{SessionID: t.req.SessionID, Model: t.req.Model}
+	if t.session != "" {
+		m.SessionID = t.session
+	}
+	if t.model != "" {
+		m.Model = t.model
+	}
+	r := t.result
+	if r == nil {
+		return m
+	}
+	m.NumTurns, m.DurationMS, m.DurationAPIMS = r.NumTurns, int64(r.DurationMS), int64(r.DurationAPIMS)
+	m.Usage = work.Usage{
+		InputTokens: r.Usage.Input, OutputTokens: r.Usage.Output,
+		CacheReadTokens: r.Usage.CacheRead, CacheCreationTokens: r.Usage.CacheCreation,
+	}
+	if r.TotalCostUSD != nil {
+		// Rounded, because the difference of two sums of floats has noise in it.
+		cost := math.Round(max(0, *r.TotalCostUSD-t.req.SessionCostUSD)*1e9) / 1e9
+		m.TotalCostUSD = &cost
+	}
+	return m
+}
+
+// failure says what kind of failure a result tells of.
+func (t *claudeTold) failure(r *claudeResult, stderr string) *work.Failure {
+	class, words := t.classify(r), r.words()
+	switch class {
+	case work.ClassMaxTurns:
+		words = fmt.Sprintf("max_turns (%d) was reached", t.req.MaxTurns)
+	case work.ClassMaxCost:
+		words = "max_cost_usd was reached: " + words
+	}
+	if words == "" {
+		words = "claude failed and did not say why (" + r.Subtype + ")"
+	}
+	failure := work.Fail(class, words+withStderr(stderr))
+	if class == work.ClassRateLimit {
+		failure.ResetAt = t.resetTime(words)
+	}
+	return failure
+}
+
+func (t *claudeTold) classify(r *claudeResult) work.Class {
+	switch {
+	case r.Subtype == "error_max_turns":
+		return work.ClassMaxTurns
+	case strings.HasPrefix(r.Subtype, "error_max_budget"):
+		return work.ClassMaxCost
+	case strings.Contains(r.Subtype, "structured_output"):
+		return work.ClassSchemaInvalid
+	case r.StopReason == "refusal":
+		return work.ClassRefusal
+	case r.TerminalReason == "prompt_too_long":
+		return work.ClassContextTooLong
+	}
+	if class := classOfWords(r.words()); class != "" && r.APIErrorStatus < 500 {
+		return class
+	}
+	if class := classOfStatus(r.APIErrorStatus); class != "" {
+		return class
+	}
+	if !t.resetAt.IsZero() {
+		return work.ClassRateLimit
+	}
+	return work.ClassInfra
+}
+
+// classOfStatus sorts an HTTP status of a model API, "" when it says nothing.
+func classOfStatus(status int) work.Class {
+	switch {
+	case status == http.StatusTooManyRequests || status == 529: // 529: the provider is overloaded
+		return work.ClassRateLimit
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return work.ClassAuth
+	case status == http.StatusPaymentRequired:
+		return work.ClassBilling
+	case status == http.StatusRequestEntityTooLarge:
+		return work.ClassContextTooLong
+	case status == http.StatusRequestTimeout || status == http.StatusConflict:
+		return work.ClassInfra
+	case status >= 400 && status < 500:
+		return work.ClassInvalidRequest
+	case status >= 500:
+		return work.ClassInfra
+	}
+	return ""
+}
+
+var telling = []struct {
+	class work.Class
+	words *regexp.Regexp
+}{
+	{work.ClassBilling, regexp.MustCompile(`(?i)credit balance|billing|insufficient (funds|credit|quota)`)},
+	{work.ClassContextTooLong, regexp.MustCompile(`(?i)prompt is too long|exceed.{0,20}context|context window`)},
+	{work.ClassAuth, regexp.MustCompile(`(?i)not logged in|/login\b|invalid (x-)?api.key|failed to authenticate|oauth token`)},
+	{work.ClassRateLimit, regexp.MustCompile(`(?i)(usage|session|weekly|5-hour|rate).limit|limit reached|hit your limit|overloaded`)},
+}
+
+// classOfWords sorts a failure by what the client says of it.
+func classOfWords(words string) work.Class {
+	for _, t := range telling {
+		if t.words.MatchString(words) {
+			return t.class
+		}
+	}
+	return ""
+}
+
+var epoch = regexp.MustCompile(`\|(\d{10})\b`)
+
+// resetTime is when the limit ends, by event or by the older "limit
+// reached|1763712000" in the text.
+func (t *claudeTold) resetTime(words string) time.Time {
+	if m := epoch.FindStringSubmatch(words); m != nil && t.resetAt.IsZero() {
+		seconds, _ := strconv.ParseInt(m[1], 10, 64)
+		return time.Unix(seconds, 0).UTC()
+	}
+	return t.resetAt
+}
+
+// noResult says what it means that the client ended without a last word.
+func (t *claudeTold) noResult(end ending) *work.Failure {
+	how := "in an unknown way"
+	exited := false
+	if end.state != nil {
+		how, exited = end.state.String(), end.state.Exited()
+	}
+	if status, ok := sysStatus(end); ok && status.Signaled() {
+		return work.Fail(work.ClassCrash, "claude was ended by a signal ("+how+") before it gave a result"+withStderr(end.stderr))
+	}
+	if !end.silent || !exited || end.state.Success() {
+		return work.Fail(work.ClassCrash, "claude ended ("+how+") without a result"+withStderr(end.stderr))
+	}
+	t.sessionInUse = strings.Contains(end.stderr, "is already in use")
+	class := classOfWords(end.stderr)
+	if class == "" {
+		class = work.ClassInfra
+		if refusedToStart.MatchString(end.stderr) {
+			class = work.ClassInvalidRequest
+		}
+	}
+	return work.Fail(class, "claude did not start ("+how+")"+withStderr(end.stderr))
+}
+
+// refusedToStart matches what the client says of flags it cannot take; the
+// same flags will not do better a second time.
+var refusedToStart = regexp.MustCompile(`(?m)^[Ee]rror: |cannot be used with root`)
+
+func sysStatus(end ending) (syscall.WaitStatus, bool) {
+	if end.state == nil {
+		return 0, false
+	}
+	status, ok := end.state.Sys().(syscall.WaitStatus)
+	return status, ok
+}

@@ -1,0 +1,217 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"piecework/internal/process"
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+// What a command-line agent may take and give before it is stopped, unless
+// the request says otherwise.
+const (
+	defaultStartup = 60 * time.Second
+	defaultGrace   = 10 * time.Second // from the agent's last word to its end
+	maxLine        = 32 << 20
+	maxOutput      = 512 << 20
+	maxStderr      = 64 << 10
+)
+
+// agent is what differs between command-line agents.
+type agent struct {
+	name    string
+	command process.Command
+	// line takes one line of stdout and tells whether the agent has said its
+	// last word. It may say more and take that back.
+	line func(line []byte) (final bool)
+	// result makes the run's result of the lines seen. It is asked once, at the
+	// end, and sets no Error for a run that the runner itself stopped.
+	result func(ending) Result
+}
+
+// limits bound one run of an agent.
+type limits struct {
+	startup, idle, grace time.Duration
+	ladder               process.Ladder
+	maxLine, maxOutput   int64
+}
+
+func limitsOf(req Request) limits {
+	l := limits{
+		startup: req.StartupTimeout, idle: req.IdleTimeout, grace: defaultGrace,
+		ladder: process.DefaultLadder, maxLine: maxLine, maxOutput: maxOutput,
+	}
+	if l.startup <= 0 {
+		l.startup = defaultStartup
+	}
+	if l.idle <= 0 {
+		l.idle = work.DefaultIdle.Duration()
+	}
+	return l
+}
+
+// ending is how an agent's process came to its end.
+type ending struct {
+	state  *os.ProcessState // nil when it could not be killed
+	stderr string           // its last words
+	silent bool             // nothing came on stdout, not one byte
+	// stopped is why the runner ended it, nil when it ended by itself or after
+	// its last word.
+	stopped error
+}
+
+// errNotStarted: there was no process at all.
+var errNotStarted = errors.New("the agent's process could not be started")
+
+// The runner's own reasons to stop an agent. The context's causes are others.
+type hang struct{ what string }
+
+func (h hang) Error() string { return h.what }
+
+type flood struct{ limit int64 }
+
+func (f flood) Error() string { return fmt.Sprintf("more than %d MiB of output", f.limit>>20) }
+
+// run starts an agent, hears it out, and leaves nothing of it alive.
+func run(ctx context.Context, a agent, l limits, steps *transcript.Writer) (Result, error) {
+	child, err := process.Start(a.command)
+	if err != nil {
+		return Result{}, fmt.Errorf("%w: %w", errNotStarted, err)
+	}
+	out := newListener(child.Stdout, a.line, l)
+	out.skipped = func(size int64) {
+		steps.Add(transcript.Step{Type: transcript.SystemText, IsError: true,
+			Text: fmt.Sprintf("(a line of %d bytes from %s was left out: longer than %d bytes)", size, a.name, l.maxLine)})
+	}
+	errs := &tail{limit: maxStderr}
+	drained := make(chan struct{})
+	go out.listen()
+	go func() { _, _ = io.Copy(errs, child.Stderr); close(drained) }()
+
+	why := attend(ctx, child, out, l)
+	state, swept := child.Close()
+	<-out.done
+	<-drained
+	child.Release()
+	if swept != nil {
+		swept = fmt.Errorf("stop what %s started: %w", a.name, swept)
+	}
+	end := ending{state: state, stderr: errs.String(), silent: !out.pulse().spoken, stopped: why}
+	result := a.result(end)
+	settle(&result, end)
+	tidy(&result, steps)
+	return result, swept
+}
+
+// attend waits until the child has ended, and makes it end when it must. It
+// returns the reason, nil when the child said all it had to say.
+func attend(ctx context.Context, child *process.Process, out *listener, l limits) error {
+	started := time.Now()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-child.Exited():
+			return nil
+		case <-ctx.Done():
+			if out.pulse().final {
+				out.deafen() // what it says on being stopped does not count
+				child.Stop(l.ladder)
+				return nil
+			}
+			child.Stop(l.ladder)
+			return context.Cause(ctx)
+		case <-out.news:
+		case <-timer.C:
+		}
+		now := time.Now()
+		due, why := deadline(out.pulse(), started, l)
+		if now.Before(due) && !errors.As(why, new(flood)) {
+			timer.Reset(due.Sub(now))
+			continue
+		}
+		if why == nil {
+			out.deafen()
+		}
+		child.Stop(l.ladder)
+		return why
+	}
+}
+
+// deadline tells when an agent will have been silent for too long, and what
+// that means. A nil reason is no failure: the work is done.
+func deadline(p pulse, started time.Time, l limits) (time.Time, error) {
+	switch {
+	case p.flooded:
+		return started, flood{l.maxOutput}
+	case p.final:
+		return p.last.Add(l.grace), nil
+	case !p.spoken:
+		return started.Add(l.startup), hang{fmt.Sprintf("no output at all for %v after the start", l.startup)}
+	case p.closed:
+		return p.last.Add(l.grace), hang{fmt.Sprintf("closed its output and did not end within %v", l.grace)}
+	}
+	return p.last.Add(l.idle), hang{fmt.Sprintf("no output for %v", l.idle)}
+}
+
+// settle puts the runner's own reasons into the result. Where the caller ended
+// the run on purpose there is no failure to tell: the caller knows the cause.
+func settle(r *Result, end ending) {
+	var f flood
+	var h hang
+	switch why := end.stopped; {
+	case why == nil:
+		return
+	case errors.As(why, &h):
+		r.Error = work.Fail(work.ClassHang, h.what+withStderr(end.stderr))
+	case errors.As(why, &f):
+		r.Error = work.Fail(work.ClassCrash, f.Error()+withStderr(end.stderr))
+	default:
+		r.Error = interrupted(why)
+	}
+	r.Success = false
+}
+
+// interrupted is the failure of a run whose context ended: a timeout is one,
+// anything else is the caller's own doing.
+func interrupted(cause error) *work.Failure {
+	if errors.Is(cause, work.ErrTimeout) || errors.Is(cause, context.DeadlineExceeded) {
+		return work.Fail(work.ClassTimeout, "the run took longer than its timeout")
+	}
+	return nil
+}
+
+// tidy makes a result's texts fit to be stored.
+func tidy(r *Result, steps *transcript.Writer) {
+	r.Output = steps.Redact(work.Clean(r.Output))
+	r.Metadata.SessionID, r.Metadata.Model = work.Clean(r.Metadata.SessionID), work.Clean(r.Metadata.Model)
+	if r.Error != nil {
+		r.Error.Message, _ = work.Cut(steps.Redact(work.Clean(r.Error.Message)), maxMessage)
+	}
+}
+
+const (
+	maxMessage  = 8 << 10
+	stderrLines = 10
+	stderrBytes = 2 << 10
+)
+
+// withStderr returns the last lines of stderr as an addition to a message.
+func withStderr(stderr string) string {
+	lines := strings.Split(strings.TrimSpace(stderr), "\n")
+	last := strings.Join(lines[max(0, len(lines)-stderrLines):], "\n")
+	if last == "" {
+		return ""
+	}
+	if len(last) > stderrBytes {
+		last = "…" + last[len(last)-stderrBytes:]
+	}
+	return "\nstderr: " + last
+}

@@ -1,0 +1,334 @@
+package backend
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/process"
+	"piecework/internal/testkit/fakecli"
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+func TestMain(m *testing.M) {
+	fakecli.Main()
+	os.Exit(m.Run())
+}
+
+// trial is one run of a backend in a test.
+type trial struct {
+	Result
+	err   error
+	took  time.Duration
+	steps []transcript.Step
+}
+
+func request(t *testing.T, prompt string) Request {
+	t.Helper()
+	home := t.TempDir()
+	dir := filepath.Join(home, "work")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return Request{
+		UnitID: uuid.New(), RunID: uuid.New(), Attempt: 1, Prompt: prompt, Home: home, Dir: dir,
+		SessionID: uuid.NewString(), IdleTimeout: 30 * time.Second, StartupTimeout: 30 * time.Second,
+	}
+}
+
+// try runs a request and sees that nothing of it is left.
+func try(ctx context.Context, t *testing.T, b Backend, req Request) trial {
+	t.Helper()
+	steps := transcript.NewWriter(nil, []string{"sk-secret-value"})
+	started := time.Now()
+	result, err := b.Execute(ctx, req, steps)
+	got := trial{Result: result, err: err, took: time.Since(started), steps: steps.Steps()}
+	if err != nil {
+		t.Errorf("Execute: %v", err)
+	}
+	pids := process.Marked(func(mark string) bool { return strings.HasPrefix(mark, req.RunID.String()+"@") })
+	if len(pids) > 0 {
+		t.Errorf("processes %v are left", pids)
+	}
+	return got
+}
+
+func fake(t *testing.T) *Claude {
+	t.Helper()
+	return &Claude{
+		Path: fakecli.Build(t), grace: 300 * time.Millisecond,
+		ladder: process.Ladder{Interrupt: 500 * time.Millisecond, Terminate: 300 * time.Millisecond},
+	}
+}
+
+// script makes a prompt of the fake agent's verbs.
+func verbs(lines ...string) string { return "@@ " + strings.Join(lines, "\n@@ ") }
+
+func (got trial) wantSuccess(t *testing.T, output string) {
+	t.Helper()
+	if !got.Success || got.Error != nil || got.Output != output {
+		t.Errorf("success %v, error %v, output %.200q; want success with %q", got.Success, got.Error, got.Output, output)
+	}
+}
+
+func (got trial) wantFailure(t *testing.T, class work.Class, words ...string) {
+	t.Helper()
+	if got.Success || got.Error == nil || got.Error.Class != class {
+		t.Fatalf("success %v, error %v; want a failure of class %s", got.Success, got.Error, class)
+	}
+	for _, word := range words {
+		if !strings.Contains(got.Error.Message, word) {
+			t.Errorf("message %q lacks %q", got.Error.Message, word)
+		}
+	}
+}
+
+func (got trial) wantWithin(t *testing.T, limit time.Duration) {
+	t.Helper()
+	if got.took > limit {
+		t.Errorf("it took %v, want at most %v", got.took, limit)
+	}
+}
+
+func (got trial) texts(kind string) (texts []string) {
+	for _, s := range got.steps {
+		if s.Type == kind && kind != transcript.Action {
+			texts = append(texts, s.Text)
+		}
+		for _, c := range s.Content {
+			if kind == transcript.Action && c.Type == transcript.Text {
+				texts = append(texts, c.Text)
+			}
+		}
+	}
+	return texts
+}
+
+func (got trial) wantStep(t *testing.T, kind, part string) {
+	t.Helper()
+	if !slices.ContainsFunc(got.texts(kind), func(s string) bool { return strings.Contains(s, part) }) {
+		t.Errorf("no %s step has %q: %.500q", kind, part, got.texts(kind))
+	}
+}
+
+func TestAgentAnswers(t *testing.T) {
+	req := request(t, verbs("init", "text I look", `tool Bash {"command":"ls"}`, "toolresult a.txt", "text done",
+		"cost 0.25", "turns 2", "result all is well"))
+	req.SessionCostUSD = 0.1
+	got := try(t.Context(), t, fake(t), req)
+	got.wantSuccess(t, "all is well")
+	got.wantWithin(t, 5*time.Second)
+	m := got.Metadata
+	if m.SessionID != req.SessionID || m.Model != "fake-model" || m.NumTurns != 2 || m.DurationMS < 1 || m.Usage.InputTokens != 200 {
+		t.Errorf("metadata %+v", m)
+	}
+	if m.TotalCostUSD == nil || *m.TotalCostUSD != 0.15 || got.CostIncomplete {
+		t.Errorf("cost %v incomplete %v, want the difference 0.15", m.TotalCostUSD, got.CostIncomplete)
+	}
+	kinds := []string{}
+	for _, s := range got.steps {
+		kinds = append(kinds, s.Type)
+	}
+	if want := []string{"system_text", "action", "tool_result", "action"}; !slices.Equal(kinds, want) {
+		t.Fatalf("steps %v, want %v", kinds, want)
+	}
+	action := got.steps[1].Content
+	if len(action) != 2 || action[1].Name != "Bash" || action[1].Args != `{"command":"ls"}` ||
+		got.steps[2].CallID != action[1].ID || got.steps[2].Name != "Bash" || got.steps[2].Text != "a.txt" {
+		t.Errorf("the call and its result: %+v", got.steps[1:3])
+	}
+}
+
+// Whatever an agent does, its run ends in time and nothing of it is left.
+func TestAgentsThatMisbehave(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		script []string
+		within time.Duration
+		class  work.Class // "": success with the output "fine"
+		words  string
+	}{
+		{"noisy stderr", []string{"init", "stderr 300000", "result fine"}, 5 * time.Second, "", ""},
+		{"noisy stderr and death", []string{"init", "stderr 300000", "exit 3"}, 5 * time.Second, work.ClassCrash, "fakecli makes noise"},
+		{"alive after its result", []string{"init", "result fine", "hang"}, 5 * time.Second, "", ""},
+		{"deaf after its result", []string{"ignore", "init", "result fine", "hang"}, 5 * time.Second, "", ""},
+		{"leaves a child", []string{"init", "spawn", "result fine"}, 5 * time.Second, "", ""},
+		{"leaves a session", []string{"init", "setsid", "result fine"}, 5 * time.Second, "", ""},
+		{"leaves a daemon", []string{"init", "daemon", "result fine"}, 5 * time.Second, "", ""},
+		{"orphan holds stdout", []string{"init", "holdstdout", "result fine"}, 5 * time.Second, "", ""},
+		{"hidden orphan holds stdout", []string{"init", "holdstdout setsid", "result fine"}, 8 * time.Second, "", ""},
+		{"not JSON", []string{"init", "raw what is this", `raw {"no":"type"}`, "result fine"}, 5 * time.Second, "", ""},
+		{"20 MB line", []string{"init", "line 20000000", "result fine"}, 20 * time.Second, "", ""},
+		{"40 MB line", []string{"init", "line 40000000", "result fine"}, 20 * time.Second, "", ""},
+		{"dirty text", []string{"init", "nul", "result fine"}, 5 * time.Second, "", ""},
+		{"partial last line", []string{"init", "text so far", `partial {"type":"res`, "exit 0"}, 5 * time.Second, work.ClassCrash, "without a result"},
+		{"kills itself", []string{"init", "text so far", "kill"}, 5 * time.Second, work.ClassCrash, "killed"},
+		{"segfault", []string{"init", "segv"}, 5 * time.Second, work.ClassCrash, "segmentation fault"},
+		{"no result", []string{"init", "text so far", "exit 0"}, 5 * time.Second, work.ClassCrash, "without a result"},
+		{"nothing at all", []string{"exit 0"}, 5 * time.Second, work.ClassCrash, "without a result"},
+		{"an error that is a success", []string{"init", "error success 500 API Error: 500 oh"}, 5 * time.Second, work.ClassInfra, "500"},
+		{"turns", []string{"init", "error error_max_turns 0 too many"}, 5 * time.Second, work.ClassMaxTurns, "max_turns"},
+		{"two results", []string{"init", "result first", "init", "text more", "result fine"}, 5 * time.Second, "", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			got := try(t.Context(), t, fake(t), request(t, verbs(test.script...)))
+			got.wantWithin(t, test.within)
+			if test.class != "" {
+				got.wantFailure(t, test.class, test.words)
+				if slices.Contains(test.script, "text so far") && got.Output != "so far" {
+					t.Errorf("the partial output is %q", got.Output)
+				}
+				return
+			}
+			got.wantSuccess(t, "fine")
+		})
+	}
+}
+
+func TestAgentThatHangs(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		script []string
+		within time.Duration
+		words  string
+	}{
+		{"silent from the start", []string{"hang"}, 5 * time.Second, "no output at all"},
+		{"silent later", []string{"init", "text so far", "hang"}, 5 * time.Second, "no output for"},
+		{"silent and deaf", []string{"ignore", "init", "setsid", "hang"}, 5 * time.Second, "no output for"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			req := request(t, verbs(test.script...))
+			req.StartupTimeout, req.IdleTimeout = 700*time.Millisecond, 500*time.Millisecond
+			got := try(t.Context(), t, fake(t), req)
+			got.wantFailure(t, work.ClassHang, test.words)
+			got.wantWithin(t, test.within)
+		})
+	}
+}
+
+// A run that its caller ends keeps what there is; only a timeout is a failure.
+func TestCallerEndsTheRun(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		cause error
+		class work.Class
+	}{
+		{"timeout", work.ErrTimeout, work.ClassTimeout},
+		{"cancel", work.ErrCancelled, ""},
+		{"shutdown", work.ErrShutdown, ""},
+		{"fenced", work.ErrFenced, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			req := request(t, verbs("init", "cost 0.5", "text half an answer", "setsid", "hang"))
+			steps := transcript.NewWriter(func(s transcript.Step) {
+				if s.Type == transcript.Action {
+					cancel(test.cause)
+				}
+			}, nil)
+			result, err := fake(t).Execute(ctx, req, steps)
+			if err != nil || result.Success || result.Output != "half an answer" || result.Metadata.SessionID != req.SessionID {
+				t.Errorf("%v, %+v", err, result)
+			}
+			if cost := result.Metadata.TotalCostUSD; cost == nil || *cost != 0.5 {
+				t.Errorf("the cost is lost: %v", cost)
+			}
+			if test.class == "" && result.Error != nil || test.class != "" && (result.Error == nil || result.Error.Class != test.class) {
+				t.Errorf("error %v, want class %q", result.Error, test.class)
+			}
+			if pids := process.Marked(func(m string) bool { return strings.HasPrefix(m, req.RunID.String()) }); len(pids) > 0 {
+				t.Errorf("processes %v are left", pids)
+			}
+		})
+	}
+}
+
+func TestDeadlineIsATimeout(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	got := try(ctx, t, fake(t), request(t, verbs("ignore", "init", "daemon", "hang")))
+	got.wantFailure(t, work.ClassTimeout)
+	got.wantWithin(t, 5*time.Second)
+	if !got.CostIncomplete {
+		t.Error("the cost is not marked as incomplete")
+	}
+}
+
+func TestLongLines(t *testing.T) {
+	got := try(t.Context(), t, fake(t), request(t, verbs("init", "line 20000000", "line 40000000", "result fine")))
+	got.wantStep(t, transcript.SystemText, "a line of 40000000 bytes")
+	texts := got.texts(transcript.Action)
+	if len(texts) != 1 || len(texts[0]) > transcript.MaxResult+100 || !strings.Contains(texts[0], "[cut: ") {
+		t.Errorf("%d texts, the first of %d bytes", len(texts), len(strings.Join(texts, "")))
+	}
+}
+
+func TestTooMuchOutput(t *testing.T) {
+	req := request(t, verbs("init", "line 3000000", "line 3000000", "hang"))
+	told := newClaudeTold(req, nil, transcript.NewWriter(nil, nil))
+	l := limitsOf(req)
+	l.maxOutput = 5 << 20
+	c := fake(t)
+	command := process.Command{Path: c.Path, Mark: process.NewMark(req.RunID.String()), Stdin: strings.NewReader(req.Prompt)}
+	result, err := run(t.Context(), agent{name: "fake", command: command, line: told.line, result: told.end}, l, told.steps)
+	if err != nil || result.Success || result.Error == nil || !strings.Contains(result.Error.Message, "more than 5 MiB") {
+		t.Errorf("%v, %+v", err, result.Error)
+	}
+}
+
+func TestEnvironmentIsAllowListed(t *testing.T) {
+	t.Setenv("DATABASE_URL", "postgres://secret")
+	t.Setenv("CLAUDE_CODE_ENTRYPOINT", "outer")
+	c := fake(t)
+	c.Env = []string{"ANTHROPIC_API_KEY=sk-secret-value", "PATH=/usr/bin:/bin", "CLAUDE_CODE_DISABLE_ATTACHMENTS=0"}
+	req := request(t, verbs("init", "env", "result fine"))
+	got := try(t.Context(), t, c, req)
+	env := strings.Split(strings.Join(got.texts(transcript.Action), "\n"), "\n")
+	for _, want := range []string{
+		"ANTHROPIC_API_KEY=[redacted]", "HOME=" + req.Home, "CLAUDE_CONFIG_DIR=" + req.Home + "/.claude", "TERM=dumb",
+		"PATH=/usr/bin:/bin", "CLAUDE_CODE_DISABLE_ATTACHMENTS=1", "TMPDIR=" + req.Home + "/tmp",
+		"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS=1", "DISABLE_AUTOUPDATER=1",
+	} {
+		if !slices.Contains(env, want) {
+			t.Errorf("the environment lacks %s", want)
+		}
+	}
+	for _, entry := range env {
+		if strings.HasPrefix(entry, "DATABASE_URL") || strings.HasPrefix(entry, "CLAUDE_CODE_ENTRYPOINT") ||
+			strings.HasPrefix(entry, "IS_SANDBOX") || strings.Contains(entry, "sk-secret") {
+			t.Errorf("the environment has %s", entry)
+		}
+	}
+}
+
+func TestRateLimitTellsWhenItEnds(t *testing.T) {
+	got := try(t.Context(), t, fake(t), request(t, verbs("init", "ratelimit 1800000000", "error success 429 You have hit your limit")))
+	got.wantFailure(t, work.ClassRateLimit)
+	if want := time.Unix(1800000000, 0).UTC(); !got.Error.ResetAt.Equal(want) {
+		t.Errorf("reset at %v, want %v", got.Error.ResetAt, want)
+	}
+}
+
+func TestAvailable(t *testing.T) {
+	if err := fake(t).Available(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, path := range []string{"/nonexistent/claude", "no-such-claude", "/bin/false"} {
+		err := (&Claude{Path: path}).Available(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "PIECEWORK_CLAUDE_PATH") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	got := try(t.Context(), t, &Claude{Path: "/nonexistent/claude"}, request(t, "hi"))
+	got.wantFailure(t, work.ClassInfra, "PIECEWORK_CLAUDE_PATH")
+}

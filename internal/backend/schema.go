@@ -1,0 +1,50 @@
+package backend
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"piecework/internal/work"
+)
+
+// compileSchema reads an output schema. What it refers to must lie within it:
+// a schema comes from a caller, and a loader would open files for it.
+func compileSchema(raw json.RawMessage) (*jsonschema.Schema, *work.Failure) {
+	invalid := func(err error) *work.Failure {
+		return work.Fail(work.ClassInvalidRequest, "output_schema is no JSON Schema: "+err.Error())
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
+	if err != nil {
+		return nil, invalid(err)
+	}
+	compiler := jsonschema.NewCompiler()
+	compiler.UseLoader(jsonschema.SchemeURLLoader{})
+	const here = "output_schema"
+	if err := compiler.AddResource(here, doc); err != nil {
+		return nil, invalid(err)
+	}
+	schema, err := compiler.Compile(here)
+	if err != nil {
+		return nil, invalid(err)
+	}
+	return schema, nil
+}
+
+// checkOutput tells how an answer does not fit the schema, nil when it does.
+func checkOutput(schema *jsonschema.Schema, output string) *work.Failure {
+	answer, err := jsonschema.UnmarshalJSON(bytes.NewReader([]byte(output)))
+	if err != nil {
+		return work.Fail(work.ClassSchemaInvalid, "the answer is not JSON: "+err.Error())
+	}
+	var invalid *jsonschema.ValidationError
+	if err := schema.Validate(answer); errors.As(err, &invalid) {
+		return work.Fail(work.ClassSchemaInvalid, fmt.Sprintf("the answer does not fit output_schema: %v", invalid))
+	} else if err != nil {
+		return work.Fail(work.ClassSchemaInvalid, "the answer could not be checked: "+err.Error())
+	}
+	return nil
+}

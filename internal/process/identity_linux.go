@@ -1,0 +1,42 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Self names this process so that another on the same machine can tell later
+// whether it still lives: boot, pid namespace, pid and start time. It is empty
+// where that cannot be told.
+func Self() string {
+	pid := os.Getpid()
+	machine, start := machine(), startOf(pid)
+	if machine == "" || start == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s %d-%s", machine, pid, start)
+}
+
+// Dead tells whether the process that Self named is surely gone. It is false
+// whenever there is doubt, such as for a process of another machine or
+// container.
+func Dead(identity string) bool {
+	where, who, ok := strings.Cut(identity, " ")
+	if !ok || where != machine() {
+		return false
+	}
+	return orphaned("@" + who)
+}
+
+func machine() string {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	namespace, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(boot)) + "/" + namespace
+}

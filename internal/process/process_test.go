@@ -1,0 +1,287 @@
+package process
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// As a worker process, the test binary starts a child that leaves others
+// behind, and waits to be killed.
+func TestMain(m *testing.M) {
+	if script := os.Getenv("PROCESS_TEST_WORKER"); script != "" {
+		child, err := Start(Command{
+			Path: "/bin/sh", Args: []string{"-c", script}, Env: testEnv(), Mark: NewMark(os.Getenv("PROCESS_TEST_RUN")),
+		})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		_, _ = io.Copy(os.Stdout, child.Stdout)
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+func testEnv() []string { return []string{"PATH=" + os.Getenv("PATH")} }
+
+func shell(t *testing.T, script string, stdin io.Reader) *Process {
+	t.Helper()
+	child, err := Start(Command{
+		Path: "/bin/sh", Args: []string{"-c", script}, Env: testEnv(), Mark: NewMark(t.Name()), Stdin: stdin,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { child.Release() })
+	return child
+}
+
+// left returns the processes that a test's child has left.
+func left(run string) []int {
+	return Marked(func(mark string) bool { return strings.HasPrefix(mark, run+"@") })
+}
+
+// firstLine waits until the child says that it is ready.
+func firstLine(t *testing.T, child *Process) string {
+	t.Helper()
+	line, err := bufio.NewReader(child.Stdout).ReadString('\n')
+	if err != nil {
+		t.Fatalf("reading the first line: %v", err)
+	}
+	return strings.TrimSpace(line)
+}
+
+func closeWithin(t *testing.T, child *Process, limit time.Duration) *os.ProcessState {
+	t.Helper()
+	started := time.Now()
+	state, err := child.Close()
+	if err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if took := time.Since(started); took > limit {
+		t.Errorf("Close took %v, want at most %v", took, limit)
+	}
+	if pids := left(t.Name()); len(pids) > 0 {
+		t.Errorf("processes %v are left", pids)
+	}
+	return state
+}
+
+func TestOutputAndExitCode(t *testing.T) {
+	child := shell(t, "cat; echo err >&2; exit 3", strings.NewReader("in"))
+	out, _ := io.ReadAll(child.Stdout)
+	errs, _ := io.ReadAll(child.Stderr)
+	<-child.Exited()
+	if state := closeWithin(t, child, time.Second); state.ExitCode() != 3 {
+		t.Errorf("exit code %d, want 3", state.ExitCode())
+	}
+	if string(out) != "in" || string(errs) != "err\n" {
+		t.Errorf("stdout %q stderr %q", out, errs)
+	}
+}
+
+func TestLargeInputIsWrittenWhileOutputIsRead(t *testing.T) {
+	in := bytes.Repeat([]byte("0123456789abcdef"), 1<<17) // 2 MiB, beyond any pipe
+	child := shell(t, "cat", bytes.NewReader(in))
+	out, err := io.ReadAll(child.Stdout)
+	if err != nil || !bytes.Equal(out, in) {
+		t.Errorf("%d bytes came back, err %v", len(out), err)
+	}
+	closeWithin(t, child, time.Second)
+}
+
+func TestUnreadInputIsNoFailure(t *testing.T) {
+	child := shell(t, "exit 0", bytes.NewReader(make([]byte, 1<<20)))
+	<-child.Exited()
+	if state := closeWithin(t, child, time.Second); !state.Success() {
+		t.Errorf("ended with %v", state)
+	}
+}
+
+func TestStartFails(t *testing.T) {
+	if _, err := Start(Command{Path: "/nonexistent/program", Mark: "x"}); err == nil {
+		t.Error("a program that is not there was started")
+	}
+}
+
+// Everything that a tool can leave behind is gone after Close, also when the
+// child itself ended well.
+func TestCloseLeavesNothing(t *testing.T) {
+	for name, script := range map[string]string{
+		"background":    "sleep 1000 & echo ready",
+		"own session":   "setsid sleep 1000 & echo ready",
+		"double fork":   "(setsid sh -c 'sleep 1000 & sleep 1000 &' &) ; echo ready",
+		"holds stdout":  "setsid sh -c 'trap \"\" INT TERM HUP; while :; do sleep 1; done' & echo ready",
+		"nohup":         "nohup sleep 1000 >/dev/null 2>&1 & echo ready",
+		"no mark":       "env -i sleep 1000 & echo ready",
+		"still running": "env -i setsid sleep 1000 & echo ready; sleep 1000",
+	} {
+		t.Run(name, func(t *testing.T) {
+			child := shell(t, script, nil)
+			firstLine(t, child)
+			if name != "still running" {
+				<-child.Exited()
+			}
+			session := child.Pid()
+			closeWithin(t, child, 3*time.Second)
+			rest, err := io.ReadAll(child.Stdout)
+			if err != nil {
+				t.Errorf("stdout does not end: %v after %q", err, rest)
+			}
+			for _, p := range processes() {
+				if p.session == session && !p.zombie {
+					t.Errorf("process %d of the child's session is left", p.pid)
+				}
+			}
+		})
+	}
+}
+
+// An orphan in another session, without the mark, whose parent is gone cannot
+// be found: its stdout must not block us.
+func TestHiddenOrphanDoesNotBlock(t *testing.T) {
+	child := shell(t, "(env -i setsid sleep 8 &) ; echo ready", nil)
+	firstLine(t, child)
+	<-child.Exited()
+	started := time.Now()
+	closeWithin(t, child, time.Second)
+	_, _ = io.ReadAll(child.Stdout)
+	if took := time.Since(started); took > 2*time.Second {
+		t.Errorf("reading ended after %v", took)
+	}
+}
+
+func TestStopClimbsTheLadder(t *testing.T) {
+	ladder := Ladder{Interrupt: 300 * time.Millisecond, Terminate: 300 * time.Millisecond}
+	for _, test := range []struct {
+		name, trap string
+		signal     syscall.Signal
+		atLeast    time.Duration
+	}{
+		{"follows SIGINT", "trap 'exit 7' INT", 0, 0},
+		{"ignores SIGINT", "trap '' INT", syscall.SIGTERM, 300 * time.Millisecond},
+		{"ignores both", "trap '' INT TERM", syscall.SIGKILL, 600 * time.Millisecond},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			child := shell(t, test.trap+"; echo ready; while :; do sleep 0.05; done", nil)
+			firstLine(t, child)
+			started := time.Now()
+			child.Stop(ladder)
+			if took := time.Since(started); took < test.atLeast || took > test.atLeast+2*time.Second {
+				t.Errorf("it took %v, want about %v", took, test.atLeast)
+			}
+			state := closeWithin(t, child, time.Second)
+			status := state.Sys().(syscall.WaitStatus)
+			if test.signal != 0 && status.Signal() != test.signal || test.signal == 0 && status.ExitStatus() != 7 {
+				t.Errorf("ended by %v", state)
+			}
+		})
+	}
+}
+
+func TestOtherChildrenLive(t *testing.T) {
+	a, err := Start(Command{Path: "/bin/sleep", Args: []string{"1000"}, Env: testEnv(), Mark: NewMark("neighbour")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := shell(t, "setsid sleep 1000 & echo ready", nil)
+	firstLine(t, b)
+	closeWithin(t, b, time.Second)
+	if n, err := SweepDead(); n != 0 || err != nil {
+		t.Errorf("SweepDead found %d, %v, and every worker process lives", n, err)
+	}
+	select {
+	case <-a.Exited():
+		t.Error("the neighbour was killed")
+	default:
+	}
+	if state, _ := a.Close(); state.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("the neighbour ended by %v", state)
+	}
+	a.Release()
+}
+
+func TestSweepDeadFindsTheKilledWorkersOrphans(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	worker := exec.Command(self)
+	worker.Env = append(testEnv(), "PROCESS_TEST_RUN="+t.Name(),
+		"PROCESS_TEST_WORKER=setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000 &' &) ; echo ready; sleep 1000")
+	stdout, err := worker.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := worker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("the worker said %q", line)
+	}
+	if err := worker.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = worker.Wait()
+	orphans := left(t.Name())
+	for deadline := time.Now().Add(5 * time.Second); len(orphans) < 3; orphans = left(t.Name()) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the worker left only %v", orphans)
+		}
+	}
+	found, err := SweepDead()
+	if err != nil || found < 3 {
+		t.Errorf("SweepDead found %d of %v: %v", found, orphans, err)
+	}
+	if pids := left(t.Name()); len(pids) > 0 {
+		t.Errorf("processes %v are left", pids)
+	}
+}
+
+func TestChildDiesWithTheWorker(t *testing.T) {
+	self, _ := os.Executable()
+	worker := exec.Command(self)
+	worker.Env = append(testEnv(), "PROCESS_TEST_RUN="+t.Name(), "PROCESS_TEST_WORKER=echo $$; exec sleep 1000")
+	stdout, _ := worker.StdoutPipe()
+	if err := worker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	out := bufio.NewReader(stdout)
+	if _, err := out.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	_ = worker.Process.Kill()
+	_ = worker.Wait()
+	deadline := time.Now().Add(5 * time.Second)
+	for len(left(t.Name())) > 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("the child outlives the worker process")
+		}
+	}
+}
+
+func TestMarks(t *testing.T) {
+	mark := NewMark("run")
+	pid, start, ok := owner(mark)
+	if !ok || pid != os.Getpid() || start == "" || orphaned(mark) {
+		t.Errorf("mark %q: owner %d %q %v, orphaned %v", mark, pid, start, ok, orphaned(mark))
+	}
+	for _, gone := range []string{fmt.Sprintf("run@%d-1", os.Getpid()), "run@999999999-5"} {
+		if !orphaned(gone) {
+			t.Errorf("%q is not seen as orphaned", gone)
+		}
+	}
+	for _, foreign := range []string{"", "run", "run@", "run@x-1", "run@12", "run@-1-2", "run@12-"} {
+		if orphaned(foreign) {
+			t.Errorf("%q is taken for a mark of ours", foreign)
+		}
+	}
+}

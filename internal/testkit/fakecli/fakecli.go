@@ -1,0 +1,229 @@
+// Package fakecli is a command-line agent in the shape of Claude Code that
+// does what its prompt says, for tests of what runs such agents.
+//
+//	fakecli.go  Build and Main: how a test binary becomes the agent; the prompt
+//	verb.go     what a line "@@ VERB ARGS" of a prompt does
+//	event.go    what is written to stdout
+//	child.go    processes that the agent leaves behind
+//
+// A test package that uses it begins with
+//
+//	func TestMain(m *testing.M) {
+//		fakecli.Main()
+//		os.Exit(m.Run())
+//	}
+//
+// and runs what Build returns. The lines of the prompt that begin with "@@ "
+// are done in order; a prompt without such a line is answered with itself.
+//
+//	init                           system/init event
+//	text TEXT                      assistant event with a text
+//	tool NAME JSON                 assistant event with a tool call
+//	toolresult TEXT                its result; the oldest open call is meant
+//	result TEXT                    result event: success
+//	error SUBTYPE STATUS TEXT      result event: is_error; STATUS 0: none
+//	cost USD, turns N              what the next result says
+//	structured JSON                structured_output of the next result
+//	ratelimit EPOCH                rate_limit_event: rejected until then
+//	line BYTES                     a text event in one line of that many bytes
+//	nul                            a text event with NUL, ANSI and bad UTF-8
+//	raw TEXT, partial TEXT         stdout as it is, with and without newline
+//	stderr BYTES                   that many bytes on stderr
+//	env, args, cwd, read FILE      a text event with what the name says
+//	write FILE TEXT                writes a file
+//	sleep DURATION, hang           waits
+//	ignore                         SIGINT and SIGTERM do nothing from here on
+//	exit N, kill, segv             ends: exit code, SIGKILL, SIGSEGV
+//	spawn, setsid, daemon          leaves a child behind: in its own process
+//	                               group, in a new session, double-forked
+//	holdstdout [setsid]            leaves a child that keeps stdout open
+//
+// Like the real one it answers SIGINT with an error_during_execution result
+// and exit code 0, SIGTERM with exit code 143 and no result, and ends with
+// exit code 1 after a result that is an error.
+package fakecli
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+const (
+	mark = "FAKECLI"
+	// raceOptions is what the race detector reads at start; without it every
+	// exit of a race-enabled test binary takes a second.
+	raceOptions = "GORACE"
+)
+
+// Build returns the path of an executable that is the agent; the test
+// binary's TestMain must call Main.
+func Build(t testing.TB) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatalf("finding the test binary: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "claude")
+	quoted := "'" + strings.ReplaceAll(self, "'", `'\''`) + "'"
+	// A process forked while the script is open for writing would keep it
+	// "busy" and make its first start fail.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+mark+"=1 "+raceOptions+"=atexit_sleep_ms=0 exec "+quoted+" \"$@\"\n"), 0o755); err != nil {
+		t.Fatalf("writing the agent: %v", err)
+	}
+	return path
+}
+
+// Main is the agent when the process was started as one; otherwise it returns
+// at once.
+func Main() {
+	if os.Getenv(mark) == "" {
+		return
+	}
+	// The verb env shows what the parent gave, not what the wrapper added.
+	_ = os.Unsetenv(mark)
+	_ = os.Unsetenv(raceOptions)
+	os.Exit(run(os.Args[1:]))
+}
+
+func run(args []string) int {
+	if slices.Contains(args, "--version") || slices.Contains(args, "-v") {
+		fmt.Println("9.9.9 (Fake Code)")
+		return 0
+	}
+	a := newAgent(args)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	go a.obey(signals)
+	stdin := bufio.NewReader(os.Stdin)
+	prompt, err := readPrompt(stdin)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		return 1
+	}
+	for _, step := range steps(prompt) {
+		if err := a.do(step); err != nil {
+			fmt.Fprintf(os.Stderr, "fakecli: %s: %v\n", step, err)
+			return 64
+		}
+	}
+	// The real one goes on until nobody can send it another message.
+	_, _ = io.Copy(io.Discard, stdin)
+	return a.exitCode
+}
+
+// readPrompt reads one stream-json user message, or plain text to its end.
+func readPrompt(stdin *bufio.Reader) (string, error) {
+	line, err := stdin.ReadString('\n')
+	if err != nil && err != io.EOF {
+		return "", fmt.Errorf("reading stdin: %w", err)
+	}
+	var message struct {
+		Type    string
+		Message struct{ Content json.RawMessage }
+	}
+	if json.Unmarshal([]byte(line), &message) == nil && message.Type == "user" {
+		return contentText(message.Message.Content), nil
+	}
+	rest, err := io.ReadAll(stdin)
+	if err != nil {
+		return "", fmt.Errorf("reading stdin: %w", err)
+	}
+	if prompt := line + string(rest); strings.TrimSpace(prompt) != "" {
+		return prompt, nil
+	}
+	return "", fmt.Errorf("input must be provided through stdin")
+}
+
+func contentText(content json.RawMessage) string {
+	var text string
+	if json.Unmarshal(content, &text) == nil {
+		return text
+	}
+	var blocks []struct{ Type, Text string }
+	_ = json.Unmarshal(content, &blocks)
+	var texts []string
+	for _, block := range blocks {
+		if block.Type == "text" {
+			texts = append(texts, block.Text)
+		}
+	}
+	return strings.Join(texts, "\n")
+}
+
+// steps picks the script out of a prompt.
+func steps(prompt string) []string {
+	var script []string
+	for line := range strings.Lines(prompt) {
+		if step, ok := strings.CutPrefix(strings.TrimSpace(line), "@@ "); ok {
+			script = append(script, step)
+		}
+	}
+	if len(script) > 0 {
+		return script
+	}
+	echo := strings.ReplaceAll(strings.TrimSpace(prompt), "\n", " ")
+	return []string{"init", "text " + echo, "result " + echo}
+}
+
+type agent struct {
+	args    []string
+	session string
+	model   string
+	started time.Time
+
+	mu    sync.Mutex // one event at a time on stdout
+	state            // what the next result says
+}
+
+type state struct {
+	turns      int
+	cost       float64
+	structured json.RawMessage
+	exitCode   int
+
+	messageID string   // of the model's current answer
+	open      []string // ids of calls without a result
+	ids       int
+}
+
+func newAgent(args []string) *agent {
+	a := &agent{args: args, session: uuid.NewString(), model: "fake-model", started: time.Now()}
+	a.turns, a.cost = 1, 0.00045
+	for i := range len(args) - 1 {
+		switch args[i] {
+		case "--session-id", "--resume", "-r":
+			a.session = args[i+1]
+		case "--model":
+			a.model = args[i+1]
+		}
+	}
+	return a
+}
+
+func (a *agent) obey(signals <-chan os.Signal) {
+	switch <-signals {
+	case syscall.SIGTERM:
+		os.Exit(128 + int(syscall.SIGTERM))
+	case syscall.SIGHUP:
+		os.Exit(128 + int(syscall.SIGHUP))
+	}
+	// The lock is kept: nothing may follow the result.
+	a.mu.Lock()
+	a.writeResult(result{Subtype: "error_during_execution", IsError: true, TerminalReason: "aborted_streaming", Errors: []string{"Request was aborted."}})
+	os.Exit(0)
+}
