@@ -46,7 +46,7 @@ func (a *API) listRuns(ctx context.Context, in *listRunsInput) (*runList, error)
 
 type runAnswer struct{ Body work.Run }
 
-func (a *API) getRun(ctx context.Context, in *idInput) (*runAnswer, error) {
+func (a *API) getRun(ctx context.Context, in *ByID) (*runAnswer, error) {
 	id, err := parseID(in.ID)
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 )
 
 type transcriptInput struct {
-	idInput
+	ByID
 	Format   string `query:"format" enum:"json,jsonl,text" doc:"json when left out"`
 	Encoding string `header:"Accept-Encoding" doc:"With gzip, JSON is sent as it is stored"`
 }

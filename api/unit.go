@@ -98,7 +98,7 @@ func (a *API) viewUnit(ctx context.Context, id uuid.UUID) (unitView, error) {
 	return unitView{Unit: unit, Runs: runs}, err
 }
 
-type idInput struct {
+type ByID struct {
 	ID string `path:"id" doc:"A UUID"`
 }
 
@@ -112,7 +112,7 @@ func parseID(text string) (uuid.UUID, error) {
 }
 
 type getUnitInput struct {
-	idInput
+	ByID
 	Wait string `query:"wait" doc:"Hold the answer until the unit is final, at most this long" example:"30s"`
 }
 
@@ -205,7 +205,7 @@ func parseAfter(text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-func (a *API) cancelUnit(ctx context.Context, in *idInput) (*unitAnswer, error) {
+func (a *API) cancelUnit(ctx context.Context, in *ByID) (*unitAnswer, error) {
 	id, err := parseID(in.ID)
 	if err != nil {
 		return nil, err
@@ -225,7 +225,7 @@ func (a *API) cancelUnit(ctx context.Context, in *idInput) (*unitAnswer, error) 
 }
 
 type retryInput struct {
-	idInput
+	ByID
 	Body *retryBody
 }
 

@@ -45,7 +45,10 @@ func (w *Worker) runUnit(unit uuid.UUID) error {
 		return err
 	}
 	w.metrics.finished(claimed.Backend, finish, verdict, time.Since(begun))
-	log.Info("run ended", "status", finish.Status, "verdict", verdict, "next", finish.Next, "error", finish.Error)
+	if finish.Error != nil {
+		log = log.With("error", finish.Error)
+	}
+	log.Info("run ended", "status", finish.Status, "verdict", verdict, "next", finish.Next)
 	w.announce(unit)
 	if finish.Next == work.Queued && finish.Delay == 0 && verdict == store.Recorded {
 		w.ringAgain(unit, claimed)
@@ -59,6 +62,13 @@ func (w *Worker) runUnit(unit uuid.UUID) error {
 func (w *Worker) claim(unit uuid.UUID) (*store.Claimed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), w.Lease)
 	defer cancel()
+	if time.Since(w.confirmed()) > w.Lease/2 {
+		// Perhaps this process was frozen. What it claims on a lease that has
+		// run out would be taken away again at once.
+		if err := w.beatOnce(ctx); err != nil {
+			return nil, err
+		}
+	}
 	return w.Store.Claim(ctx, store.Claim{
 		UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: w.id, SessionID: uuid.NewString(),
 	})

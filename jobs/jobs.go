@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -90,13 +91,23 @@ func Connect(url string, log *slog.Logger) (*Bell, error) {
 		return nil, fmt.Errorf("read REDIS_URL: %w", err)
 	}
 	opts.DialTimeout, opts.ReadTimeout, opts.WriteTimeout = 2*time.Second, 5*time.Second, 5*time.Second
-	opts.ContextTimeoutEnabled = true
+	opts.ContextTimeoutEnabled, opts.DialerRetries = true, 1
+	quiet()
 	b := &Bell{redis: redis.NewClient(opts), log: log}
 	b.forget()
 	b.inspector = asynq.NewInspectorFromRedisClient(b.redis)
 	b.up.Store(true)
 	return b, nil
 }
+
+// quiet silences go-redis, which writes to stderr by itself whenever a dial
+// fails: Probe tells of that once. The library keeps its logger in a package
+// variable.
+var quiet = sync.OnceFunc(func() { redis.SetLogger(silence{}) })
+
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
 
 // forget drops what the Asynq client remembers of Redis, so that it registers
 // its queues anew.

@@ -23,7 +23,7 @@ func (s *Store) Register(ctx context.Context, p work.Process, lease time.Duratio
 		(id, hostname, pid, identity, version, slots, queues, backends, started_at, beat_at, lease_until)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp(), clock_timestamp(), clock_timestamp() + $9 * interval '1 second')
 		ON CONFLICT (id) DO UPDATE SET backends = excluded.backends, beat_at = excluded.beat_at,
-			lease_until = excluded.lease_until`,
+			lease_until = excluded.lease_until, stopped_at = NULL`,
 		p.ID, p.Hostname, p.PID, p.Identity, p.Version, p.Slots, pq.Array(p.Queues), string(offers), lease.Seconds())
 	if err != nil {
 		return translate(fmt.Errorf("register worker process: %w", err))
