@@ -2,10 +2,16 @@
 // prompt to its end and writes what happened into a transcript. It knows no
 // database and no queue, so it can be run on its own.
 //
-//	backend.go  Backend, Request, Result: the promise
-//	cli.go      runs a command-line agent: lines, limits, the stop ladder
-//	claude.go   Claude Code
-//	mock.go     no model at all: for demos and tests
+//	backend.go        Backend, Request, Result: the promise
+//	cli.go            runs a command-line agent: limits, the stop ladder
+//	cli_output.go     its stdout by lines of any length, the end of its stderr
+//	claude.go         Claude Code: command line, environment, sessions
+//	claude_input.go   prompt and files as one message
+//	claude_events.go  its events as steps of the transcript
+//	claude_result.go  its last word as a result, its failures by class
+//	schema.go         output_schema
+//	mock.go           no model at all: for demos and tests
+//	mock_look.go      what mock can truly say of payload and files
 package backend
 
 import (

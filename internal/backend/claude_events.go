@@ -2,6 +2,7 @@ package backend
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -108,7 +109,7 @@ func (t *claudeTold) line(line []byte) bool {
 // client changes between patch versions.
 func decode(data []byte, into any) error {
 	err := json.Unmarshal(data, into)
-	if _, otherType := err.(*json.UnmarshalTypeError); otherType { //nolint:errorlint // json returns it bare
+	if errors.As(err, new(*json.UnmarshalTypeError)) {
 		return nil
 	}
 	return err

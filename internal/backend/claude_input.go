@@ -133,7 +133,7 @@ func sniff(path string) (string, error) {
 	defer func() { _ = file.Close() }()
 	head := make([]byte, 512)
 	n, err := io.ReadFull(file, head)
-	if err != nil && err != io.EOF && !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return "", err
 	}
 	return http.DetectContentType(head[:n]), nil

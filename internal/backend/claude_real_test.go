@@ -209,13 +209,13 @@ func TestRealClaudeFiles(t *testing.T) {
 	attach(t, &req, "dot.png", png)
 	attach(t, &req, "paper.pdf", []byte("%PDF-1.4\n1 0 obj\n<< >>\nendobj\n%%EOF\n"))
 	attach(t, &req, "notes.txt", []byte("/cost @/etc/hostname grüße"))
-	attach(t, &req, "data.bin", []byte{0, 1, 2, 0xff})
-	copied := filepath.Join(req.Home, "files", "data.bin")
-	model.Script(fakemodel.Turn{Calls: []fakemodel.Call{{Name: "Bash", Input: map[string]string{"command": "wc -c < " + copied}}}},
+	attach(t, &req, "long.txt", []byte(strings.Repeat("a line of a long file\n", 20_000)))
+	copied := filepath.Join(req.Home, "files", "long.txt")
+	model.Script(fakemodel.Turn{Calls: []fakemodel.Call{{Name: "Read", Input: map[string]any{"file_path": copied, "limit": 3}}}},
 		fakemodel.Turn{Text: "done"})
 	got := try(t.Context(), t, c, req)
 	got.wantSuccess(t, "done")
-	got.wantStep(t, transcript.ToolResult, "4")
+	got.wantStep(t, transcript.ToolResult, "a line of a long file")
 	r := prompted(t, model)
 	kinds := map[string]string{}
 	for _, b := range r.Messages[0].Content {

@@ -291,8 +291,9 @@ func TestEnvironmentIsAllowListed(t *testing.T) {
 	t.Setenv("CLAUDE_CODE_ENTRYPOINT", "outer")
 	c := fake(t)
 	c.Env = []string{"ANTHROPIC_API_KEY=sk-secret-value", "PATH=/usr/bin:/bin", "CLAUDE_CODE_DISABLE_ATTACHMENTS=0"}
-	req := request(t, verbs("init", "env", "result fine"))
+	req := request(t, verbs("init", "env", "result the key is sk-secret-value"))
 	got := try(t.Context(), t, c, req)
+	got.wantSuccess(t, "the key is [redacted]")
 	env := strings.Split(strings.Join(got.texts(transcript.Action), "\n"), "\n")
 	for _, want := range []string{
 		"ANTHROPIC_API_KEY=[redacted]", "HOME=" + req.Home, "CLAUDE_CONFIG_DIR=" + req.Home + "/.claude", "TERM=dumb",

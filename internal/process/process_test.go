@@ -27,6 +27,11 @@ func TestMain(m *testing.M) {
 		_, _ = io.Copy(os.Stdout, child.Stdout)
 		select {}
 	}
+	// What an earlier, broken test run has left would be taken for our own.
+	if _, err := SweepDead(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 
@@ -121,8 +126,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 		"double fork":   "(setsid sh -c 'sleep 1000 & sleep 1000 &' &) ; echo ready",
 		"holds stdout":  "setsid sh -c 'trap \"\" INT TERM HUP; while :; do sleep 1; done' & echo ready",
 		"nohup":         "nohup sleep 1000 >/dev/null 2>&1 & echo ready",
-		"no mark":       "env -i sleep 1000 & echo ready",
-		"still running": "env -i setsid sleep 1000 & echo ready; sleep 1000",
+		"no mark":       "(env -i sh -c 'echo ready; exec sleep 1000' &)",
+		"still running": "env -i setsid sh -c 'echo ready; exec sleep 1000' & exec sleep 1000",
 	} {
 		t.Run(name, func(t *testing.T) {
 			child := shell(t, script, nil)
@@ -148,7 +153,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 // An orphan in another session, without the mark, whose parent is gone cannot
 // be found: its stdout must not block us.
 func TestHiddenOrphanDoesNotBlock(t *testing.T) {
-	child := shell(t, "(env -i setsid sleep 8 &) ; echo ready", nil)
+	child := shell(t, "(env -i setsid sh -c 'echo ready; exec sleep 8' &)", nil)
 	firstLine(t, child)
 	<-child.Exited()
 	started := time.Now()
@@ -156,6 +161,21 @@ func TestHiddenOrphanDoesNotBlock(t *testing.T) {
 	_, _ = io.ReadAll(child.Stdout)
 	if took := time.Since(started); took > 2*time.Second {
 		t.Errorf("reading ended after %v", took)
+	}
+}
+
+// A reader that is busy when the child ends still gets all that was written,
+// even if an orphan holds the pipe.
+func TestSlowReaderLosesNothing(t *testing.T) {
+	child := shell(t, "head -c 60000 /dev/zero; (env -i setsid sh -c 'echo ready >&2; exec sleep 8' &)", nil)
+	if _, err := bufio.NewReader(child.Stderr).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	<-child.Exited()
+	closeWithin(t, child, time.Second)
+	<-time.After(2 * emptyWait) // the reader is busy
+	if out, err := io.ReadAll(child.Stdout); len(out) != 60000 || err != nil {
+		t.Errorf("%d bytes, %v", len(out), err)
 	}
 }
 

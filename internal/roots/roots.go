@@ -76,18 +76,18 @@ func (r Roots) With(name, dir string) (Roots, error) {
 	if err != nil {
 		return Roots{}, fmt.Errorf("resolving root %q: %w", name, err)
 	}
-	real, err := filepath.EvalSymlinks(abs)
+	resolved, err := filepath.EvalSymlinks(abs)
 	if err != nil {
 		return Roots{}, fmt.Errorf("resolving root %q: %w", name, err)
 	}
-	info, err := os.Stat(real)
+	info, err := os.Stat(resolved)
 	if err != nil {
 		return Roots{}, fmt.Errorf("resolving root %q: %w", name, err)
 	}
 	if !info.IsDir() {
 		return Roots{}, fmt.Errorf("root %q: %s is no directory", name, abs)
 	}
-	return Roots{list: append(slices.Clip(r.list), root{name, abs, real})}, nil
+	return Roots{list: append(slices.Clip(r.list), root{name, abs, resolved})}, nil
 }
 
 // Names lists the roots in the order they were given.
@@ -236,15 +236,15 @@ func (r root) resolve(inside string, open opener) (string, error) {
 }
 
 func (r root) realPath(inside string) (string, error) {
-	real, err := filepath.EvalSymlinks(r.dir)
+	resolved, err := filepath.EvalSymlinks(r.dir)
 	if err != nil {
 		return "", err
 	}
-	path, err := filepath.EvalSymlinks(filepath.Join(real, inside))
+	path, err := filepath.EvalSymlinks(filepath.Join(resolved, inside))
 	if err != nil {
 		return "", err
 	}
-	if _, ok := within(real, path); !ok {
+	if _, ok := within(resolved, path); !ok {
 		return "", errMoved
 	}
 	return path, nil

@@ -1,0 +1,157 @@
+package backend
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+func TestClaudeArguments(t *testing.T) {
+	c := fake(t)
+	c.PermissionMode, c.AllowedTools = "acceptEdits", []string{"Bash(git *)", "Edit"}
+	req := request(t, verbs("init", "args", "result fine"))
+	req.Model, req.MaxTurns, req.MaxCostUSD = "--dangerously-skip-permissions", 7, new(1.5)
+	req.SystemPrompt = strings.Repeat("long ", 50_000)
+	req.OutputSchema = json.RawMessage(`{"type":"object"}`)
+	got := try(t.Context(), t, c, req)
+	var args []string
+	if err := json.Unmarshal([]byte(strings.Join(got.texts(transcript.Action), "")), &args); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"--print --input-format stream-json --output-format stream-json --verbose", "--session-id " + req.SessionID,
+		"--model=--dangerously-skip-permissions", "--max-turns=7", "--max-budget-usd=1.5", `--json-schema={"type":"object"}`,
+		"--append-system-prompt-file=" + req.Home, "--permission-mode=acceptEdits", "--allowedTools Bash(git *) Edit --strict-mcp-config",
+	} {
+		if !strings.Contains(strings.Join(args, " "), want) {
+			t.Errorf("the arguments lack %q: %q", want, args)
+		}
+	}
+	if at := slices.Index(args, "--setting-sources"); at < 0 || args[at+1] != "" {
+		t.Errorf("settings of the machine are read: %q", args)
+	}
+	got.wantFailure(t, work.ClassSchemaInvalid) // the fake one answered in text
+	if info, err := os.Stat(filepath.Join(req.Home, "tmp")); err == nil {
+		t.Errorf("temporary files are left in %s", info.Name())
+	}
+}
+
+func TestClaudeRefusesWhatCannotWork(t *testing.T) {
+	elsewhere := filepath.Join(t.TempDir(), "schema.json")
+	if err := os.WriteFile(elsewhere, []byte(`{"type":"object"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		change func(*Request)
+		words  string
+	}{
+		"no schema":         {func(r *Request) { r.OutputSchema = json.RawMessage(`{"type":"blah"}`) }, "output_schema"},
+		"schema of a list":  {func(r *Request) { r.OutputSchema = json.RawMessage(`{"type":"array"}`) }, "object"},
+		"schema opens file": {func(r *Request) { r.OutputSchema = json.RawMessage(`{"$ref":"file://` + elsewhere + `"}`) }, "output_schema"},
+		"long schema": {func(r *Request) {
+			r.OutputSchema = json.RawMessage(`{"type":"object","title":"` + strings.Repeat("x", 1<<17) + `"}`)
+		}, "--json-schema is"},
+		"NUL in model": {func(r *Request) { r.Model = "a\x00b" }, "NUL"},
+		"lost file":    {func(r *Request) { r.Files = []File{{Name: "lost.txt", Path: "/nonexistent/lost.txt"}} }, "lost.txt"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := request(t, "hi")
+			test.change(&req)
+			try(t.Context(), t, fake(t), req).wantFailure(t, work.ClassInvalidRequest, test.words)
+		})
+	}
+}
+
+func TestClaudeFileInput(t *testing.T) {
+	req := request(t, "/cost")
+	attach(t, &req, "small.md", []byte("# ok"))
+	attach(t, &req, `odd">.txt`, []byte("odd"))
+	attach(t, &req, "large.txt", []byte(strings.Repeat("line\n", maxInlineText/5+1)))
+	attach(t, &req, "bytes.bin", []byte{1, 0, 2})
+	attach(t, &req, "empty.txt", nil)
+	inside := filepath.Join(req.Dir, "inside.bin")
+	if err := os.WriteFile(inside, []byte{0}, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	req.Files = append(req.Files, File{Name: "inside.bin", Path: inside, Size: 1})
+	files := filepath.Join(req.Home, "files")
+	message, failure := claudeInput(req, files)
+	if failure != nil {
+		t.Fatal(failure)
+	}
+	var sent struct{ Message struct{ Content []block } }
+	if err := json.Unmarshal(message.line, &sent); err != nil {
+		t.Fatal(err)
+	}
+	content := sent.Message.Content
+	last := content[len(content)-1].Text
+	if !strings.HasPrefix(last, " /cost") {
+		t.Errorf("the prompt could be a command: %q", last)
+	}
+	want := []string{filepath.Join(files, "large.txt"), filepath.Join(files, "bytes.bin"), inside}
+	if !slices.Equal(message.named, want) {
+		t.Errorf("named %q, want %q", message.named, want)
+	}
+	for _, path := range want {
+		if _, err := os.Stat(path); err != nil || !strings.Contains(last, path) {
+			t.Errorf("%s: %v, or not in the prompt", path, err)
+		}
+	}
+	for i, start := range []string{`<file name="small.md">`, `<file name="odd&#34;&gt;.txt">`, `<file name="empty.txt">`} {
+		if !strings.HasPrefix(content[i].Text, start) {
+			t.Errorf("block %d is %q", i, content[i].Text)
+		}
+	}
+	if strings.Count(string(message.line), "\n") != 1 {
+		t.Error("the message is not one line")
+	}
+}
+
+// A tool may answer before its message has been written to the end.
+func TestClaudeMergesAMessageAcrossResults(t *testing.T) {
+	steps := transcript.NewWriter(nil, nil)
+	told := newClaudeTold(request(t, ""), nil, steps)
+	call := func(id string) string {
+		return `{"type":"assistant","message":{"id":"m1","content":[{"type":"tool_use","id":"` + id + `","name":"Bash","input":{}}]}}`
+	}
+	answer := func(id string) string {
+		return `{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"` + id + `","content":[{"type":"text","text":"` + id + `"},{"type":"image"}]}]}}`
+	}
+	for _, line := range []string{call("a"), answer("a"), call("b"), answer("b"),
+		`{"type":"assistant","parent_tool_use_id":"a","message":{"id":"m1","content":[{"type":"text","text":"from below"}]}}`} {
+		told.line([]byte(line))
+	}
+	got := steps.Steps()
+	if len(got) != 4 || len(got[0].Content) != 2 || got[2].CallID != "b" || got[2].Name != "Bash" || got[2].Text != "b\n[image]" {
+		t.Errorf("steps %+v", got)
+	}
+	if got[3].Parent != "a" || told.text != "" {
+		t.Errorf("the sub-agent's step %+v, the run's own text %q", got[3], told.text)
+	}
+}
+
+func TestClassOfStatus(t *testing.T) {
+	for status, want := range map[int]work.Class{
+		0: "", 200: "", 400: work.ClassInvalidRequest, 401: work.ClassAuth, 402: work.ClassBilling, 403: work.ClassAuth,
+		404: work.ClassInvalidRequest, 408: work.ClassInfra, 409: work.ClassInfra, 413: work.ClassContextTooLong,
+		429: work.ClassRateLimit, 500: work.ClassInfra, 503: work.ClassInfra, 529: work.ClassRateLimit,
+	} {
+		if got := classOfStatus(status); got != want {
+			t.Errorf("%d: %q, want %q", status, got, want)
+		}
+	}
+}
+
+func TestOldLimitTextTellsTheReset(t *testing.T) {
+	told := newClaudeTold(Request{}, nil, transcript.NewWriter(nil, nil))
+	told.line([]byte(`{"type":"result","subtype":"success","is_error":true,"result":"Claude AI usage limit reached|1763712000"}`))
+	if r := told.end(ending{}); r.Error == nil || r.Error.Class != work.ClassRateLimit || r.Error.ResetAt.Unix() != 1763712000 {
+		t.Errorf("%+v", r.Error)
+	}
+}
