@@ -252,7 +252,7 @@ func retryAfter(header string) time.Duration {
 func (p *problem) Error() string {
 	var line strings.Builder
 	line.WriteString(strings.ToLower(p.Title))
-	if p.Detail != "" {
+	if p.Detail != "" && !p.repeatsItself() {
 		fmt.Fprintf(&line, ": %s", p.Detail)
 	}
 	for i, e := range p.Errors {
@@ -269,6 +269,17 @@ func (p *problem) Error() string {
 		fmt.Fprintf(&line, " [request %s]", p.RequestID)
 	}
 	return safeLine(line.String())
+}
+
+// repeatsItself tells whether the detail is that of a field, which is shown
+// with the field's name anyway.
+func (p *problem) repeatsItself() bool {
+	for _, e := range p.Errors {
+		if e.Detail == p.Detail {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *problem) hint() string {

@@ -86,6 +86,8 @@ func TestProblemsBecomeOneLineAndAnExitCode(t *testing.T) {
 		{422, `{"title":"Unprocessable Entity","detail":"the request cannot be honoured","errors":[
 			{"pointer":"#/timeout","detail":"must be positive"},{"pointer":"#/foo","detail":"is no field"}]}`,
 			exitUsage, []string{"#/timeout must be positive; #/foo is no field"}},
+		{413, `{"title":"Too Large","detail":"too big","errors":[{"pointer":"#/prompt","detail":"too big"}]}`,
+			exitUsage, []string{"too large: #/prompt too big"}},
 		{400, `{"title":"Bad Request","errors":[{"parameter":"limit","detail":"must be at most 500"}]}`,
 			exitUsage, []string{"bad request: limit must be at most 500"}},
 		{404, `{"title":"Not Found"}`, exitNotFound, []string{"not found", "piecework ls"}},

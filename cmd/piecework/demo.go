@@ -178,9 +178,9 @@ func (c *DemoCommand) results(app *App, client *client, names []string, units []
 func gist(u *unit) string {
 	switch {
 	case u.Error != nil:
-		return excerpt(u.Error.Error(), 60)
+		return excerpt(u.Error.Error(), 76)
 	case u.Output != nil:
-		return excerpt(firstLine(*u.Output), 60)
+		return excerpt(firstLine(*u.Output), 76)
 	}
 	return ""
 }
