@@ -186,10 +186,21 @@ func (w *Worker) ProcessTask(_ context.Context, t *asynq.Task) error {
 	select {
 	case w.slots <- struct{}{}:
 	case <-w.draining:
-		return nil // the reconciler rings again, elsewhere
+		return w.passOn(task.Unit)
 	}
 	defer func() { <-w.slots }()
 	return w.runUnit(task.Unit)
+}
+
+// passOn rings again for a unit whose bell was heard too late to run it here.
+func (w *Worker) passOn(unit uuid.UUID) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	bells, err := w.Store.Redispatch(ctx, []uuid.UUID{unit})
+	if err != nil {
+		return err
+	}
+	return w.Bell.Ring(ctx, bells...)
 }
 
 // hear turns notices into action: a bell ends the wait for work, a cancel

@@ -39,7 +39,7 @@ func (w *Worker) runUnit(unit uuid.UUID) error {
 	rec.close(&finish)
 	redact(&finish, rec.steps.Redact)
 
-	verdict, err := w.settle(ctx, finish)
+	verdict, err := w.settle(finish)
 	if err != nil {
 		log.Error("run ended but could not be recorded; the unit will be run again", "err", err)
 		return err
@@ -121,13 +121,19 @@ func (w *Worker) execute(ctx context.Context, c *store.Claimed, rec *recorder) (
 	return r
 }
 
+// How long a finished run is kept when the ledger is away: while this process
+// works, and while it shuts down.
+const (
+	patience     = 10 * time.Minute
+	lastPatience = 15 * time.Second
+)
+
 // settle writes the end of a run into the ledger, again and again until it
-// is known to be there: the run number makes repeats harmless. It gives up
-// when another has surely taken the unit over.
-func (w *Worker) settle(ctx context.Context, f store.Finish) (store.Verdict, error) {
-	const patience = 10 * time.Minute
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+// is known to be there: the run number makes repeats harmless.
+func (w *Worker) settle(f store.Finish) (store.Verdict, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	draining := w.draining
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		verdict, err := w.Store.Finish(ctx, f)
 		var away *work.Unavailable
@@ -138,6 +144,9 @@ func (w *Worker) settle(ctx context.Context, f store.Finish) (store.Verdict, err
 		select {
 		case <-ctx.Done():
 			return "", err
+		case <-draining:
+			draining = nil
+			time.AfterFunc(lastPatience, cancel)
 		case <-time.After(pause):
 		}
 	}
