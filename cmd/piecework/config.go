@@ -42,8 +42,12 @@ type Crew struct {
 	Lease       time.Duration `env:"PIECEWORK_LEASE" default:"30s" help:"Silence after which others take a worker process's units (${default})."`
 	Heartbeat   time.Duration `env:"PIECEWORK_HEARTBEAT" default:"5s" help:"Between two signs of life (${default})."`
 	Grace       time.Duration `env:"PIECEWORK_GRACE" default:"${grace}" help:"For runs to end by themselves at shutdown (${default})."`
-	PassEnv     string        `env:"PIECEWORK_PASS_ENV" placeholder:"NAME,…" help:"Further variables that agents may see."`
+	Agents
+}
 
+// Agents is what running an agent takes.
+type Agents struct {
+	PassEnv              string `env:"PIECEWORK_PASS_ENV" placeholder:"NAME,…" help:"Further variables that agents may see."`
 	ClaudePath           string `env:"PIECEWORK_CLAUDE_PATH" default:"claude" placeholder:"PATH" help:"Claude Code's program (${default})."`
 	ClaudePermissionMode string `env:"PIECEWORK_CLAUDE_PERMISSION_MODE" default:"acceptEdits" placeholder:"MODE" help:"Claude Code's --permission-mode (${default})."`
 	ClaudeAllowedTools   string `env:"PIECEWORK_CLAUDE_ALLOWED_TOOLS" placeholder:"TOOL,…" help:"Tools that Claude Code may use without asking, such as Bash,WebFetch."`
@@ -57,9 +61,9 @@ var agentEnv = []string{
 	"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "CLAUDE_CODE_OAUTH_TOKEN",
 }
 
-// agents returns the NAME=VALUE pairs for agents and the secret values among
+// environment returns the NAME=VALUE pairs for agents and the secret values among
 // them.
-func (c Crew) agents(getenv func(string) string) (env, secrets []string) {
+func (c Agents) environment(getenv func(string) string) (env, secrets []string) {
 	names := append([]string{}, agentEnv...)
 	for name := range strings.SplitSeq(c.PassEnv, ",") {
 		if name = strings.TrimSpace(name); name != "" {
@@ -89,8 +93,8 @@ func secretName(name string) bool {
 	return false
 }
 
-func (c Crew) backends(getenv func(string) string) (list []backend.Backend, secrets []string) {
-	env, secrets := c.agents(getenv)
+func (c Agents) backends(getenv func(string) string) (list []backend.Backend, secrets []string) {
+	env, secrets := c.environment(getenv)
 	claude := &backend.Claude{Path: c.ClaudePath, Env: env, PermissionMode: c.ClaudePermissionMode, ConfigDir: c.ClaudeConfigDir}
 	if c.ClaudeAllowedTools != "" {
 		claude.AllowedTools = strings.Split(c.ClaudeAllowedTools, ",")
@@ -228,9 +232,11 @@ func logConfig(log *slog.Logger, parts ...any) {
 	var attrs []any
 	for _, part := range parts {
 		v := reflect.ValueOf(part)
-		for i := range v.NumField() {
-			field := v.Type().Field(i)
-			value := fmt.Sprint(v.Field(i).Interface())
+		for _, field := range reflect.VisibleFields(v.Type()) {
+			if field.Anonymous {
+				continue
+			}
+			value := fmt.Sprint(v.FieldByIndex(field.Index).Interface())
 			if field.Tag.Get("secret") == "true" {
 				value = hidden(value)
 			}

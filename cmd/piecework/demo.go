@@ -164,7 +164,7 @@ func (c *DemoCommand) results(app *App, client *client, names []string, units []
 			good++
 		}
 		t.row(names[i], string(u.State), took(u.StartedAt, u.FinishedAt), dollars(u.CostUSD), gist(u),
-			client.page(unitPath(u.ID.String())))
+			client.page("/units/"+u.ID.String()))
 	}
 	c.say(app, "\n")
 	if err := t.flush(); err != nil {

@@ -107,7 +107,7 @@ func TestDemoShowsTwelveResults(t *testing.T) {
 		t.Fatalf("%v\n%s", err, s.out.String())
 	}
 	wants := append(examples.Names(), "12 of 12 succeeded in", "cost $0.12", "backend mock", "12 of 12 done",
-		"About stock_report.py", "/work-units/"+fakeID(1).String())
+		"About stock_report.py", "/units/"+fakeID(1).String())
 	for _, want := range wants {
 		if !strings.Contains(s.out.String(), want) {
 			t.Errorf("output lacks %q:\n%s", want, s.out.String())

@@ -13,6 +13,8 @@ import (
 
 	"piecework/internal/backend"
 	"piecework/internal/work"
+	"piecework/jobs"
+	"piecework/store"
 )
 
 // One check that hangs must not keep the others from being seen.
@@ -21,11 +23,23 @@ const checkTimeout = 20 * time.Second
 // DoctorCommand is `piecework doctor`.
 type DoctorCommand struct {
 	Remote
+	DatabaseURL string `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"Postgres to look at; the server's own view of it when left out."`
+	RedisURL    string `name:"redis-url" env:"REDIS_URL" placeholder:"URL" help:"Redis to look at; the server's own view of it when left out."`
+	Agents
 
-	// checks look at what this machine is configured to use, and backends are
-	// those it could run. Whoever builds the command plugs both in.
-	checks   []func(context.Context) []work.Finding
-	backends []backend.Backend
+	checks   []func(context.Context) []work.Finding // of what this machine is configured to use
+	backends []backend.Backend                      // that this machine could run
+}
+
+// plug finds out what there is to look at.
+func (c *DoctorCommand) plug(app *App) {
+	if url := c.DatabaseURL; url != "" {
+		c.checks = append(c.checks, func(ctx context.Context) []work.Finding { return store.Diagnose(ctx, url) })
+	}
+	if url := c.RedisURL; url != "" {
+		c.checks = append(c.checks, func(ctx context.Context) []work.Finding { return jobs.Diagnose(ctx, url) })
+	}
+	c.backends, _ = c.Agents.backends(app.Getenv) // nothing is stored, so no secret needs to be known
 }
 
 // Run looks at everything and says how to mend what it finds. It ends with 1
@@ -34,6 +48,9 @@ func (c *DoctorCommand) Run(app *App) error {
 	client, err := newClient(app, c.Remote)
 	if err != nil {
 		return err
+	}
+	if c.backends == nil {
+		c.plug(app)
 	}
 	findings := c.examine(app.Ctx, client)
 	if err := app.Ctx.Err(); err != nil {

@@ -27,12 +27,10 @@ type sight struct{ name, facts string }
 // maxLook bounds what is read of one file.
 const maxLook = 32 << 20
 
-// look examines the payload's values and the attached files.
+// look examines the attached files and the payload's values, save for those
+// that only say where the files are.
 func look(req Request, values map[string]json.RawMessage) ([]sight, error) {
 	var seen []sight
-	for _, key := range slices.Sorted(maps.Keys(values)) {
-		seen = append(seen, sight{name: "payload." + key, facts: factsOfValue(values[key])})
-	}
 	for _, file := range req.Files {
 		data, err := readSome(file.Path)
 		if err != nil {
@@ -43,6 +41,11 @@ func look(req Request, values map[string]json.RawMessage) ([]sight, error) {
 			facts += fmt.Sprintf(" (of the first %d bytes)", maxLook)
 		}
 		seen = append(seen, sight{name: file.Name, facts: facts})
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if key != "file_path" && key != "file_paths" && key != "working_directory" {
+			seen = append(seen, sight{name: "payload." + key, facts: factsOfValue(values[key])})
+		}
 	}
 	if len(seen) == 0 && req.Prompt != "" {
 		seen = append(seen, sight{name: "the prompt", facts: factsOfText(req.Prompt)})
