@@ -41,7 +41,7 @@ func (c *DevCommand) Run(app *App) error {
 	if err != nil {
 		return err
 	}
-	defer held.Release()
+	defer func() { _ = held.Release() }() // the kernel does it too when we end
 
 	ctx, fail := context.WithCancelCause(app.Ctx)
 	defer fail(nil)

@@ -34,17 +34,16 @@ func main() {
 // run is main without the process around it; it returns the exit code.
 func run(app *App, args []string) int {
 	err := execute(app, args)
-	var exit *exitError
-	switch {
-	case err == nil:
+	if err == nil {
 		return 0
-	case errors.As(err, &exit):
-		if text := exit.Error(); text != "" {
-			fmt.Fprintln(app.Stderr, "piecework:", text)
-		}
+	}
+	if text := err.Error(); text != "" {
+		fmt.Fprintln(app.Stderr, "piecework:", text)
+	}
+	var exit *exitError
+	if errors.As(err, &exit) {
 		return exit.code
 	}
-	fmt.Fprintln(app.Stderr, "piecework:", err)
 	return 1
 }
 

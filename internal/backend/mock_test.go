@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -105,7 +106,7 @@ func TestMockSleepObeysItsCaller(t *testing.T) {
 		got := try(ctx, t, Mock{}, mockRequest(t, `{"mock":{"sleep":"1h","steps":2}}`))
 		cancel()
 		got.wantWithin(t, 5*time.Second)
-		if timeout := cause == work.ErrTimeout; got.Success || (got.Error != nil) != timeout || timeout && got.Error.Class != work.ClassTimeout {
+		if timeout := errors.Is(cause, work.ErrTimeout); got.Success || (got.Error != nil) != timeout || timeout && got.Error.Class != work.ClassTimeout {
 			t.Errorf("%v: success %v, error %v", cause, got.Success, got.Error)
 		}
 		if len(got.steps) < 3 || got.steps[1].Type != transcript.Action {

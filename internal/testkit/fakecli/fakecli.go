@@ -46,6 +46,7 @@ package fakecli
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -129,7 +130,7 @@ func run(args []string) int {
 // readPrompt reads one stream-json user message, or plain text to its end.
 func readPrompt(stdin *bufio.Reader) (string, error) {
 	line, err := stdin.ReadString('\n')
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return "", fmt.Errorf("reading stdin: %w", err)
 	}
 	var message struct {
