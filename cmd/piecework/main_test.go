@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"piecework/internal/testkit"
+	"piecework/internal/testkit/fakecli"
 	"piecework/internal/work"
 )
 
@@ -25,6 +26,7 @@ import (
 const asProgram = "PIECEWORK_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
+	fakecli.Main()
 	if os.Getenv(asProgram) != "" {
 		_ = os.Unsetenv(asProgram)
 		main()
