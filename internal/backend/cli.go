@@ -126,8 +126,12 @@ func attend(ctx context.Context, child *process.Process, out *listener, l limits
 				child.Stop(l.ladder)
 				return nil
 			}
+			cause := context.Cause(ctx)
+			if errors.Is(cause, work.ErrFenced) {
+				l.ladder = process.Ladder{} // another may begin any moment: no time to ask
+			}
 			child.Stop(l.ladder)
-			return context.Cause(ctx)
+			return cause
 		case <-out.news:
 		case <-timer.C:
 		}

@@ -225,7 +225,6 @@ func TestCallerEndsTheRun(t *testing.T) {
 		{"timeout", work.ErrTimeout, work.ClassTimeout},
 		{"cancel", work.ErrCancelled, ""},
 		{"shutdown", work.ErrShutdown, ""},
-		{"fenced", work.ErrFenced, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -250,6 +249,26 @@ func TestCallerEndsTheRun(t *testing.T) {
 				t.Errorf("processes %v are left", pids)
 			}
 		})
+	}
+}
+
+// A run that lost its lease is killed at once: another may begin any moment.
+func TestFencedAgentIsNotAsked(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	req := request(t, verbs("ignore", "init", "text working", "daemon", "hang"))
+	steps := transcript.NewWriter(func(s transcript.Step) {
+		if s.Type == transcript.Action {
+			cancel(work.ErrFenced)
+		}
+	}, nil)
+	claude := fake(t)
+	claude.ladder = process.Ladder{Interrupt: time.Hour, Terminate: time.Hour}
+	result, err := claude.Execute(ctx, req, steps)
+	if err != nil || result.Success || result.Error != nil || !result.CostIncomplete {
+		t.Errorf("%v, %+v", err, result)
+	}
+	if pids := process.Marked(func(m string) bool { return strings.HasPrefix(m, req.RunID.String()) }); len(pids) > 0 {
+		t.Errorf("processes %v are left", pids)
 	}
 }
 
