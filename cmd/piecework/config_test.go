@@ -1,0 +1,60 @@
+package main
+
+import (
+	"bytes"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPrintedConfigurationHidesSecrets(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	logConfig(log, Base{DatabaseURL: "postgres://me:hunter2@db/x", RedisURL: "redis://:hunter2@r:6379/0"},
+		Crew{Concurrency: 3, Agents: Agents{ClaudePath: "/bin/claude"}})
+	if text := out.String(); strings.Contains(text, "hunter2") || !strings.Contains(text, "db/x") ||
+		!strings.Contains(text, "concurrency=3") || !strings.Contains(text, "/bin/claude") {
+		t.Error(text)
+	}
+	if hidden("host=db password=hunter2") != "(set)" {
+		t.Error("a keyword string is printed as it is")
+	}
+}
+
+func TestAgentsSeeOnlyWhatIsAllowed(t *testing.T) {
+	t.Parallel()
+	given := map[string]string{"PATH": "/bin", "ANTHROPIC_API_KEY": "sk-1", "AWS_SECRET": "no", "MY_TOKEN": "yes-please", "CLAUDECODE": "1"}
+	env, secrets := Agents{PassEnv: " MY_TOKEN ,"}.environment(func(name string) string { return given[name] })
+	slices.Sort(env)
+	if got := strings.Join(env, " "); got != "ANTHROPIC_API_KEY=sk-1 MY_TOKEN=yes-please PATH=/bin" {
+		t.Error(got)
+	}
+	if slices.Sort(secrets); strings.Join(secrets, " ") != "sk-1 yes-please" {
+		t.Error(secrets)
+	}
+}
+
+func TestSecretsOfTheConfiguration(t *testing.T) {
+	t.Parallel()
+	b := Base{DatabaseURL: "postgres://me:hunter2@db/x", RedisURL: "redis://r:6379/0"}
+	if got := b.secrets(); !slices.Equal(got, []string{"hunter2"}) {
+		t.Error(got)
+	}
+}
+
+func TestQueues(t *testing.T) {
+	t.Parallel()
+	crew := Crew{Concurrency: 1, Lease: 30 * time.Second, Heartbeat: 5 * time.Second, Queues: "default=3, slow"}
+	queues, err := crew.check()
+	if err != nil || queues["default"] != 3 || queues["slow"] != 1 || len(queues) != 2 {
+		t.Error(queues, err)
+	}
+	for _, bad := range []string{"", "a=0", "a=x", "a=101", "A", "a b"} {
+		if _, err := parseQueues(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
