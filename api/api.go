@@ -4,6 +4,7 @@
 //
 //	problem.go     errors as problem+json: the one place that turns an error into a status
 //	body.go        what a JSON body must be before anyone looks at its fields
+//	query.go       what a query must be, and how its parameters are read
 //	unit.go        work units: submit, read, list, cancel, retry
 //	submit.go      what a submitted unit must be
 //	wait.go        hold an answer until a unit is final
@@ -12,6 +13,7 @@
 //	health.go      liveness, readiness
 //	guard.go       which requests come in at all
 //	page.go        the pages, Asynqmon and the API page
+//	openapi.go     what the description says beyond what the Go types do
 package api
 
 import (
@@ -19,6 +21,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -55,11 +58,17 @@ type API struct {
 	offers   offers
 	accepted *prometheus.CounterVec
 	requests *prometheus.HistogramVec
+
+	// bodyTime is how long a caller may take to send a body. It is not the
+	// server's ReadTimeout, which would also end a held answer.
+	bodyTime time.Duration
+	// lookAgain is how often a held answer looks without having been told.
+	lookAgain time.Duration
 }
 
 // New makes the front door. Call Watch once to make waiting fast.
 func New(o Options) *API {
-	a := &API{Options: o, echo: echo.New(), watchers: newWatchers()}
+	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), bodyTime: time.Minute, lookAgain: time.Second}
 	metrics := promauto.With(o.Registry)
 	a.accepted = metrics.NewCounterVec(prometheus.CounterOpts{
 		Name: "piecework_units_accepted_total", Help: "Units committed to the ledger.",
@@ -71,7 +80,7 @@ func New(o Options) *API {
 	a.echo.HideBanner, a.echo.HidePort = true, true
 	a.echo.HTTPErrorHandler = a.answerError
 	a.echo.Use(
-		middleware.RequestIDWithConfig(middleware.RequestIDConfig{Generator: newRequestID}),
+		nameRequest,
 		a.observe,
 		middleware.RecoverWithConfig(middleware.RecoverConfig{DisablePrintStack: true, LogErrorFunc: a.logPanic}),
 		securityHeaders,
@@ -82,28 +91,33 @@ func New(o Options) *API {
 	return a
 }
 
-// ServeHTTP answers one request.
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.echo.ServeHTTP(w, r) }
+// ServeHTTP answers one request. HEAD is GET for all but net/http, which keeps
+// the body back.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodHead {
+		r = r.WithContext(r.Context())
+		r.Method = http.MethodGet
+	}
+	a.echo.ServeHTTP(w, r)
+}
 
 // Watch hears of changed units until ctx ends.
 func (a *API) Watch(ctx context.Context) {
 	a.Bell.Listen(ctx, func(n jobs.Notice) { a.watchers.tell(n.Unit) }, jobs.NoticeUnit)
 }
 
-// OpenAPI returns the description of the native routes as JSON.
-func (a *API) OpenAPI() ([]byte, error) { return a.huma.OpenAPI().MarshalJSON() }
-
 func (a *API) routes() {
-	register(a, op("submit-work-unit", "POST", "/work-units", "Submit a unit", 202), a.submit)
+	register(a, op("submit-work-unit", "POST", "/work-units", "Submit a unit", 202, 408, 413, 415), a.submit)
 	register(a, op("list-work-units", "GET", "/work-units", "List units, newest first", 200), a.listUnits)
-	register(a, op("get-work-unit", "GET", "/work-units/{id}", "Read a unit with its runs", 200), a.getUnit)
-	register(a, op("cancel-work-unit", "POST", "/work-units/{id}/cancel", "Cancel a unit", 202), a.cancelUnit)
-	register(a, op("retry-work-unit", "POST", "/work-units/{id}/retry", "Run a final unit again", 202), a.retryUnit)
+	register(a, op("get-work-unit", "GET", "/work-units/{id}", "Read a unit with its runs", 200, 404), a.getUnit)
+	register(a, op("cancel-work-unit", "POST", "/work-units/{id}/cancel", "Cancel a unit", 202, 404, 409), a.cancelUnit)
+	register(a, op("retry-work-unit", "POST", "/work-units/{id}/retry", "Run a final unit again", 202, 404, 408, 409, 413, 415), a.retryUnit)
 	register(a, op("list-runs", "GET", "/runs", "List runs, newest first", 200), a.listRuns)
-	register(a, op("get-run", "GET", "/runs/{id}", "Read a run", 200), a.getRun)
-	register(a, op("get-transcript", "GET", "/runs/{id}/transcript", "Read a run's transcript", 200), a.getTranscript)
+	register(a, op("get-run", "GET", "/runs/{id}", "Read a run", 200, 404), a.getRun)
+	register(a, op("get-transcript", "GET", "/runs/{id}/transcript", "Read a run's transcript", 200, 404), a.getTranscript)
 	register(a, op("get-health", "GET", "/healthz", "Is the process alive?", 200), a.healthz)
 	register(a, op("get-readiness", "GET", "/readyz", "Can it take work, and what is missing?", 200), a.readyz)
+	a.describe()
 
 	a.echo.GET("/openapi.json", a.openapi)
 	a.echo.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(a.Registry, promhttp.HandlerOpts{})))
@@ -116,22 +130,36 @@ func (a *API) config() huma.Config {
 	c.Info.Description = "Work units in, results and transcripts out. Errors are application/problem+json (RFC 9457)."
 	c.CreateHooks = nil                                   // no $schema in answers
 	c.OpenAPIPath, c.DocsPath, c.SchemasPath = "", "", "" // served by our own routes
-	c.Formats = map[string]huma.Format{"application/json": huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat}
-	c.RejectUnknownQueryParameters = true
+	c.Formats = map[string]huma.Format{"application/json": jsonFormat(), "json": jsonFormat()}
+	c.Components.Schemas = huma.NewMapRegistry("#/components/schemas/", schemaName)
 	return c
 }
 
-func op(id, method, path, summary string, status int) huma.Operation {
+func op(id, method, path, summary string, status int, errors ...int) huma.Operation {
+	if method != http.MethodGet {
+		errors = append(errors, 403)
+	}
 	return huma.Operation{
 		OperationID: id, Method: method, Path: path, Summary: summary, DefaultStatus: status,
-		MaxBodyBytes: -1, // body.go has looked at it already
-		Errors:       []int{400, 404, 409, 413, 422, 503},
+		MaxBodyBytes:    -1, // body.go has read the body already
+		BodyReadTimeout: -1, // lifts guard's deadline: an answer may be held for longer
+		Errors:          append(errors, 400, 422, 503), Tags: []string{tagOf(path)},
 	}
+}
+
+func tagOf(path string) string {
+	switch {
+	case strings.HasPrefix(path, "/work-units"):
+		return "Units"
+	case strings.HasPrefix(path, "/runs"):
+		return "Runs"
+	}
+	return "Health"
 }
 
 // register adds a native route whose errors all go through problem.
 func register[I, O any](a *API, op huma.Operation, f func(context.Context, *I) (*O, error)) {
-	op.Middlewares = append(op.Middlewares, a.checkBody)
+	op.Middlewares = append(op.Middlewares, a.checkQuery, a.checkBody)
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := f(ctx, in)
 		if err != nil {
@@ -150,11 +178,20 @@ func (a *API) observe(next echo.HandlerFunc) echo.HandlerFunc {
 			c.Error(err)
 		}
 		status := c.Response().Status
-		a.requests.WithLabelValues(c.Request().Method, c.Path(), strconv.Itoa(status)).Observe(time.Since(begun).Seconds())
+		a.requests.WithLabelValues(methodLabel(c.Request().Method), c.Path(), strconv.Itoa(status)).Observe(time.Since(begun).Seconds())
 		a.Log.Debug("request", "method", c.Request().Method, "path", c.Request().URL.Path, "status", status,
 			"ms", time.Since(begun).Milliseconds(), "request_id", requestID(c))
 		return nil
 	}
+}
+
+// methodLabel keeps callers from making up metrics.
+func methodLabel(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return method
+	}
+	return "other"
 }
 
 func (a *API) logPanic(c echo.Context, err error, stack []byte) error {

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -15,8 +18,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxDepth bounds how deep a body may be nested.
-const maxDepth = 100
+const (
+	maxDepth = 100     // levels a body may be nested
+	maxNames = 100_000 // object members in a body
+	// drained is how much of a body over the cap is read and thrown away: most
+	// callers look for an answer only when they have sent everything.
+	drained = 64 << 20
+)
 
 // checkBody refuses what encoding/json would quietly mend: duplicate names,
 // lone surrogates, invalid UTF-8. It also refuses NUL characters, which
@@ -27,17 +35,23 @@ func (a *API) checkBody(ctx huma.Context, next func(huma.Context)) {
 		next(ctx)
 		return
 	}
-	r := humaecho.Unwrap(ctx).Request()
-	body, problem := a.readBody(r)
+	c := humaecho.Unwrap(ctx)
+	body, problem := a.readBody(c.Response(), c.Request())
+	if problem == nil && ctx.Operation().RequestBody.Required && len(bytes.TrimSpace(body)) == 0 {
+		problem = badBody("", "there is no body; send a JSON object")
+	}
 	if problem != nil {
-		problem.RequestID = requestIDFrom(ctx.Context())
-		a.answerError(problem, humaecho.Unwrap(ctx))
+		a.refuse(ctx, problem)
 		return
 	}
+	r := c.Request()
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
 	next(huma.WithContext(ctx, context.WithValue(ctx.Context(), bodyKey{}, body)))
 }
+
+// refuse answers a request that gets no further.
+func (a *API) refuse(ctx huma.Context, p *Problem) { a.answerError(p, humaecho.Unwrap(ctx)) }
 
 type bodyKey struct{}
 
@@ -47,24 +61,48 @@ func rawBody(ctx context.Context) []byte {
 	return body
 }
 
-func (a *API) readBody(r *http.Request) ([]byte, *Problem) {
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); r.Header.Get("Content-Type") != "" &&
-		(err != nil || (kind != "application/json" && !strings.HasSuffix(kind, "+json") && kind != "application/x-www-form-urlencoded")) {
-		return nil, newProblem(http.StatusUnsupportedMediaType, "the body must be JSON: send Content-Type: application/json")
+func (a *API) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *Problem) {
+	if problem := checkBodyHeaders(r.Header); problem != nil {
+		return nil, problem
 	}
-	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		return nil, newProblem(http.StatusUnsupportedMediaType, "send the body without Content-Encoding")
+	tooBig := newProblem(http.StatusRequestEntityTooLarge,
+		fmt.Sprintf("the body is larger than %d bytes; put large inputs into files and name them in file_path", a.MaxBody))
+	if r.ContentLength > a.MaxBody {
+		if r.Header.Get("Expect") == "" { // who asks first has not begun
+			_, _ = io.CopyN(io.Discard, r.Body, drained)
+		}
+		return nil, tooBig
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, a.MaxBody))
-	var tooBig *http.MaxBytesError
-	if errors.As(err, &tooBig) {
-		return nil, newProblem(http.StatusRequestEntityTooLarge,
-			fmt.Sprintf("the body is larger than %d bytes; put large inputs into files and name them in file_path", a.MaxBody))
-	}
-	if err != nil {
-		return nil, newProblem(http.StatusBadRequest, "the body could not be read to its end: "+err.Error())
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, a.MaxBody))
+	var over *http.MaxBytesError
+	switch {
+	case errors.As(err, &over):
+		_, _ = io.CopyN(io.Discard, r.Body, drained)
+		return nil, tooBig
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, newProblem(http.StatusRequestTimeout, fmt.Sprintf("the body did not arrive within %s", a.bodyTime))
+	case err != nil:
+		return nil, newProblem(http.StatusBadRequest, "the body could not be read to its end: it is shorter than announced, or cut off")
 	}
 	return body, checkJSON(body)
+}
+
+func checkBodyHeaders(h http.Header) *Problem {
+	if enc := h.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		return newProblem(http.StatusUnsupportedMediaType, "send the body without Content-Encoding")
+	}
+	given := h.Get("Content-Type")
+	if given == "" {
+		return nil
+	}
+	kind, params, err := mime.ParseMediaType(given)
+	if err != nil || kind != "application/json" && !strings.HasSuffix(kind, "+json") && kind != "application/x-www-form-urlencoded" {
+		return newProblem(http.StatusUnsupportedMediaType, "the body must be JSON: send Content-Type: application/json")
+	}
+	if charset := params["charset"]; charset != "" && !strings.EqualFold(charset, "utf-8") {
+		return newProblem(http.StatusUnsupportedMediaType, "the body must be UTF-8: JSON has no other character set")
+	}
+	return nil
 }
 
 // checkJSON returns a Problem that points at what is wrong with body. An empty
@@ -74,6 +112,7 @@ func checkJSON(body []byte) *Problem {
 		return nil
 	}
 	dec := jsontext.NewDecoder(bytes.NewReader(body))
+	names := 0
 	for {
 		token, err := dec.ReadToken()
 		if errors.Is(err, io.EOF) {
@@ -82,16 +121,37 @@ func checkJSON(body []byte) *Problem {
 		if err != nil {
 			return syntaxProblem(err)
 		}
-		if token.Kind() == '"' && strings.ContainsRune(token.String(), 0) {
-			return badBody(string(dec.StackPointer()), "text must not contain the NUL character (\\u0000); take it out")
+		if kind, length := dec.StackIndex(dec.StackDepth()); kind == '{' && length%2 == 1 {
+			names++
 		}
-		if dec.StackDepth() > maxDepth {
+		if what := refusedToken(token); what != "" {
+			return badBody(string(dec.StackPointer()), what)
+		}
+		switch {
+		case names > maxNames:
+			return badBody("", fmt.Sprintf("there are more than %d names in the body; put large inputs into files", maxNames))
+		case dec.StackDepth() > maxDepth:
 			return badBody(string(dec.StackPointer()), fmt.Sprintf("nested deeper than %d levels", maxDepth))
-		}
-		if dec.StackDepth() == 0 && len(bytes.TrimSpace(body[dec.InputOffset():])) > 0 {
+		case dec.StackDepth() == 0 && len(bytes.TrimSpace(body[dec.InputOffset():])) > 0:
 			return badBody("", "there is more than one JSON value in the body; send one object")
 		}
 	}
+}
+
+// refusedToken says what is wrong with a value that is good JSON and yet
+// cannot be kept.
+func refusedToken(token jsontext.Token) string {
+	switch token.Kind() {
+	case '"':
+		if strings.ContainsRune(token.String(), 0) {
+			return "text must not contain the NUL character (\\u0000); take it out"
+		}
+	case '0':
+		if n, err := strconv.ParseFloat(token.String(), 64); err != nil || math.IsInf(n, 0) {
+			return "the number is out of range; write it as text"
+		}
+	}
+	return ""
 }
 
 func syntaxProblem(err error) *Problem {
@@ -115,5 +175,5 @@ func syntaxProblem(err error) *Problem {
 }
 
 func badBody(pointer, detail string) *Problem {
-	return newProblem(http.StatusBadRequest, detail, ProblemError{Pointer: "#" + pointer, Detail: detail})
+	return newFieldsProblem(http.StatusBadRequest, ProblemError{Pointer: "#" + pointer, Detail: detail})
 }

@@ -5,9 +5,15 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
+	"time"
+	"unicode/utf8"
 
+	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
+
+	"piecework/internal/work"
 )
 
 // guard decides which requests come in at all. A browser on another site must
@@ -17,16 +23,39 @@ func (a *API) guard(next echo.HandlerFunc) echo.HandlerFunc {
 	crossOrigin := http.NewCrossOriginProtection()
 	return func(c echo.Context) error {
 		r := c.Request()
-		ctx := context.WithValue(r.Context(), requestIDKey{}, requestID(c))
-		c.SetRequest(r.WithContext(ctx))
+		if r.ContentLength != 0 {
+			// Also for who never reads the body: net/http then reads the rest.
+			_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(a.bodyTime)) // a test's recorder has none
+		}
 		if err := crossOrigin.Check(r); err != nil {
 			return newProblem(http.StatusForbidden, "a page of another site may not do this")
 		}
 		if a.Loopback && !localHost(r.Host) {
 			return newProblem(http.StatusMisdirectedRequest, "this server answers to localhost and IP addresses only")
 		}
+		if err := checkQueryText(r.URL.RawQuery); err != nil {
+			return err
+		}
 		return next(c)
 	}
+}
+
+// checkQueryText refuses what url.Query would leave out without a word, which
+// would make a filter disappear, and what Postgres cannot hold.
+func checkQueryText(raw string) error {
+	query, err := url.ParseQuery(raw)
+	if err != nil {
+		return newProblem(http.StatusBadRequest, "the query cannot be read: "+err.Error())
+	}
+	for name, values := range query {
+		for _, text := range append(values, name) {
+			if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+				return newFieldsProblem(http.StatusBadRequest,
+					ProblemError{Parameter: work.Clean(name), Detail: "must be UTF-8 without NUL characters"})
+			}
+		}
+	}
+	return nil
 }
 
 func localHost(host string) bool {
@@ -39,6 +68,25 @@ func localHost(host string) bool {
 	}
 	_, err := netip.ParseAddr(host)
 	return err == nil
+}
+
+// nameRequest gives each request the id under which the log knows it. A
+// caller's own is kept when it is one that a log line can hold.
+func nameRequest(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r := c.Request()
+		id := r.Header.Get(echo.HeaderXRequestID)
+		if !plainID(id) {
+			id = uuid.NewString()
+		}
+		c.Response().Header().Set(echo.HeaderXRequestID, id)
+		c.SetRequest(r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id)))
+		return next(c)
+	}
+}
+
+func plainID(id string) bool {
+	return id != "" && len(id) <= 128 && !strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // securityHeaders are right for every answer; pages add what they need.

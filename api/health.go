@@ -17,8 +17,8 @@ import (
 
 type healthAnswer struct {
 	Body struct {
-		Status string `json:"status" example:"ok"`
-	}
+		Status string `json:"status" enum:"ok"`
+	} `nameHint:"Health"`
 }
 
 func (a *API) healthz(context.Context, *struct{}) (*healthAnswer, error) {
@@ -38,7 +38,7 @@ type readyAnswer struct {
 	Body   struct {
 		Status string           `json:"status" enum:"ready,not ready"`
 		Checks map[string]check `json:"checks"`
-	}
+	} `nameHint:"Readiness"`
 }
 
 // readyz answers 503 only for what stops units from being accepted. Without

@@ -2,8 +2,10 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/hibiken/asynqmon"
 	"github.com/labstack/echo/v4"
@@ -16,6 +18,9 @@ import (
 	"piecework/store"
 )
 
+// maxSearch is how much of a search the list page looks for, in bytes.
+const maxSearch = 200
+
 const (
 	cspPage = "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 	// The API page and Asynqmon are programs of others with inline scripts and
@@ -27,11 +32,11 @@ const (
 func (a *API) pages() {
 	a.echo.GET("/", a.listPage)
 	a.echo.GET("/units/:id", a.unitPage)
-	a.echo.GET("/static/*", echo.WrapHandler(http.StripPrefix("/static/", http.FileServerFS(web.Static()))))
+	a.echo.StaticFS("/static", web.Static())
 
 	docs := v5emb.NewWithConfig(swgui.Config{HideCurl: false})("Piecework API", "/openapi.json", "/docs")
 	a.echo.GET("/docs", echo.WrapHandler(docs), foreign)
-	a.echo.GET("/docs*", echo.WrapHandler(docs), foreign)
+	a.echo.GET("/docs/*", echo.WrapHandler(docs), foreign)
 
 	// Asynqmon's own buttons change Redis only, and the ledger would not know:
 	// it may look, not touch.
@@ -49,26 +54,18 @@ func foreign(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-func (a *API) openapi(c echo.Context) error {
-	doc, err := a.OpenAPI()
-	if err != nil {
-		return err
-	}
-	return c.Blob(http.StatusOK, "application/json", doc)
-}
-
 func (a *API) listPage(c echo.Context) error {
 	after, err := parseAfter(c.QueryParam("after"))
 	if err != nil {
 		return err
 	}
-	search := strings.TrimSpace(c.QueryParam("q"))
+	search, _ := work.Cut(strings.TrimSpace(c.QueryParam("q")), maxSearch)
 	units, next, err := a.Store.Units(c.Request().Context(),
 		store.UnitFilter{Tenant: work.DefaultTenant, Search: search, After: after, Limit: 50})
 	if err != nil {
 		return err
 	}
-	page := web.List{Units: units, Search: search}
+	page := web.List{Units: units, Search: search, Now: time.Now()}
 	if next != nil {
 		page.Next = next.String()
 	}
@@ -85,19 +82,26 @@ func (a *API) unitPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	page := web.Unit{Unit: view.Unit}
+	page := web.Unit{Unit: view.Unit, Now: time.Now()}
 	for _, run := range view.Runs {
-		blob, err := a.Store.Transcript(ctx, work.DefaultTenant, run.ID)
+		steps, err := a.steps(ctx, run)
 		if err != nil {
 			return err
 		}
-		steps, err := transcript.Decode(blob)
-		if err != nil {
-			return err
-		}
-		page.Runs = append(page.Runs, web.Run{Run: run, Steps: steps})
+		page.Runs = append(page.Runs, web.NewRun(run, steps))
 	}
 	return a.render(c, page)
+}
+
+func (a *API) steps(ctx context.Context, run work.Run) ([]transcript.Step, error) {
+	if !run.HasTranscript {
+		return nil, nil
+	}
+	blob, err := a.Store.Transcript(ctx, work.DefaultTenant, run.ID)
+	if err != nil {
+		return nil, err
+	}
+	return transcript.Decode(blob)
 }
 
 func (a *API) render(c echo.Context, page web.Page) error {

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/google/uuid"
+	"github.com/danielgtaylor/huma/v2/validation"
 	"github.com/labstack/echo/v4"
 
 	"piecework/internal/work"
@@ -47,22 +49,39 @@ func (p *Problem) GetHeaders() http.Header {
 	return http.Header{"Retry-After": {strconv.Itoa(p.retryAfter)}}
 }
 
+// statusClientGone is nginx's number for a caller who did not wait for the
+// answer. Nobody reads it but the metrics.
+const statusClientGone = 499
+
 func newProblem(status int, detail string, errs ...ProblemError) *Problem {
 	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail, Errors: errs}
+}
+
+// newFieldsProblem is about fields; its detail is the first of them.
+func newFieldsProblem(status int, fields ...ProblemError) *Problem {
+	first := fields[0]
+	where := strings.TrimLeft(first.Pointer+first.Parameter, "#/")
+	if where != "" {
+		where += ": "
+	}
+	return newProblem(status, where+first.Detail, fields...)
 }
 
 // problem is the one place where an error becomes an answer. What a caller
 // may not see is logged here and nowhere else.
 func (a *API) problem(ctx context.Context, err error) *Problem {
-	p := a.problemOf(err)
+	p := problemOf(err)
+	if ctx.Err() != nil && p.Status >= 500 {
+		p = newProblem(statusClientGone, "the caller has gone away")
+	}
 	p.RequestID = requestIDFrom(ctx)
-	if p.Status == http.StatusInternalServerError && ctx.Err() == nil {
+	if p.Status == http.StatusInternalServerError {
 		a.Log.Error("request failed", "err", err, "request_id", p.RequestID)
 	}
 	return p
 }
 
-func (a *API) problemOf(err error) *Problem {
+func problemOf(err error) *Problem {
 	var p *Problem
 	var invalid *work.Invalid
 	var away *work.Unavailable
@@ -75,7 +94,7 @@ func (a *API) problemOf(err error) *Problem {
 		if invalid.Status != 0 {
 			status = invalid.Status
 		}
-		return newProblem(status, invalid.Detail, ProblemError{Pointer: invalid.Pointer, Detail: invalid.Detail})
+		return newFieldsProblem(status, ProblemError{Pointer: invalid.Pointer, Detail: invalid.Detail})
 	case errors.Is(err, store.ErrKeyReused):
 		p := newProblem(http.StatusUnprocessableEntity, "this Idempotency-Key came before with another body; use a new key for new work",
 			ProblemError{Parameter: "Idempotency-Key", Detail: "used before with another body"})
@@ -84,7 +103,7 @@ func (a *API) problemOf(err error) *Problem {
 	case errors.Is(err, work.ErrNotFound):
 		return newProblem(http.StatusNotFound, "there is no such thing here; check the id")
 	case errors.Is(err, work.ErrConflict):
-		return newProblem(http.StatusConflict, strings.TrimPrefix(err.Error(), work.ErrConflict.Error()+": "))
+		return newProblem(http.StatusConflict, conflictDetail(err))
 	case errors.As(err, &away):
 		p := newProblem(http.StatusServiceUnavailable, away.What+" cannot be reached; nothing was changed, try again")
 		p.retryAfter = max(int(away.RetryAfter.Seconds()), 1)
@@ -93,6 +112,15 @@ func (a *API) problemOf(err error) *Problem {
 		return newProblem(route.Code, routeDetail(route))
 	}
 	return newProblem(http.StatusInternalServerError, "something failed here; the server's log has it under the request id")
+}
+
+// conflictDetail is what follows ErrConflict, without the steps it came by.
+func conflictDetail(err error) string {
+	_, detail, ok := strings.Cut(err.Error(), work.ErrConflict.Error()+": ")
+	if !ok {
+		return "the thing is not in a state for that"
+	}
+	return detail
 }
 
 func routeDetail(e *echo.HTTPError) string {
@@ -111,7 +139,6 @@ func (a *API) answerError(err error, c echo.Context) {
 		return
 	}
 	p := a.problem(c.Request().Context(), err)
-	p.RequestID = requestID(c)
 	body, err := json.Marshal(p)
 	if err != nil {
 		a.Log.Error("encode problem", "err", err)
@@ -127,48 +154,138 @@ func (a *API) answerError(err error, c echo.Context) {
 // useProblems makes huma speak problem+json the way we do. Huma keeps this
 // choice in a package variable.
 var useProblems = sync.OnceFunc(func() {
+	huma.ValidateStrictCasing = true // else Queue would be taken for queue, and the last of both would win
 	huma.NewErrorWithContext = func(ctx huma.Context, status int, msg string, errs ...error) huma.StatusError {
-		p := humaProblem(status, msg, errs)
-		if ctx != nil {
-			p.RequestID = requestIDFrom(ctx.Context())
+		if ctx == nil {
+			return humaProblem(nil, status, msg, errs)
 		}
+		p := humaProblem(rawBody(ctx.Context()), status, msg, errs)
+		p.RequestID = requestIDFrom(ctx.Context())
 		return p
 	}
-	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError { return humaProblem(status, msg, errs) }
+	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
+		return humaProblem(nil, status, msg, errs)
+	}
 })
 
-func humaProblem(status int, msg string, errs []error) *Problem {
-	p := newProblem(status, msg)
+func humaProblem(body []byte, status int, msg string, errs []error) *Problem {
+	var fields []ProblemError
 	for _, err := range errs {
 		var detailed huma.ErrorDetailer
-		if !errors.As(err, &detailed) {
-			p.Errors = append(p.Errors, ProblemError{Detail: err.Error()})
-			continue
+		if errors.As(err, &detailed) {
+			fields = append(fields, fieldError(body, detailed.ErrorDetail()))
+		} else {
+			fields = append(fields, ProblemError{Detail: err.Error()})
 		}
-		p.Errors = append(p.Errors, fieldError(detailed.ErrorDetail()))
 	}
-	if len(p.Errors) > 0 {
-		first := p.Errors[0]
-		p.Detail = strings.TrimLeft(first.Pointer+first.Parameter+": ", ": #/") + first.Detail
+	if len(fields) == 0 {
+		return newProblem(status, msg)
 	}
-	return p
+	slices.SortStableFunc(fields, func(a, b ProblemError) int { return strings.Compare(a.Pointer, b.Pointer) })
+	return newFieldsProblem(status, fields...)
 }
 
-func fieldError(d *huma.ErrorDetail) ProblemError {
+func fieldError(body []byte, d *huma.ErrorDetail) ProblemError {
 	place, rest, _ := strings.Cut(d.Location, ".")
-	e := ProblemError{Detail: d.Message}
 	if place != "body" {
-		e.Parameter = rest
-		return e
+		return ProblemError{Parameter: rest, Detail: d.Message}
 	}
-	e.Pointer = "#"
-	for part := range strings.FieldsFuncSeq(rest, func(r rune) bool { return r == '.' || r == '[' || r == ']' }) {
-		e.Pointer += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(part)
+	pointer, last := pointerTo(body, rest)
+	if d.Message == validation.MsgUnexpectedProperty {
+		return ProblemError{Pointer: pointer, Detail: unknownField(last)}
 	}
-	if d.Message == "unexpected property" {
-		e.Detail = unknownField(rest)
+	if name, ok := missingField(d.Message); ok {
+		return ProblemError{Pointer: pointer + "/" + escapePointer(name), Detail: "is missing; it must be there"}
 	}
-	return e
+	if name, detail, ok := strings.Cut(d.Message, mistyped); ok {
+		return ProblemError{Pointer: pointer + "/" + strings.ReplaceAll(name, ".", "/"), Detail: strings.TrimLeft(mistyped, " ") + detail}
+	}
+	return ProblemError{Pointer: pointer, Detail: d.Message}
+}
+
+// pointerTo turns huma's path, in which dots both separate names and stand in
+// them, into a JSON pointer, by walking the body. It also returns the last
+// name. After a name with a dot huma puts a piece of it before later paths:
+// what leads nowhere is tried again without its first part.
+func pointerTo(body []byte, path string) (pointer, last string) {
+	var whole any
+	if json.Unmarshal(body, &whole) != nil {
+		return "#", ""
+	}
+	for path != "" {
+		if pointer, last, ok := walk(whole, path); ok {
+			return pointer, last
+		}
+		_, path, _ = strings.Cut(path, ".")
+	}
+	return "#", ""
+}
+
+func walk(at any, path string) (pointer, last string, ok bool) {
+	pointer = "#"
+	for path != "" {
+		name, next, rest := stepInto(at, path)
+		if name == "" {
+			return "", "", false
+		}
+		pointer, last, at, path = pointer+"/"+escapePointer(name), name, next, rest
+	}
+	return pointer, last, true
+}
+
+// stepInto takes the longest name of at's members that path begins with.
+func stepInto(at any, path string) (name string, next any, rest string) {
+	switch at := at.(type) {
+	case map[string]any:
+		for key, value := range at {
+			after, ok := strings.CutPrefix(path, key)
+			if ok && len(key) > len(name) && (after == "" || after[0] == '.' || after[0] == '[') {
+				name, next, rest = key, value, strings.TrimPrefix(after, ".")
+			}
+		}
+	case []any:
+		index, after, _ := strings.Cut(strings.TrimPrefix(path, "["), "]")
+		if i, err := strconv.Atoi(index); err == nil && i >= 0 && i < len(at) {
+			return index, at[i], strings.TrimPrefix(after, ".")
+		}
+	}
+	return name, next, rest
+}
+
+func escapePointer(name string) string {
+	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+}
+
+func missingField(message string) (name string, ok bool) {
+	before, after, _ := strings.Cut(validation.MsgExpectedRequiredProperty, "%s")
+	name, ok = strings.CutPrefix(message, before)
+	if !ok {
+		return "", false
+	}
+	return strings.CutSuffix(name, after)
+}
+
+// mistyped stands between a field's name and what it must be.
+const mistyped = " must be written as "
+
+// jsonFormat is huma's, with encoding/json's words for a value of the wrong
+// type put into ours: its own name Go types.
+func jsonFormat() huma.Format {
+	f := huma.DefaultJSONFormat
+	read := f.Unmarshal
+	f.Unmarshal = func(data []byte, v any) error {
+		err := read(data, v)
+		var wrong *json.UnmarshalTypeError
+		if !errors.As(err, &wrong) || wrong.Field == "" {
+			return err
+		}
+		kind := "a " + wrong.Type.Kind().String()
+		if wrong.Type.Kind() == reflect.Int {
+			kind = "a whole number, without point or exponent"
+		}
+		return errors.New(wrong.Field + mistyped + kind)
+	}
+	return f
 }
 
 // later are fields that other versions of Piecework know.
@@ -184,12 +301,10 @@ func unknownField(name string) string {
 	if why, ok := later[name]; ok {
 		return why
 	}
-	return fmt.Sprintf("there is no field %q; check its spelling against /docs", name)
+	return fmt.Sprintf("there is no field %.100q; check its spelling against /docs", name)
 }
 
 type requestIDKey struct{}
-
-func newRequestID() string { return uuid.NewString() }
 
 func requestID(c echo.Context) string { return c.Response().Header().Get(echo.HeaderXRequestID) }
 

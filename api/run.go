@@ -18,11 +18,19 @@ type listRunsInput struct {
 	Limit   int    `query:"limit" default:"50" minimum:"1" maximum:"500"`
 }
 
+// runItem is a run in a list: fields of these names hide those that may be
+// large, which the list has not read.
+type runItem struct {
+	work.Run
+	RenderedPrompt leftOut `json:"rendered_prompt,omitempty" hidden:"true"`
+	Result         leftOut `json:"result,omitempty" hidden:"true"`
+}
+
 type runList struct {
 	Body struct {
-		Items []work.Run `json:"items" nullable:"false" doc:"Without prompt, result and transcript"`
+		Items []runItem  `json:"items" nullable:"false" doc:"Without prompt, result and transcript"`
 		Next  *uuid.UUID `json:"next" doc:"Give it as after to get the next page; null on the last"`
-	}
+	} `nameHint:"RunList"`
 }
 
 func (a *API) listRuns(ctx context.Context, in *listRunsInput) (*runList, error) {
@@ -39,9 +47,16 @@ func (a *API) listRuns(ctx context.Context, in *listRunsInput) (*runList, error)
 			return nil, badParameter("unit", "must be a unit's id")
 		}
 	}
+	runs, next, err := a.Store.Runs(ctx, f)
+	if err != nil {
+		return nil, err
+	}
 	var list runList
-	list.Body.Items, list.Body.Next, err = a.Store.Runs(ctx, f)
-	return &list, err
+	list.Body.Items, list.Body.Next = make([]runItem, len(runs)), next
+	for i, r := range runs {
+		list.Body.Items[i].Run = r
+	}
+	return &list, nil
 }
 
 type runAnswer struct{ Body work.Run }

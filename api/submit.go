@@ -5,7 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"math"
+	"maps"
+	"net/http"
 	"os"
 	"regexp"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"golang.org/x/sync/singleflight"
 
 	"piecework/internal/backend"
 	"piecework/internal/prompt"
@@ -31,28 +33,34 @@ type unitBody struct {
 	Prompt  string `json:"prompt" minLength:"1" doc:"A template: {key} and {payload.key} take values from the payload, {{ }} are literal braces" example:"Summarise {text}"`
 	Payload object `json:"payload,omitempty" doc:"Values for the prompt. file_path and file_paths attach files; working_directory is where the work happens"`
 
-	Model            string            `json:"model,omitempty" maxLength:"200" doc:"The backend's own default when left out"`
-	SystemPrompt     string            `json:"system_prompt,omitempty"`
-	WorkingDirectory string            `json:"working_directory,omitempty" doc:"name:path in a root, or an absolute path inside one; an own empty directory when left out"`
-	OutputSchema     object            `json:"output_schema,omitempty" doc:"JSON Schema that the output must fit"`
-	MissingKey       string            `json:"missing_key,omitempty" enum:"fail,note" doc:"What to do when the payload lacks a key of the prompt: fail before any money is spent, or note it in the prompt and go on"`
-	MaxTurns         int               `json:"max_turns,omitempty" minimum:"1" maximum:"10000" doc:"No limit when left out"`
-	MaxCostUSD       *float64          `json:"max_cost_usd,omitempty" doc:"Of one run; no limit when left out"`
-	Timeout          *duration         `json:"timeout,omitempty" doc:"Of one run, in seconds or as \"1h30m\"; 1 h when left out, 24 h at most"`
-	IdleTimeout      *duration         `json:"idle_timeout,omitempty" doc:"Longest silence of the backend; 10 min when left out"`
-	Deadline         *time.Time        `json:"deadline,omitempty" doc:"The unit is timed_out when it has not ended by then"`
-	NotBefore        *time.Time        `json:"not_before,omitempty" doc:"Runs no sooner; this or delay"`
-	Delay            *duration         `json:"delay,omitempty" doc:"Runs no sooner than this after it was accepted"`
-	MaxRetries       *int              `json:"max_retries,omitempty" minimum:"0" maximum:"100" doc:"Runs after failed ones. When left out: 2, and 0 after a timeout, which has cost its full price already. Lost worker processes and rate limits use none up"`
-	Queue            string            `json:"queue,omitempty" pattern:"^[a-z0-9_-]{1,64}$" doc:"default when left out"`
-	Priority         *int              `json:"priority,omitempty" minimum:"0" maximum:"9" doc:"5 when left out; 7 and above go before the rest, 3 and below after"`
-	Labels           map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"For finding units again"`
+	Model            string     `json:"model,omitempty" maxLength:"200" doc:"The backend's own default when left out"`
+	SystemPrompt     string     `json:"system_prompt,omitempty"`
+	WorkingDirectory string     `json:"working_directory,omitempty" doc:"name:path in a root, or an absolute path inside one; an own empty directory when left out"`
+	OutputSchema     object     `json:"output_schema,omitempty" doc:"JSON Schema that the output must fit"`
+	MissingKey       string     `json:"missing_key,omitempty" enum:"fail,note" doc:"What to do when the payload lacks a key of the prompt: fail before any money is spent, or note it in the prompt and go on"`
+	MaxTurns         int        `json:"max_turns,omitempty" minimum:"1" maximum:"10000" doc:"No limit when left out"`
+	MaxCostUSD       *float64   `json:"max_cost_usd,omitempty" doc:"Of one run; no limit when left out"`
+	Timeout          *duration  `json:"timeout,omitempty" doc:"Of one run, in seconds or as \"1h30m\"; 1 h when left out, 24 h at most"`
+	IdleTimeout      *duration  `json:"idle_timeout,omitempty" doc:"Longest silence of the backend; 10 min when left out"`
+	Deadline         *time.Time `json:"deadline,omitempty" doc:"The unit is timed_out when it has not ended by then"`
+	NotBefore        *time.Time `json:"not_before,omitempty" doc:"Runs no sooner; this or delay"`
+	Delay            *duration  `json:"delay,omitempty" doc:"Runs no sooner than this after it was accepted"`
+	MaxRetries       *int       `json:"max_retries,omitempty" minimum:"0" maximum:"100" doc:"Runs after failed ones. When left out: 2, and 0 after a timeout, which has cost its full price already. Lost worker processes and rate limits use none up"`
+	Queue            string     `json:"queue,omitempty" pattern:"^[a-z0-9_-]{1,64}$" doc:"default when left out"`
+	Priority         *int       `json:"priority,omitempty" minimum:"0" maximum:"9" doc:"5 when left out; 7 and above go before the rest, 3 and below after"`
+	Labels           labels     `json:"labels,omitempty" maxProperties:"32" doc:"For finding units again"`
 }
 
-// object is a JSON object kept as it was sent.
+// object is a JSON object kept as it was sent; null is none.
 type object json.RawMessage
 
-func (o *object) UnmarshalJSON(data []byte) error { *o = append((*o)[:0], data...); return nil }
+func (o *object) UnmarshalJSON(data []byte) error {
+	*o = nil
+	if string(data) != "null" {
+		*o = slices.Clone(data)
+	}
+	return nil
+}
 
 func (o object) MarshalJSON() ([]byte, error) { return json.RawMessage(o).MarshalJSON() }
 
@@ -61,17 +69,30 @@ func (object) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}
 }
 
-// duration is seconds as a number, or a Go duration as a string.
-type duration work.Seconds
+// labels are looked at by checkLabels: huma loses its way among names with
+// dots, which labels often have, so it must not follow this schema.
+type labels object
 
-func (d *duration) UnmarshalJSON(data []byte) error { return (*work.Seconds)(d).UnmarshalJSON(data) }
+func (l *labels) UnmarshalJSON(data []byte) error { return (*object)(l).UnmarshalJSON(data) }
+
+// Schema describes an object of strings.
+func (labels) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: map[string]any{"type": "string", "maxLength": maxLabelValue}}
+}
+
+// duration is seconds as a number, or a Go duration as a string, as it was
+// sent: checkTimes says better what is wrong with it than a schema does, so
+// huma must not follow this one.
+type duration json.RawMessage
+
+func (d *duration) UnmarshalJSON(data []byte) error { *d = slices.Clone(data); return nil }
 
 // Schema describes both forms.
 func (duration) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{OneOf: []*huma.Schema{
-		{Type: huma.TypeNumber, Description: "seconds"},
-		{Type: huma.TypeString, Description: "a Go duration", Examples: []any{"1h30m"}, Pattern: `^([0-9.]+(ns|us|µs|ms|s|m|h)?)+$`},
-	}}
+	return &huma.Schema{Extensions: map[string]any{"oneOf": []any{
+		map[string]any{"type": "number", "description": "seconds"},
+		map[string]any{"type": "string", "description": "a Go duration such as 1h30m, or seconds"},
+	}}}
 }
 
 // newUnit turns a body into a unit that can be accepted, or says what is wrong
@@ -114,13 +135,19 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 }
 
 func payloadDirectory(payload json.RawMessage) string {
-	var named struct {
-		WorkingDirectory string `json:"working_directory"`
+	directory, _ := payloadText(payload, "working_directory")
+	return directory
+}
+
+// payloadText is a text of the payload. A field of another shape belongs to
+// the prompt alone, and so does one of almost the same name.
+func payloadText(payload json.RawMessage, name string) (text string, ok bool) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(payload, &fields) != nil {
+		return "", false
 	}
-	if json.Unmarshal(payload, &named) != nil {
-		return "" // of another shape: it belongs to the prompt
-	}
-	return named.WorkingDirectory
+	ok = json.Unmarshal(fields[name], &text) == nil
+	return text, ok
 }
 
 func (a *API) checkBackend(ctx context.Context, b *unitBody, _ *store.NewUnit) error {
@@ -154,8 +181,11 @@ func checkTimes(_ context.Context, b *unitBody, n *store.NewUnit) error {
 		if t.given == nil {
 			continue
 		}
-		v := work.Seconds(*t.given)
-		if math.IsNaN(float64(v)) || v < t.least || v > t.most {
+		var v work.Seconds
+		if err := v.UnmarshalJSON(*t.given); err != nil {
+			return work.Invalidf(t.pointer, "%.200v", err)
+		}
+		if !(v >= t.least && v <= t.most) { // NaN is neither
 			return work.Invalidf(t.pointer, "must lie between %v and %v seconds", float64(t.least), float64(t.most))
 		}
 		*t.into = v
@@ -172,21 +202,41 @@ func checkTimes(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	return nil
 }
 
+// Limits on one label, in bytes.
+const (
+	maxLabelName  = 64
+	maxLabelValue = 256
+)
+
 func checkLabels(_ context.Context, b *unitBody, n *store.NewUnit) error {
-	for name, value := range b.Labels {
-		if name == "" || len(name) > 64 || len(value) > 256 {
-			return work.Invalidf("#/labels", "label %.64q: a name has 1 to 64 bytes, a value at most 256", name)
+	n.Labels = json.RawMessage("{}")
+	if len(b.Labels) == 0 {
+		return nil
+	}
+	n.Labels = json.RawMessage(b.Labels)
+	var given map[string]json.RawMessage
+	if err := json.Unmarshal(n.Labels, &given); err != nil {
+		return work.Invalidf("#/labels", "must be an object of texts")
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		var value *string
+		pointer := "#/labels/" + escapePointer(name)
+		switch err := json.Unmarshal(given[name], &value); {
+		case err != nil || value == nil:
+			return work.Invalidf(pointer, "a label is a text; put quotes around it")
+		case name == "" || len(name) > maxLabelName:
+			return work.Invalidf("#/labels", "the label %.64q: a name has 1 to %d bytes", name, maxLabelName)
+		case len(*value) > maxLabelValue:
+			return work.Invalidf(pointer, "a label has at most %d bytes", maxLabelValue)
 		}
 	}
-	if b.Labels == nil {
-		b.Labels = map[string]string{}
-	}
-	var err error
-	n.Labels, err = json.Marshal(b.Labels)
-	return err
+	return nil
 }
 
 func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {
+	if blank(b.Prompt) {
+		return work.Invalidf("#/prompt", onlyBlanks)
+	}
 	if b.MaxCostUSD != nil && !(*b.MaxCostUSD > 0 && *b.MaxCostUSD <= 1e6) {
 		return work.Invalidf("#/max_cost_usd", "must be more than 0 and at most 1000000")
 	}
@@ -201,6 +251,10 @@ func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	}
 	return nil
 }
+
+const onlyBlanks = "there is nothing in it but blanks"
+
+func blank(prompt string) bool { return strings.TrimSpace(prompt) == "" }
 
 func compiles(schema json.RawMessage) error {
 	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(string(schema)))
@@ -255,12 +309,16 @@ func (a *API) checkFiles(_ context.Context, b *unitBody, n *store.NewUnit) error
 }
 
 func filePointer(payload json.RawMessage, ref string) string {
-	var one struct {
-		FilePath string `json:"file_path"`
-	}
-	// A payload whose file_path is no string has none.
-	if json.Unmarshal(payload, &one) == nil && one.FilePath == ref {
+	if one, ok := payloadText(payload, "file_path"); ok && one == ref {
 		return "#/payload/file_path"
+	}
+	var several struct {
+		Paths []string `json:"file_paths"`
+	}
+	if json.Unmarshal(payload, &several) == nil {
+		if i := slices.Index(several.Paths, ref); i >= 0 {
+			return fmt.Sprintf("#/payload/file_paths/%d", i)
+		}
 	}
 	return "#/payload/file_paths"
 }
@@ -285,20 +343,48 @@ func title(s *work.Spec) string {
 // idempotencyKey reads the header, quoted (a structured field string) or bare.
 func idempotencyKey(header string) (string, error) {
 	key := header
-	if len(key) >= 2 && key[0] == '"' && key[len(key)-1] == '"' {
-		key = key[1 : len(key)-1]
+	if strings.HasPrefix(header, `"`) {
+		var ok bool
+		if key, ok = unquoted(header); !ok {
+			return "", badKey(`begins with a quote and is no text in quotes: write "…", or leave the quotes out`)
+		}
 	}
 	if len(key) > 255 || strings.ContainsFunc(key, func(r rune) bool { return r < 0x20 || r > 0x7e }) {
-		return "", newProblem(400, "an Idempotency-Key has at most 255 printable ASCII characters",
-			ProblemError{Parameter: "Idempotency-Key", Detail: "too long, or not printable ASCII"})
+		return "", badKey("has at most 255 printable ASCII characters")
 	}
 	return key, nil
 }
 
-// fingerprint is the same for bodies that mean the same.
+func badKey(detail string) *Problem {
+	return newFieldsProblem(http.StatusBadRequest, ProblemError{Parameter: "Idempotency-Key", Detail: detail})
+}
+
+// unquoted reads a string of RFC 9651 that is not empty.
+func unquoted(quoted string) (string, bool) {
+	inside, ok := strings.CutSuffix(quoted[1:], `"`)
+	if !ok || inside == "" {
+		return "", false
+	}
+	var text strings.Builder
+	for i := 0; i < len(inside); i++ {
+		switch c := inside[i]; {
+		case c == '"':
+			return "", false
+		case c == '\\':
+			if i++; i == len(inside) || inside[i] != '"' && inside[i] != '\\' {
+				return "", false
+			}
+		}
+		text.WriteByte(inside[i])
+	}
+	return text.String(), true
+}
+
+// fingerprint is the same for bodies that mean the same. Numbers count as they
+// are written: large ones would be rounded, and prompts show them as they are.
 func fingerprint(body []byte) []byte {
 	canonical := jsontext.Value(slices.Clone(body))
-	if canonical.Canonicalize() != nil {
+	if canonical.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)) != nil {
 		canonical = body
 	}
 	sum := sha256.Sum256(canonical)
@@ -310,6 +396,7 @@ type offers struct {
 	mu    sync.Mutex
 	known map[string]work.Offer
 	at    time.Time
+	ask   singleflight.Group
 }
 
 // check refuses a backend that live worker processes know and none of them
@@ -331,15 +418,35 @@ func (o *offers) check(ctx context.Context, s *store.Store, name string) error {
 }
 
 func (o *offers) read(ctx context.Context, s *store.Store) (map[string]work.Offer, error) {
+	if known, fresh := o.recall(); fresh {
+		return known, nil
+	}
+	// One question for all who wait: when Postgres is slow to fail, they must
+	// not queue up behind each other. It is not the first caller's to cancel.
+	answer := o.ask.DoChan("", func() (any, error) {
+		known, err := s.Offers(context.WithoutCancel(ctx))
+		if err == nil {
+			o.remember(known)
+		}
+		return known, err
+	})
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case a := <-answer:
+		known, _ := a.Val.(map[string]work.Offer)
+		return known, a.Err
+	}
+}
+
+func (o *offers) recall() (known map[string]work.Offer, fresh bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if time.Since(o.at) < time.Second {
-		return o.known, nil
-	}
-	known, err := s.Offers(ctx)
-	if err != nil {
-		return nil, err
-	}
+	return o.known, time.Since(o.at) < time.Second
+}
+
+func (o *offers) remember(known map[string]work.Offer) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.known, o.at = known, time.Now()
-	return known, nil
 }

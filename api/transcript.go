@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -31,7 +32,7 @@ func (a *API) getTranscript(ctx context.Context, in *transcriptInput) (*huma.Str
 		return nil, err
 	}
 	if in.Format == "" || in.Format == "json" {
-		return sendJSON(blob, strings.Contains(in.Encoding, "gzip"))
+		return sendJSON(blob, takesGzip(in.Encoding))
 	}
 	steps, err := transcript.Decode(blob)
 	if err != nil {
@@ -45,6 +46,24 @@ func (a *API) getTranscript(ctx context.Context, in *transcriptInput) (*huma.Str
 		return nil, err
 	}
 	return send("application/jsonl", func(w io.Writer) error { _, err := w.Write(lines); return err }), nil
+}
+
+// takesGzip reads an Accept-Encoding header: gzip or *, and not at q=0.
+func takesGzip(accept string) bool {
+	any := false
+	for part := range strings.SplitSeq(strings.ToLower(accept), ",") {
+		coding, params, _ := strings.Cut(part, ";")
+		q, given := strings.CutPrefix(strings.ReplaceAll(params, " ", ""), "q=")
+		weight, err := strconv.ParseFloat(q, 64)
+		takes := !given || err == nil && weight > 0
+		switch strings.TrimSpace(coding) {
+		case "gzip":
+			return takes
+		case "*":
+			any = takes
+		}
+	}
+	return any
 }
 
 func sendJSON(blob []byte, asStored bool) (*huma.StreamResponse, error) {

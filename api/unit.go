@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"net/http"
-	"strings"
 
 	"github.com/google/uuid"
 
@@ -98,6 +97,7 @@ func (a *API) viewUnit(ctx context.Context, id uuid.UUID) (unitView, error) {
 	return unitView{Unit: unit, Runs: runs}, err
 }
 
+// ByID is the id of one thing in the path.
 type ByID struct {
 	ID string `path:"id" doc:"A UUID"`
 }
@@ -141,11 +141,24 @@ type listUnitsInput struct {
 	Limit   int      `query:"limit" default:"50" minimum:"1" maximum:"500"`
 }
 
+// unitItem is a unit in a list: fields of these names hide those that may be
+// large, which the list has not read.
+type unitItem struct {
+	work.Unit
+	Payload      leftOut `json:"payload,omitempty" hidden:"true"`
+	SystemPrompt leftOut `json:"system_prompt,omitempty" hidden:"true"`
+	OutputSchema leftOut `json:"output_schema,omitempty" hidden:"true"`
+	Output       leftOut `json:"output,omitempty" hidden:"true"`
+}
+
+// leftOut is a field that is never there.
+type leftOut bool
+
 type unitList struct {
 	Body struct {
-		Items []work.Unit `json:"items" nullable:"false" doc:"Without output; prompts are cut"`
-		Next  *uuid.UUID  `json:"next" doc:"Give it as after to get the next page; null on the last"`
-	}
+		Items []unitItem `json:"items" nullable:"false" doc:"Without payload and output; prompts are cut"`
+		Next  *uuid.UUID `json:"next" doc:"Give it as after to get the next page; null on the last"`
+	} `nameHint:"UnitList"`
 }
 
 func (a *API) listUnits(ctx context.Context, in *listUnitsInput) (*unitList, error) {
@@ -157,52 +170,19 @@ func (a *API) listUnits(ctx context.Context, in *listUnitsInput) (*unitList, err
 	if f.After, err = parseAfter(in.After); err != nil {
 		return nil, err
 	}
-	for _, label := range in.Label {
-		name, value, ok := strings.Cut(label, ":")
-		if !ok {
-			return nil, badParameter("label", "write a label as name:value")
-		}
-		if f.Labels == nil {
-			f.Labels = map[string]string{}
-		}
-		f.Labels[name] = value
+	if f.Labels, err = parseLabels(in.Label); err != nil {
+		return nil, err
+	}
+	units, next, err := a.Store.Units(ctx, f)
+	if err != nil {
+		return nil, err
 	}
 	var list unitList
-	list.Body.Items, list.Body.Next, err = a.Store.Units(ctx, f)
-	return &list, err
-}
-
-func badParameter(name, detail string) *Problem {
-	return newProblem(http.StatusUnprocessableEntity, name+": "+detail, ProblemError{Parameter: name, Detail: detail})
-}
-
-func parseStates[S ~string](text string, known []S) ([]S, error) {
-	var states []S
-	for part := range strings.SplitSeq(text, ",") {
-		if part == "" {
-			continue
-		}
-		found := false
-		for _, k := range known {
-			found = found || string(k) == part
-		}
-		if !found {
-			return nil, badParameter("status", "there is no status "+part)
-		}
-		states = append(states, S(part))
+	list.Body.Items, list.Body.Next = make([]unitItem, len(units)), next
+	for i, u := range units {
+		list.Body.Items[i].Unit = u
 	}
-	return states, nil
-}
-
-func parseAfter(text string) (uuid.UUID, error) {
-	if text == "" {
-		return uuid.Nil, nil
-	}
-	id, err := uuid.Parse(text)
-	if err != nil {
-		return id, badParameter("after", "must be the next of the page before")
-	}
-	return id, nil
+	return &list, nil
 }
 
 func (a *API) cancelUnit(ctx context.Context, in *ByID) (*unitAnswer, error) {
@@ -230,7 +210,7 @@ type retryInput struct {
 }
 
 type retryBody struct {
-	Model    *string `json:"model,omitempty" doc:"Instead of the unit's model"`
+	Model    *string `json:"model,omitempty" maxLength:"200" doc:"Instead of the unit's model"`
 	Prompt   *string `json:"prompt,omitempty" minLength:"1" doc:"Instead of the unit's prompt"`
 	MaxTurns *int    `json:"max_turns,omitempty" minimum:"1" maximum:"10000" doc:"Instead of the unit's max_turns"`
 }
@@ -243,6 +223,9 @@ func (a *API) retryUnit(ctx context.Context, in *retryInput) (*unitAnswer, error
 	var changes store.Changes
 	if in.Body != nil {
 		changes = store.Changes(*in.Body)
+	}
+	if changes.Prompt != nil && blank(*changes.Prompt) {
+		return nil, work.Invalidf("#/prompt", onlyBlanks)
 	}
 	unit, err := a.Store.Retry(ctx, work.DefaultTenant, id, changes)
 	if err != nil {

@@ -13,18 +13,18 @@ import (
 // waitFor is how long an answer may be held.
 type waitFor time.Duration
 
-// maxWait is the longest hold; proxies in between rarely allow more.
-const maxWait = waitFor(5 * time.Minute)
+// longest is the longest hold; proxies in between rarely allow more.
+const longest = work.Seconds(300)
 
 func parseWait(text string) (waitFor, error) {
 	if text == "" {
 		return 0, nil
 	}
 	s, err := work.ParseSeconds(text)
-	if err != nil || s < 0 {
+	if err != nil || !(s >= 0) { // NaN is neither
 		return 0, badParameter("wait", "write a length of time such as 30s")
 	}
-	return min(waitFor(s.Duration()), maxWait), nil
+	return waitFor(min(s, longest).Duration()), nil
 }
 
 // await reads a unit, and while it is not final and wait lasts, reads it again
@@ -38,7 +38,7 @@ func (a *API) await(ctx context.Context, id uuid.UUID, wait waitFor) (unitView, 
 	defer forget()
 	deadline := time.NewTimer(time.Duration(wait))
 	defer deadline.Stop()
-	look := time.NewTicker(time.Second)
+	look := time.NewTicker(a.lookAgain)
 	defer look.Stop()
 	for {
 		unit, err := a.Store.Unit(ctx, work.DefaultTenant, id)

@@ -3,13 +3,16 @@
 package web
 
 import (
+	"bytes"
 	"embed"
 	"encoding/json"
 	"fmt"
 	"html/template"
 	"io"
 	"io/fs"
+	"strings"
 	"time"
+	"unicode"
 
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -32,29 +35,44 @@ type List struct {
 	Units  []work.Unit
 	Search string
 	Next   string // id to go on after; empty on the last page
+	Now    time.Time
 }
 
 // Render writes the page.
-func (p List) Render(w io.Writer) error { return render(w, "list.html", p) }
+func (p List) Render(w io.Writer) error { return render(w, "list.html", p.Now, p) }
 
 // Unit is one unit with its runs.
 type Unit struct {
 	work.Unit
 	Runs []Run
-}
-
-// Run is one run with its transcript.
-type Run struct {
-	work.Run
-	Steps []transcript.Step
+	Now  time.Time
 }
 
 // Render writes the page.
-func (p Unit) Render(w io.Writer) error { return render(w, "unit.html", p) }
+func (p Unit) Render(w io.Writer) error { return render(w, "unit.html", p.Now, p) }
 
-func render(w io.Writer, name string, data any) error {
+// maxSteps is how many steps of a run a page shows: a browser must not freeze.
+const maxSteps = 300
+
+// Run is one run with the newest steps of its transcript.
+type Run struct {
+	work.Run
+	Steps   []transcript.Step
+	Earlier int // steps that are not shown
+}
+
+// NewRun makes a Run that a page can show.
+func NewRun(run work.Run, steps []transcript.Step) Run {
+	earlier := max(len(steps)-maxSteps, 0)
+	return Run{Run: run, Steps: steps[earlier:], Earlier: earlier}
+}
+
+func render(w io.Writer, name string, now time.Time, data any) error {
 	t, err := template.New("layout.html").Funcs(template.FuncMap{
-		"ago": ago, "took": took, "usd": usd, "pretty": pretty, "advice": work.Class.Advice, "class": stateClass,
+		"ago":  func(t time.Time) string { return ago(now, t) },
+		"took": func(from time.Time, to *time.Time) string { return took(now, from, to) },
+		"due":  func(t *time.Time) bool { return t == nil || !t.After(now) },
+		"usd":  usd, "pretty": pretty, "advice": work.Class.Advice, "class": stateClass, "count": count, "show": show, "words": words,
 	}).ParseFS(files, "layout.html", name)
 	if err != nil {
 		return fmt.Errorf("read page %s: %w", name, err)
@@ -66,8 +84,8 @@ func render(w io.Writer, name string, data any) error {
 }
 
 // ago says how long since t in the largest fitting unit.
-func ago(t time.Time) string {
-	switch d := time.Since(t); {
+func ago(now, t time.Time) string {
+	switch d := now.Sub(t); {
 	case d < time.Minute:
 		return "just now"
 	case d < time.Hour:
@@ -80,12 +98,16 @@ func ago(t time.Time) string {
 }
 
 // took is how long something lasted, or has lasted so far.
-func took(from time.Time, to *time.Time) string {
-	end := time.Now()
+func took(now, from time.Time, to *time.Time) string {
+	end := now
 	if to != nil {
 		end = *to
 	}
-	return end.Sub(from).Round(10 * time.Millisecond).String()
+	d := end.Sub(from)
+	if d < time.Minute {
+		return max(d.Round(time.Millisecond), time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
 }
 
 func usd(v any) string {
@@ -97,15 +119,64 @@ func usd(v any) string {
 			return fmt.Sprintf("$%.4f", *v)
 		}
 	}
-	return "unknown"
+	return "cost unknown"
 }
 
+// count is "1 turn", "2 turns".
+func count(n any, noun string) string {
+	text := fmt.Sprint(n)
+	if text != "1" {
+		noun += "s"
+	}
+	return text + " " + noun
+}
+
+// words is how a person writes a name such as timed_out.
+func words(name any) string { return strings.ReplaceAll(fmt.Sprint(name), "_", " ") }
+
 func pretty(raw json.RawMessage) string {
-	out, err := json.MarshalIndent(raw, "", "  ")
-	if err != nil {
+	var out bytes.Buffer
+	if json.Indent(&out, raw, "", "  ") != nil {
 		return string(raw)
 	}
-	return string(out)
+	return out.String()
+}
+
+// show makes visible what would deceive a reader: characters that turn text
+// around or hide it, and control characters. The template escapes the rest.
+func show(v any) string {
+	text, ok := v.(string)
+	if p, isPointer := v.(*string); isPointer && p != nil {
+		text, ok = *p, true
+	}
+	if !ok {
+		text = fmt.Sprint(v)
+	}
+	if !strings.ContainsFunc(text, deceives) {
+		return text
+	}
+	var out strings.Builder
+	for _, r := range text {
+		if deceives(r) {
+			fmt.Fprintf(&out, "‹%U›", r)
+			continue
+		}
+		out.WriteRune(r)
+	}
+	return out.String()
+}
+
+// deceives leaves alone what scripts need: the joiners of Persian, of Indian
+// languages and of emoji.
+func deceives(r rune) bool {
+	switch {
+	case r == '\n', r == '\r', r == '\t':
+		return false
+	case r == 0xad, r == 0x200b, r == 0x200e, r == 0x200f, r == 0xfeff, // hides, or turns around
+		r >= 0x202a && r <= 0x202e, r >= 0x2060 && r <= 0x206f, r >= 0xe0000 && r <= 0xe007f:
+		return true
+	}
+	return unicode.IsControl(r)
 }
 
 // stateClass groups states by the colour they are shown in; the word is always

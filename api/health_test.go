@@ -1,0 +1,83 @@
+package api
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"piecework/internal/testkit"
+	"piecework/internal/work"
+)
+
+type readiness struct {
+	Status string           `json:"status"`
+	Checks map[string]check `json:"checks"`
+}
+
+func (f *front) ready(status int) readiness {
+	f.t.Helper()
+	var r readiness
+	f.get("/readyz").is(status).into(&r)
+	return r
+}
+
+func TestHealthz(t *testing.T) {
+	t.Parallel()
+	if body := newFront(t).get("/healthz").is(200).fields(); len(body) != 1 || body["status"] != "ok" {
+		t.Errorf("%v", body)
+	}
+}
+
+func TestReadyWithEverything(t *testing.T) {
+	t.Parallel()
+	f := openFront(t, testkit.DB(t, migrate), testkit.Redis(t), nil)
+	f.crew(work.Offer{Name: "mock", Available: true}, work.Offer{Name: "claude", Detail: "no login"})
+	r := f.ready(200)
+	if r.Status != "ready" || !r.Checks["postgres"].OK || !r.Checks["redis"].OK || !r.Checks["workers"].OK || !r.Checks["backends"].OK {
+		t.Errorf("%+v", r)
+	}
+	if c := r.Checks["backend claude"]; c.OK || c.Detail != "no login" {
+		t.Errorf("%+v", c)
+	}
+}
+
+// Without Redis or a worker process units are accepted all the same.
+func TestReadyWithoutRedisAndWorkers(t *testing.T) {
+	t.Parallel()
+	r := newFront(t).ready(200)
+	if r.Status != "ready" || !r.Checks["postgres"].OK || r.Checks["redis"].OK || r.Checks["workers"].OK || r.Checks["redis"].Detail == "" {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestNotReadyWithoutPostgres(t *testing.T) {
+	t.Parallel()
+	server := testkit.OwnPostgres(t, migrate)
+	f := openFront(t, server.URL, nowhere, nil)
+	server.Kill()
+	if r := f.ready(503); r.Status != "not ready" || r.Checks["postgres"].OK {
+		t.Errorf("%+v", r)
+	}
+	f.get("/healthz").is(200)
+	f.get("/metrics").is(200)
+	worker := httptest.NewServer(Health(f.Registry, f.Store))
+	defer worker.Close()
+	for path, status := range map[string]int{"/healthz": 200, "/metrics": 200, "/readyz": 503, "/work-units": 404} {
+		resp, err := http.Get(worker.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != status {
+			t.Errorf("worker process %s: %d", path, resp.StatusCode)
+		}
+	}
+}
+
+func TestNotReadyWithoutSchema(t *testing.T) {
+	t.Parallel()
+	f := openFront(t, testkit.DB(t, nil), nowhere, nil)
+	if r := f.ready(503); r.Checks["postgres"].OK {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,235 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+	"github.com/labstack/echo/v4"
+
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+// OpenAPI returns the description of the native routes as JSON.
+func (a *API) OpenAPI() ([]byte, error) { return a.huma.OpenAPI().MarshalJSON() }
+
+func (a *API) openapi(c echo.Context) error {
+	doc, err := a.OpenAPI()
+	if err != nil {
+		return fmt.Errorf("encode the API's description: %w", err)
+	}
+	return c.Blob(http.StatusOK, "application/json", doc)
+}
+
+// schemaName is what a Go type is called in the description.
+func schemaName(t reflect.Type, hint string) string {
+	switch t {
+	case reflect.TypeFor[unitView]():
+		return "Unit"
+	case reflect.TypeFor[unitItem]():
+		return "UnitSummary"
+	case reflect.TypeFor[runItem]():
+		return "RunSummary"
+	case reflect.TypeFor[unitBody]():
+		return "NewUnit"
+	case reflect.TypeFor[retryBody](), reflect.TypeFor[*retryBody]():
+		return "Changes"
+	}
+	return huma.DefaultSchemaNamer(t, hint)
+}
+
+// describe adds to the description what the Go types cannot say: what may be
+// null, the words a field may hold, other content types, examples.
+func (a *API) describe() {
+	doc := a.huma.OpenAPI()
+	schemas := doc.Components.Schemas.Map()
+	steps := doc.Components.Schemas.Schema(reflect.TypeFor[[]transcript.Step](), true, "")
+	steps.Nullable = false
+	for name, s := range schemas {
+		if name != "NewUnit" && name != "Changes" {
+			s.AdditionalProperties = nil // later versions add fields
+		}
+	}
+	describeUnits(schemas)
+	describeRuns(schemas)
+	describeRest(schemas)
+	addExamples(schemas)
+	for _, item := range doc.Paths {
+		for _, operation := range []*huma.Operation{item.Get, item.Post} {
+			describeOperation(operation)
+		}
+	}
+	submit := doc.Paths["/work-units"].Post
+	done := *submit.Responses["202"]
+	done.Description = "Final within the wait"
+	submit.Responses["200"] = &done
+	submit.Responses["202"].Description = "Accepted: committed, and not final yet"
+	ready := doc.Paths["/readyz"].Get
+	ready.Responses["503"] = &huma.Response{Description: "Units are refused", Content: ready.Responses["200"].Content}
+	doc.Paths["/runs/{id}/transcript"].Get.Responses["200"] = transcriptResponse(steps)
+}
+
+func describeOperation(o *huma.Operation) {
+	if o == nil {
+		return
+	}
+	for _, p := range o.Parameters {
+		if p.In == "path" && p.Name == "id" {
+			// Not the schema that requests are held to: an id of another form is
+			// one that is not there, 404.
+			p.Schema = &huma.Schema{Type: huma.TypeString, Format: "uuid", Examples: []any{exampleID}}
+		}
+	}
+	if busy := o.Responses["503"]; busy != nil {
+		busy.Headers = map[string]*huma.Param{"Retry-After": {
+			Description: "Seconds", Schema: &huma.Schema{Type: huma.TypeInteger},
+		}}
+	}
+	for _, r := range o.Responses {
+		if r.Headers == nil {
+			r.Headers = map[string]*huma.Param{}
+		}
+		r.Headers[echo.HeaderXRequestID] = &huma.Param{Schema: &huma.Schema{Type: huma.TypeString}}
+	}
+}
+
+func describeUnits(schemas map[string]*huma.Schema) {
+	for _, name := range []string{"Unit", "UnitSummary"} {
+		p := schemas[name].Properties
+		p["id"].Format = "uuid"
+		p["status"].Enum = words(work.States)
+		p["error"] = orNull(p["error"])
+		p["labels"].Type, p["labels"].AdditionalProperties = huma.TypeObject, &huma.Schema{Type: huma.TypeString}
+		for field, text := range map[string]string{
+			"title": "The start of the rendered prompt", "summary": "The start of the output",
+			"timeout": "Seconds", "idle_timeout": "Seconds", "cost_usd": "Of all runs so far",
+			"failures": "Runs that failed and count against max_retries", "losses": "Runs whose worker process died or was stopped",
+			"waits": "Runs that met a rate limit", "crashes": "Runs in which the backend's own process died",
+		} {
+			p[field].Description = text
+		}
+	}
+	p := schemas["Unit"].Properties
+	p["payload"].Type, p["payload"].AdditionalProperties = huma.TypeObject, true
+	p["output_schema"].Type, p["output_schema"].AdditionalProperties = huma.TypeObject, true
+	p["output"].Description = "Whole; partial when the unit did not succeed"
+	schemas["UnitList"].Properties["next"] = nextCursor()
+}
+
+func describeRuns(schemas map[string]*huma.Schema) {
+	for _, name := range []string{"Run", "RunSummary"} {
+		p := schemas[name].Properties
+		p["id"].Format, p["unit_id"].Format, p["worker_process"].Format = "uuid", "uuid", "uuid"
+		p["worker_process"].Nullable, p["output_files"].Nullable = true, false
+		p["status"].Enum = words(work.RunStatuses)
+		p["error"] = orNull(p["error"])
+		for field, text := range map[string]string{
+			"attempt": "Counts a unit's runs from 1", "task": "The unit's title", "worker_type": "The backend",
+			"live_status": "What it does now, or did last", "execution_time": "Seconds from claim to end",
+			"duration_ms": "As the backend measured it", "duration_api_ms": "Spent waiting for the model",
+			"cost_incomplete": "The run ended before its whole cost was known", "has_transcript": "There are steps to read",
+		} {
+			p[field].Description = text
+		}
+	}
+	schemas["RunList"].Properties["next"] = nextCursor()
+}
+
+func describeRest(schemas map[string]*huma.Schema) {
+	schemas["Failure"].Properties["class"].Enum = words(work.Classes())
+	schemas["Problem"].Properties["errors"].Nullable = false
+	schemas["Step"].Properties["content"].Nullable = false
+}
+
+func nextCursor() *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Format: "uuid", Nullable: true,
+		Description: "Give it as after to get the next page; null on the last"}
+}
+
+func orNull(s *huma.Schema) *huma.Schema {
+	return &huma.Schema{AnyOf: []*huma.Schema{s, {Type: "null"}}}
+}
+
+func words[S ~string](list []S) []any {
+	all := make([]any, len(list))
+	for i, w := range list {
+		all[i] = string(w)
+	}
+	return all
+}
+
+func transcriptResponse(steps *huma.Schema) *huma.Response {
+	text := &huma.Schema{Type: huma.TypeString}
+	return &huma.Response{
+		Description: "The steps in order. JSON comes gzipped, as it is stored, to whoever accepts that",
+		Content: map[string]*huma.MediaType{
+			"application/json":  {Schema: steps},
+			"application/jsonl": {Schema: text, Example: `{"number":1,"time":"2026-01-02T03:04:05Z","type":"system_text","text":"…"}` + "\n"},
+			"text/plain":        {Schema: text, Example: "── 1 03:04:05 system_text\n…\n"},
+		},
+		Headers: map[string]*huma.Param{echo.HeaderXRequestID: {Schema: text}},
+	}
+}
+
+const exampleID = "0198f0c2-7b1e-7c3a-9d55-2f6a1c0e4b77"
+
+func addExamples(schemas map[string]*huma.Schema) {
+	unit, run := exampleUnit()
+	view := unitView{Unit: unit, Runs: []work.Run{run}}
+	short := unit
+	short.Output = nil
+	problem := newProblem(http.StatusUnprocessableEntity, "must lie between 0.001 and 86400 seconds",
+		ProblemError{Pointer: "#/timeout", Detail: "must lie between 0.001 and 86400 seconds"})
+	problem.RequestID = "6f1c5f0e-3d0a-4f0e-9a53-0d8f5f1b2c3d"
+	for name, value := range map[string]any{
+		"Unit": view, "UnitSummary": unitItem{Unit: short}, "Run": run, "RunSummary": runItem{Run: run},
+		"UnitList": map[string]any{"items": []unitItem{{Unit: short}}, "next": nil},
+		"RunList":  map[string]any{"items": []runItem{{Run: run}}, "next": nil},
+		"Problem":  problem,
+		"NewUnit":  map[string]any{"backend": "mock", "prompt": "Summarise {text}", "payload": map[string]any{"text": "A long text"}},
+		"Changes":  map[string]any{"max_turns": 40},
+		"Step":     exampleStep(run.StartedAt),
+		"Health":   map[string]any{"status": "ok"},
+		"Readiness": map[string]any{"status": "ready", "checks": map[string]check{
+			"postgres": {OK: true, Detail: "reachable, schema up to date"}, "redis": {OK: true, Detail: "takes writes"},
+			"workers": {OK: true, Detail: "1 worker processes with 8 slots"}, "backends": {OK: true, Detail: "mock"},
+		}},
+	} {
+		schemas[name].Examples = []any{value}
+	}
+}
+
+func exampleStep(at time.Time) transcript.Step {
+	return transcript.Step{Number: 2, Time: at, Type: transcript.Action, Content: []transcript.Content{
+		{Type: transcript.Text, Text: "I count the words."},
+		{Type: transcript.ToolCall, ID: "call_1", Name: "count", Args: `{"name":"text"}`},
+	}}
+}
+
+func exampleUnit() (work.Unit, work.Run) {
+	begun := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	ended := begun.Add(1500 * time.Millisecond)
+	output, prompt, cost := "A long text: 3 words.", "Summarise A long text", 0.0
+	process := uuid.MustParse("0198f0c2-0000-7c3a-9d55-2f6a1c0e4b77")
+	unit := work.Unit{
+		ID: uuid.MustParse(exampleID), Title: prompt, State: work.Succeeded, RunCount: 1, Summary: &output, Output: &output,
+		CreatedAt: begun, StartedAt: &begun, FinishedAt: &ended,
+		Spec: work.Spec{
+			Backend: "mock", Prompt: "Summarise {text}", Payload: json.RawMessage(`{"text":"A long text"}`),
+			Labels: json.RawMessage(`{"team":"legal"}`), Timeout: work.DefaultTimeout, IdleTimeout: work.DefaultIdle,
+			MissingKey: "fail", Queue: work.DefaultQueue, Priority: work.DefaultPriority,
+		},
+	}
+	run := work.Run{
+		ID: uuid.MustParse("0198f0c2-7b20-7d11-8a30-5a0b9c8d7e6f"), UnitID: unit.ID, Attempt: 1, Title: prompt,
+		WorkerType: "mock", WorkerProcess: &process, Status: work.RunSucceeded, Result: &output, RenderedPrompt: &prompt,
+		NumTurns: 2, ToolCalls: 1, TotalCostUSD: &cost, DurationMS: 1480, ExecutionTime: 1.5, OutputFiles: []work.File{},
+		HasTranscript: true, StartedAt: begun, CompletedAt: &ended,
+	}
+	return unit, run
+}

@@ -1,0 +1,325 @@
+package api
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"piecework/internal/roots"
+	"piecework/internal/testkit"
+	"piecework/internal/work"
+)
+
+// rooted is a door whose units may use one directory, which has these files.
+func rooted(t *testing.T, files map[string]string) (*front, string) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	named, err := roots.Roots{}.With("docs", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return openFront(t, testkit.DB(t, migrate), nowhere, func(o *Options) { o.Roots = named }), dir
+}
+
+func TestUnknownField(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	f.post("/work-units", mock(`,"promt":"x"`)).refused(422, "#/promt", `there is no field "promt"`)
+	f.post("/work-units", mock(`,"tenant_id":"other"`)).refused(422, "#/tenant_id", "no field")
+}
+
+func TestFieldsOfLaterVersionsAreRefusedByName(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	for name, value := range map[string]string{
+		"files": `["id"]`, "callback_url": `"https://example.com"`, "cache": `true`, "batch_id": `"x"`, "expires_at": `"2030-01-01T00:00:00Z"`,
+	} {
+		f.post("/work-units", mock(`,"`+name+`":`+value)).refused(422, "#/"+name, "not supported by this server")
+	}
+}
+
+func TestWorkerAndBackend(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	f.post("/work-units", `{"prompt":"x"}`).refused(422, "#/backend", "one of claude")
+	f.post("/work-units", `{"prompt":"x","backend":"mock","worker":"w"}`).refused(422, "#/worker", "not both")
+	f.post("/work-units", `{"prompt":"x","worker":"w"}`).refused(422, "#/worker", `no worker "w"`)
+	f.post("/work-units", `{"prompt":"x","backend":""}`).refused(422, "#/backend", "say which backend")
+}
+
+func TestUnknownBackend(t *testing.T) {
+	t.Parallel()
+	newFront(t).post("/work-units", `{"prompt":"x","backend":"gpt"}`).refused(422, "#/backend", `no backend "gpt"; choose one of`)
+}
+
+func TestBackendNotAvailableHere(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	f.crew(work.Offer{Name: "mock", Available: true}, work.Offer{Name: "claude", Detail: "not logged in; run claude login"})
+	f.post("/work-units", `{"prompt":"x","backend":"claude"}`).refused(422, "#/backend", "not logged in; run claude login")
+	f.submit(mock(""))
+}
+
+// Without a live worker process a unit may wait for one.
+func TestBackendThatNobodyKnowsYet(t *testing.T) {
+	t.Parallel()
+	newFront(t).submit(`{"prompt":"x","backend":"claude"}`)
+	f := newFront(t)
+	f.crew(work.Offer{Name: "mock", Available: true})
+	f.post("/work-units", `{"prompt":"x","backend":"claude"}`).refused(422, "#/backend", "piecework doctor")
+}
+
+func TestPromptIsMissingOrBlank(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	f.post("/work-units", `{"backend":"mock"}`).refused(422, "#/prompt", "is missing")
+	f.post("/work-units", `{"backend":"mock","prompt":null}`).refused(422, "#/prompt", "expected string")
+	f.post("/work-units", `{"backend":"mock","prompt":""}`).refused(422, "#/prompt", ">= 1")
+	f.post("/work-units", `{"backend":"mock","prompt":" \n\t"}`).refused(422, "#/prompt", "blanks")
+}
+
+func TestTimes(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	for field, values := range map[string][]string{
+		"timeout":      {"-5", "0", `"-5s"`, "1e9", `"25h"`, `"1e300"`, `"soon"`, "true", "{}", `""`, `"NaN"`},
+		"idle_timeout": {"-1", "86401", `"x"`},
+		"delay":        {"-1", `"9999h"`, "[]"},
+		"deadline":     {`"soon"`, "5", `"2001-01-01T00:00:00Z"`, `"2030-13-01T00:00:00Z"`},
+		"not_before":   {`"soon"`, "5"},
+	} {
+		for _, value := range values {
+			f.post("/work-units", mock(`,"`+field+`":`+value)).refused(422, "#/"+field, field+": ")
+		}
+	}
+	f.post("/work-units", mock(`,"delay":5,"not_before":"2090-01-01T00:00:00Z"`)).refused(422, "#/delay", "not both")
+	f.post("/work-units", mock(`,"deadline":"2090-01-01T00:00:00Z","not_before":"2091-01-01T00:00:00Z"`)).refused(422, "#/deadline", "before not_before")
+	u := f.post("/work-units", mock(`,"timeout":"1h30m","idle_timeout":2.5,"delay":null,"deadline":"2090-01-01T00:00:00+01:00"`)).is(202).fields()
+	if u["timeout"] != 5400.0 || u["idle_timeout"] != 2.5 || u["not_before"] != nil || u["deadline"] != "2089-12-31T23:00:00Z" {
+		t.Errorf("%v", u)
+	}
+}
+
+func TestLimitsOfFields(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	for field, values := range map[string][]string{
+		"max_turns": {"0", "-1", "10001", "1.5", "1e1", `"3"`}, "max_cost_usd": {"0", "-1", "1e7", `"3"`},
+		"max_retries": {"-1", "101"}, "priority": {"-1", "10"}, "queue": {`"Bad Name"`, `"` + strings.Repeat("q", 65) + `"`, "7"},
+		"missing_key": {`"maybe"`}, "payload": {`"text"`, "[]", "7"}, "model": {"7", `"` + strings.Repeat("m", 201) + `"`},
+		"output_schema": {`{"type":"object"}`, "7"}, "labels": {"7", `["a"]`},
+	} {
+		for _, value := range values {
+			f.post("/work-units", mock(`,"`+field+`":`+value)).refused(422, "#/"+field, "")
+		}
+	}
+}
+
+func TestNullIsLeftOut(t *testing.T) {
+	t.Parallel()
+	u := newFront(t).post("/work-units", mock(`,"payload":null,"labels":null,"output_schema":null,"timeout":null,"max_retries":null,
+		"model":null,"max_turns":null,"queue":null,"deadline":null,"worker":null,"missing_key":null`)).is(202).fields()
+	if got := fmt.Sprintf("%v %v %v %v", u["payload"], u["labels"], u["timeout"], u["queue"]); got != "map[] map[] 3600 default" {
+		t.Errorf("%v", u)
+	}
+}
+
+func TestLabels(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	many := make([]string, 33)
+	for i := range many {
+		many[i] = fmt.Sprintf(`"l%d":""`, i)
+	}
+	for labels, place := range map[string]string{
+		`{"app.io/name":5}`: "#/labels/app.io~1name",
+		`{"a":null}`:        "#/labels/a",
+		`{"":"x"}`:          "#/labels",
+		`{"` + strings.Repeat("x", 65) + `":"x"}`:     "#/labels",
+		`{"a":"` + strings.Repeat("x", 257) + `"}`:    "#/labels/a",
+		`{` + strings.Join(many, ",") + `}`:           "#/labels",
+		`{"a":{"b":"c"}}`:                             "#/labels/a",
+		`{"z":1,"a":1,"m":1,"b":1,"y":1,"c":1,"d":1}`: "#/labels/a",
+	} {
+		f.post("/work-units", mock(`,"labels":`+labels)).refused(422, place, "")
+	}
+	f.submit(mock(`,"labels":{"app.io/name":"x","kind":"ä"}`))
+}
+
+func TestOutputSchema(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	claude := func(schema string) *answer {
+		return f.post("/work-units", `{"backend":"claude","prompt":"x","output_schema":`+schema+`}`)
+	}
+	claude(`{"type":"object","properties":{"a":{"$ref":"#/$defs/a"}},"$defs":{"a":{"type":"string"}}}`).is(202)
+	claude(`{"type":5}`).refused(422, "#/output_schema", "no valid JSON Schema")
+	claude(`{"$ref":"file:///etc/passwd"}`).refused(422, "#/output_schema", "only references within the schema")
+	claude(`{"$ref":"http://127.0.0.1:1/x"}`).refused(422, "#/output_schema", "only references within the schema")
+	f.post("/work-units", mock(`,"output_schema":{}`)).refused(422, "#/output_schema", "cannot be held to a schema")
+}
+
+func TestFileThatDoesNotExist(t *testing.T) {
+	t.Parallel()
+	f, _ := rooted(t, map[string]string{"a.txt": "a"})
+	f.post("/work-units", mock(`,"payload":{"file_path":"docs:b.txt"}`)).refused(422, "#/payload/file_path", "does not exist")
+	f.post("/work-units", mock(`,"payload":{"file_paths":["docs:a.txt","docs:b.txt"]}`)).refused(422, "#/payload/file_paths/1", "does not exist")
+	f.submit(mock(`,"payload":{"file_path":"docs:a.txt"}`))
+}
+
+func TestFileOutsideTheRoots(t *testing.T) {
+	t.Parallel()
+	f, dir := rooted(t, map[string]string{"a.txt": "a", "sub/b.txt": "b"})
+	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, ref := range []string{
+		"/etc/passwd", "docs:../../etc/passwd", "../../etc/passwd", "docs:link", "docs:sub", "other:a.txt", "/dev/zero", "/proc/self/environ",
+		"file:///etc/passwd", "~/x", "docs:" + strings.Repeat("x/", 3000), dir + "/../x", "a\\nb",
+	} {
+		p := f.post("/work-units", mock(`,"payload":{"file_path":"`+ref+`"}`)).refused(422, "#/payload/file_path", "")
+		if strings.Contains(p.Detail, dir) && !strings.HasPrefix(ref, dir) {
+			t.Errorf("%.40s: tells where the root is: %s", ref, p.Detail)
+		}
+	}
+	f.post("/work-units", mock(`,"payload":{"file_path":"docs:a.txt\u0000"}`)).refused(400, "#/payload/file_path", "NUL")
+	f.submit(mock(`,"payload":{"file_paths":["docs:sub/b.txt","` + dir + `/a.txt"]}`))
+}
+
+func TestFilesWithoutRoots(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	f.post("/work-units", mock(`,"payload":{"file_path":"/etc/hostname"}`)).refused(422, "#/payload/file_path", "PIECEWORK_ROOTS")
+	f.post("/work-units", mock(`,"working_directory":"/tmp"`)).refused(422, "#/working_directory", "PIECEWORK_ROOTS")
+}
+
+func TestTooManyOrTooLargeFiles(t *testing.T) {
+	t.Parallel()
+	f, dir := rooted(t, map[string]string{"a.txt": "a"})
+	five := strings.TrimSuffix(strings.Repeat(`"docs:a.txt",`, work.MaxFiles+1), ",")
+	f.post("/work-units", mock(`,"payload":{"file_paths":[`+five+`]}`)).refused(422, "#/payload/file_paths", "at most 4")
+	if err := os.Truncate(filepath.Join(dir, "a.txt"), work.MaxFileBytes+1); err != nil { // sparse
+		t.Fatal(err)
+	}
+	f.post("/work-units", mock(`,"payload":{"file_path":"docs:a.txt"}`)).refused(422, "#/payload/file_path", "at most 10485760")
+}
+
+func TestWorkingDirectoryOutsideTheRoots(t *testing.T) {
+	t.Parallel()
+	f, dir := rooted(t, map[string]string{"sub/a.txt": "a"})
+	for _, ref := range []string{"/", "/etc", "docs:..", "docs:sub/a.txt", "docs:nope", "other:sub"} {
+		f.post("/work-units", mock(`,"working_directory":"`+ref+`"`)).refused(422, "#/working_directory", "")
+		f.post("/work-units", mock(`,"payload":{"working_directory":"`+ref+`"}`)).refused(422, "#/payload/working_directory", "")
+	}
+	f.submit(mock(`,"working_directory":"docs:sub"`))
+	f.submit(mock(`,"payload":{"working_directory":"` + dir + `/sub"}`))
+	f.submit(mock(`,"payload":{"Working_Directory":"/etc"}`)) // a key of the caller's own
+}
+
+func TestIdempotencyKeyNamesOneUnit(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	const callers = 50
+	answers := make([]*answer, callers)
+	var sent sync.WaitGroup
+	for i := range callers {
+		sent.Go(func() {
+			a, err := f.try("POST", "/work-units", mock(""), "Idempotency-Key", "fifty")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			answers[i] = a
+		})
+	}
+	sent.Wait()
+	if t.Failed() {
+		return
+	}
+	ids := f.listed("/work-units")
+	if len(ids) != 1 {
+		t.Fatalf("%d units", len(ids))
+	}
+	fresh := 0
+	for _, a := range answers {
+		if id := a.is(202).fields()["id"]; id != ids[0] {
+			t.Errorf("an answer names %v", id)
+		}
+		if a.header.Get("Idempotent-Replayed") == "" {
+			fresh++
+		}
+	}
+	if fresh != 1 {
+		t.Errorf("%d answers say that they made the unit", fresh)
+	}
+}
+
+func TestIdempotencyKeyReused(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	key := []string{"Idempotency-Key", "k"}
+	id := f.submit(mock(`,"payload":{"n":9007199254740993}`), key...)
+	p := f.post("/work-units", mock(""), key...).refused(422, "Idempotency-Key", "another body")
+	if p.Type == "about:blank" {
+		t.Errorf("%+v", p)
+	}
+	f.post("/work-units", mock(`,"payload":{"n":9007199254740992}`), key...).refused(422, "Idempotency-Key", "another body")
+	again := f.post("/work-units", ` { "payload": {"n":9007199254740993}, "prompt":"Count the words", "backend":"mock"}`, key...).is(202)
+	if again.fields()["id"] != id.String() || again.header.Get("Idempotent-Replayed") != "true" {
+		t.Errorf("%v %s", again.header, again.body)
+	}
+}
+
+// A refusal leaves the key free: the caller mends the body and sends it again.
+func TestIdempotencyKeyIsFreeAfterARefusal(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	key := []string{"Idempotency-Key", "k"}
+	f.post("/work-units", mock(`,"timeout":-1`), key...).refused(422, "#/timeout", "")
+	f.submit(mock(""), key...)
+}
+
+func TestIdempotencyKeyForms(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]string{
+		"": "", "abc": "abc", `"abc"`: "abc", `"a\"b\\c"`: `a"b\c`, "a b": "a b", `a"b"`: `a"b"`, strings.Repeat("x", 255): strings.Repeat("x", 255),
+	} {
+		if got, err := idempotencyKey(header); err != nil || got != want {
+			t.Errorf("%q: %q, %v", header, got, err)
+		}
+	}
+	f := newFront(t)
+	for _, header := range []string{`""`, `"`, `"abc`, `"a"b"`, `"a\b"`, `"a\"`, `"a";x=1`, strings.Repeat("x", 256), "ä"} {
+		f.post("/work-units", mock(""), "Idempotency-Key", header).refused(400, "Idempotency-Key", "Idempotency-Key: ")
+	}
+	first := f.submit(mock(""), "Idempotency-Key", `"same"`)
+	if second := f.submit(mock(""), "Idempotency-Key", "same"); second != first {
+		t.Errorf("quoted %s, bare %s", first, second)
+	}
+}
+
+func TestTitleIsTheStartOfTheRenderedPrompt(t *testing.T) {
+	t.Parallel()
+	for prompt, want := range map[string]string{
+		"Sum {a}":                "Sum 1 2",
+		"  Sum\n\n of   it ":     "Sum of it",
+		"Lacks {nope}":           "Lacks {nope}",
+		strings.Repeat("ä", 300): strings.Repeat("ä", 100),
+	} {
+		if got := title(&work.Spec{Prompt: prompt, Payload: []byte(`{"a":"1 2"}`), MissingKey: "fail"}); got != want {
+			t.Errorf("%q: %q", prompt, got)
+		}
+	}
+}
