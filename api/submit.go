@@ -412,9 +412,20 @@ func (o *offers) check(ctx context.Context, s *store.Store, name string) error {
 	case len(known) == 0 || offer.Available:
 		return nil
 	case !ok:
-		return work.Invalidf("#/backend", "no worker process of this server has the backend %q; `piecework doctor` lists what there is", name)
+		return work.Invalidf("#/backend", "no worker process of this server has the backend %q; there is %s (`piecework doctor` says more)", name, available(known))
 	}
 	return work.Invalidf("#/backend", "the backend %q is not available here: %s", name, offer.Detail)
+}
+
+func available(known map[string]work.Offer) string {
+	var names []string
+	for name, offer := range known {
+		if offer.Available {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
 }
 
 func (o *offers) read(ctx context.Context, s *store.Store) (map[string]work.Offer, error) {

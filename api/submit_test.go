@@ -291,6 +291,22 @@ func TestIdempotencyKeyIsFreeAfterARefusal(t *testing.T) {
 	f.submit(mock(""), key...)
 }
 
+// A repeat is answered even when what the unit names is gone by now.
+func TestIdempotencyKeyOutlivesTheFile(t *testing.T) {
+	t.Parallel()
+	f, dir := rooted(t, map[string]string{"a.txt": "a"})
+	key := []string{"Idempotency-Key", "k"}
+	body := mock(`,"payload":{"file_path":"docs:a.txt"}`)
+	first := f.submit(body, key...)
+	if err := os.Remove(filepath.Join(dir, "a.txt")); err != nil {
+		t.Fatal(err)
+	}
+	if second := f.submit(body, key...); second != first {
+		t.Errorf("the repeat made %s beside %s", second, first)
+	}
+	f.post("/work-units", mock(`,"payload":{"file_path":"docs:a.txt","x":1}`), key...).refused(422, "Idempotency-Key", "another body")
+}
+
 func TestIdempotencyKeyForms(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]string{

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"github.com/google/uuid"
@@ -38,20 +39,9 @@ func (a *API) submit(ctx context.Context, in *submitInput) (*unitAnswer, error) 
 	if err != nil {
 		return nil, err
 	}
-	n, err := a.newUnit(ctx, &in.Body)
+	unit, replayed, err := a.accept(ctx, key, &in.Body)
 	if err != nil {
 		return nil, err
-	}
-	if key != "" {
-		n.IdempotencyKey, n.BodyHash = key, fingerprint(rawBody(ctx))
-	}
-	unit, replayed, err := a.Store.Accept(ctx, n)
-	if err != nil {
-		return nil, err
-	}
-	if !replayed {
-		a.accepted.WithLabelValues(unit.Backend).Inc()
-		a.ring(ctx, unit)
 	}
 	answer, err := a.answerUnit(ctx, unit.ID, wait)
 	if err != nil {
@@ -61,6 +51,32 @@ func (a *API) submit(ctx context.Context, in *submitInput) (*unitAnswer, error) 
 		answer.Replayed = "true"
 	}
 	return answer, nil
+}
+
+// accept commits a new unit, or finds the one that its key made before. A
+// repeat is answered before the body is looked at again: what it names may be
+// gone by now.
+func (a *API) accept(ctx context.Context, key string, body *unitBody) (unit work.Unit, replayed bool, err error) {
+	var hash []byte
+	if key != "" {
+		hash = fingerprint(rawBody(ctx))
+		unit, err = a.Store.Before(ctx, work.DefaultTenant, key, hash)
+		if !errors.Is(err, work.ErrNotFound) {
+			return unit, true, err
+		}
+	}
+	n, err := a.newUnit(ctx, body)
+	if err != nil {
+		return work.Unit{}, false, err
+	}
+	n.IdempotencyKey, n.BodyHash = key, hash
+	unit, replayed, err = a.Store.Accept(ctx, n)
+	if err != nil || replayed {
+		return unit, replayed, err
+	}
+	a.accepted.WithLabelValues(unit.Backend).Inc()
+	a.ring(ctx, unit)
+	return unit, false, nil
 }
 
 // ring tells the queue of a unit that may run now. The unit is committed, so

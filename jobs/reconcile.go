@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"piecework/internal/work"
 	"piecework/store"
 )
 
@@ -32,6 +33,7 @@ type Reconciler struct {
 	Log   *slog.Logger
 
 	swept time.Time
+	away  bool // Postgres was, so bells may have been heard for nothing
 }
 
 // Run reconciles once a second until ctx ends.
@@ -41,6 +43,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 	for {
 		if _, err := r.Store.Lead(ctx, r.Once); err != nil && ctx.Err() == nil {
 			r.Log.Warn("reconcile", "err", err)
+			r.away = r.away || errors.As(err, new(*work.Unavailable))
 		}
 		select {
 		case <-ctx.Done():
@@ -53,6 +56,12 @@ func (r *Reconciler) Run(ctx context.Context) {
 // Once does one round: frees dead leases, ends what is overdue, rings bells
 // that were lost.
 func (r *Reconciler) Once(ctx context.Context) error {
+	if r.away {
+		if _, err := r.Store.RecheckAll(ctx); err != nil {
+			return err
+		}
+		r.away = false
+	}
 	lost, err := r.Store.ExpireLeases(ctx)
 	if err != nil {
 		return err
@@ -64,18 +73,17 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	if lost+overdue > 0 {
 		r.Log.Warn("reconciled", "runs_lost", lost, "units_overdue", overdue)
 	}
+	var sweepErr error // must not keep the bells from ringing
 	if lost > 0 || time.Since(r.swept) > sweepEvery {
-		if err := r.sweep(ctx); err != nil {
-			return err
-		}
+		sweepErr = r.sweep(ctx)
 	}
 	if !r.Bell.Up() {
-		return nil // worker processes claim straight from Postgres
+		return sweepErr // worker processes claim straight from Postgres
 	}
 	if err := r.checkEpoch(ctx); err != nil {
-		return err
+		return errors.Join(sweepErr, err)
 	}
-	return r.ringLost(ctx)
+	return errors.Join(sweepErr, r.ringLost(ctx))
 }
 
 func (r *Reconciler) sweep(ctx context.Context) error {
@@ -97,7 +105,9 @@ func (r *Reconciler) checkEpoch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	got, err := r.Bell.redis.Get(ctx, epochKey).Result()
+	look, cancel := context.WithTimeout(ctx, lookBudget)
+	defer cancel()
+	got, err := r.Bell.redis.Get(look, epochKey).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return fmt.Errorf("read epoch from redis: %w", err)
 	}
@@ -108,7 +118,6 @@ func (r *Reconciler) checkEpoch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.Bell.forget()
 	if err := r.Bell.redis.Set(ctx, epochKey, want, 0).Err(); err != nil {
 		return fmt.Errorf("mark redis with the epoch: %w", err)
 	}
@@ -126,32 +135,38 @@ func (r *Reconciler) ringLost(ctx context.Context) error {
 		if err != nil || len(due) == 0 {
 			return err
 		}
-		var heard, silent []uuid.UUID
-		for _, d := range due {
-			pending, err := r.Bell.Pending(d)
-			if err != nil {
-				return err
-			}
-			if pending {
-				heard = append(heard, d.UnitID)
-			} else {
-				silent = append(silent, d.UnitID)
-			}
-		}
-		if err := r.Store.Checked(ctx, heard); err != nil {
+		if err := r.ringSilent(ctx, due); err != nil {
 			return err
-		}
-		bells, err := r.Store.Redispatch(ctx, silent)
-		if err != nil {
-			return err
-		}
-		if err := r.Bell.Ring(ctx, bells...); err != nil {
-			_, doubtErr := r.Store.RecheckAll(ctx) // some of these bells did not ring
-			return errors.Join(err, doubtErr)
 		}
 		if len(due) < batch {
 			return nil
 		}
+	}
+	return nil
+}
+
+func (r *Reconciler) ringSilent(ctx context.Context, due []store.Dispatch) error {
+	pending, err := r.Bell.pending(ctx, due)
+	if err != nil {
+		return err
+	}
+	var heard, silent []uuid.UUID
+	for i, d := range due {
+		if pending[i] {
+			heard = append(heard, d.UnitID)
+		} else {
+			silent = append(silent, d.UnitID)
+		}
+	}
+	if err := r.Store.Checked(ctx, heard); err != nil {
+		return err
+	}
+	bells, err := r.Store.Redispatch(ctx, silent)
+	if err != nil {
+		return err
+	}
+	if err := r.Bell.ring(ctx, bells); err != nil {
+		return errors.Join(err, r.Store.Doubt(ctx, silent))
 	}
 	return nil
 }

@@ -201,8 +201,10 @@ func (h house) serveHealth(ctx context.Context, app *App, address string, shift 
 // ctx has ended and the worker process has drained.
 func serveHTTP(ctx context.Context, app *App, listener net.Listener, handler http.Handler, shift shift) error {
 	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		WriteTimeout:   10 * time.Minute, // held answers and slow readers both end some time
+		MaxHeaderBytes: 64 << 10,
+		BaseContext:    func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
