@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"piecework/store"
 )
@@ -16,12 +17,20 @@ import (
 // to the reconciler.
 const ringBudget = 300 * time.Millisecond
 
+// lookBudget is how long the reconciler waits for an answer of Redis. It leads
+// meanwhile, so nobody else frees dead leases.
+const lookBudget = 2 * time.Second
+
 // Ring rings bells, and returns the first failure. A failure is nobody's
 // problem but the log's: the reconciler rings again.
 func (b *Bell) Ring(ctx context.Context, bells ...store.Dispatch) error {
 	if !b.Up() || len(bells) == 0 {
 		return nil
 	}
+	return b.ring(ctx, bells)
+}
+
+func (b *Bell) ring(ctx context.Context, bells []store.Dispatch) error {
 	ctx, cancel := context.WithTimeout(ctx, ringBudget+time.Duration(len(bells))*10*time.Millisecond)
 	defer cancel()
 	lanes := map[string]bool{}
@@ -31,12 +40,25 @@ func (b *Bell) Ring(ctx context.Context, bells ...store.Dispatch) error {
 		}
 		lanes[Lane(d.Queue, d.Backend, d.Priority)] = true
 	}
+	wake := b.redis.Pipeline()
 	for lane := range lanes {
-		if err := b.redis.Publish(ctx, chanWake, lane).Err(); err != nil {
-			return fmt.Errorf("wake lane %s: %w", lane, err)
-		}
+		// Asynq's client registers a queue once in its life. When Redis loses
+		// its memory no tool would see the queue again.
+		wake.SAdd(ctx, queuesKey, lane)
+		wake.Publish(ctx, chanWake, lane)
+	}
+	if _, err := wake.Exec(ctx); err != nil {
+		return fmt.Errorf("wake lanes: %w", err)
 	}
 	return nil
+}
+
+// Where Asynq 0.26 keeps its queues and a task's state; a test holds both
+// against the library.
+const queuesKey = "asynq:queues"
+
+func stateKey(d store.Dispatch) string {
+	return "asynq:{" + Lane(d.Queue, d.Backend, d.Priority) + "}:t:" + TaskID(d.UnitID, d.Number)
 }
 
 func (b *Bell) enqueue(ctx context.Context, d store.Dispatch) error {
@@ -44,7 +66,7 @@ func (b *Bell) enqueue(ctx context.Context, d store.Dispatch) error {
 	if err != nil {
 		return fmt.Errorf("encode task: %w", err)
 	}
-	_, err = b.client.Load().EnqueueContext(ctx, asynq.NewTask(TypeRun, payload),
+	_, err = b.client.EnqueueContext(ctx, asynq.NewTask(TypeRun, payload),
 		asynq.TaskID(TaskID(d.UnitID, d.Number)), asynq.Queue(Lane(d.Queue, d.Backend, d.Priority)),
 		asynq.MaxRetry(0), asynq.Timeout(taskTimeout))
 	// The number is ours alone, so a conflict means that an enqueue whose
@@ -55,16 +77,24 @@ func (b *Bell) enqueue(ctx context.Context, d store.Dispatch) error {
 	return err
 }
 
-// Pending tells whether a bell still waits to be heard. A task that Asynq
-// calls active while its unit is queued was heard by somebody who died or
-// could not claim, so it does not count.
-func (b *Bell) Pending(d store.Dispatch) (bool, error) {
-	info, err := b.inspector.GetTaskInfo(Lane(d.Queue, d.Backend, d.Priority), TaskID(d.UnitID, d.Number))
-	if errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
-		return false, nil
+// pending tells of each bell whether it still waits to be heard. A task that
+// Asynq calls active while its unit is queued was heard by somebody who died
+// or could not claim, so it does not count. Asynq's inspector would take a
+// round trip for each and fail on a task that lost its message.
+func (b *Bell) pending(ctx context.Context, bells []store.Dispatch) ([]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookBudget)
+	defer cancel()
+	look := b.redis.Pipeline()
+	states := make([]*redis.StringCmd, len(bells))
+	for i, d := range bells {
+		states[i] = look.HGet(ctx, stateKey(d), "state")
 	}
-	if err != nil {
-		return false, fmt.Errorf("look for the bell of unit %s: %w", d.UnitID, err)
+	if _, err := look.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, fmt.Errorf("look for bells: %w", err)
 	}
-	return info.State == asynq.TaskStatePending, nil
+	pending := make([]bool, len(bells))
+	for i, state := range states {
+		pending[i] = state.Val() == asynq.TaskStatePending.String()
+	}
+	return pending, nil
 }

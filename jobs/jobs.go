@@ -77,7 +77,7 @@ func Lanes(queues map[string]int, backends []string) map[string]int {
 // Bell is a connection to Redis as a doorbell.
 type Bell struct {
 	redis     redis.UniversalClient
-	client    atomic.Pointer[asynq.Client]
+	client    *asynq.Client
 	inspector *asynq.Inspector
 	log       *slog.Logger
 	up        atomic.Bool // the last write probe succeeded
@@ -94,7 +94,7 @@ func Connect(url string, log *slog.Logger) (*Bell, error) {
 	opts.ContextTimeoutEnabled, opts.DialerRetries = true, 1
 	quiet()
 	b := &Bell{redis: redis.NewClient(opts), log: log}
-	b.forget()
+	b.client = asynq.NewClientFromRedisClient(b.redis)
 	b.inspector = asynq.NewInspectorFromRedisClient(b.redis)
 	b.up.Store(true)
 	return b, nil
@@ -109,10 +109,6 @@ type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
-// forget drops what the Asynq client remembers of Redis, so that it registers
-// its queues anew.
-func (b *Bell) forget() { b.client.Store(asynq.NewClientFromRedisClient(b.redis)) }
-
 // Redis is the connection, for the handlers' Asynq server and Asynqmon.
 func (b *Bell) Redis() redis.UniversalClient { return b.redis }
 
@@ -125,13 +121,17 @@ func (b *Bell) Close() error { return b.redis.Close() }
 // Up tells whether Redis took a write when last tried.
 func (b *Bell) Up() bool { return b.up.Load() }
 
-// Probe writes to Redis: PING would hide a Redis that refuses writes.
+// Probe writes to Redis: PING would hide a Redis that refuses writes. A caller
+// that leaves before the answer has learned nothing about Redis.
 func (b *Bell) Probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ask, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	err := b.redis.Set(ctx, "piecework:probe", "1", time.Minute).Err()
+	err := b.redis.Set(ask, "piecework:probe", "1", time.Minute).Err()
 	if err != nil {
 		err = fmt.Errorf("write to redis: %w", err)
+	}
+	if err != nil && ctx.Err() != nil {
+		return err
 	}
 	if was := b.up.Swap(err == nil); was != (err == nil) {
 		b.log.Warn("redis changed", "up", err == nil, "err", err)

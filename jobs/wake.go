@@ -49,7 +49,18 @@ func (s *WakingClient) Release() { s.once.Do(func() { close(s.closed) }) }
 // EvalSha runs a script; an Asynq dequeue that finds nothing in any lane waits
 // here for a bell.
 func (s *WakingClient) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	cmd := s.UniversalClient.EvalSha(ctx, sha, keys, args...)
+	return s.waitAfter(s.UniversalClient.EvalSha(ctx, sha, keys, args...), keys)
+}
+
+// Eval is what becomes of EvalSha when Redis does not know the script.
+func (s *WakingClient) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
+	return s.waitAfter(s.UniversalClient.Eval(ctx, script, keys, args...), keys)
+}
+
+// waitAfter counts empty lanes. Asynq begins a round anew, in another order,
+// after a find and after an error: so does the count, or a wait would come
+// before every lane was looked at.
+func (s *WakingClient) waitAfter(cmd *redis.Cmd, keys []string) *redis.Cmd {
 	if !dequeues(keys) {
 		return cmd
 	}
@@ -64,6 +75,7 @@ func (s *WakingClient) EvalSha(ctx context.Context, sha string, keys []string, a
 		}
 	case redis.HasErrorPrefix(err, "NOSCRIPT"):
 	default:
+		s.empty.Store(0)
 		s.wait(refused, nil)
 	}
 	return cmd

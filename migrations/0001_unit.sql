@@ -125,6 +125,7 @@ CREATE TABLE worker_runs (
     definition      jsonb,                -- the worker definition this run used
     started_at      timestamptz NOT NULL,
     completed_at    timestamptz,
+    given_up        boolean     NOT NULL DEFAULT false, -- closed as lost by somebody else: it may still come back
 
     CONSTRAINT one_run_per_attempt UNIQUE (unit_id, attempt),
     CONSTRAINT completed_when_over CHECK ((status = 'running') = (completed_at IS NULL))

@@ -14,7 +14,8 @@ import (
 // Every caller waits for its own commit, and when a statement fails each of
 // its rows is tried alone, so that a bad row fails alone.
 type group[In, Out any] struct {
-	max   int // rows in one statement
+	max   int          // rows in one statement
+	weigh func(In) int // about how many bytes a row sends; nil: few
 	flush func(context.Context, []In) ([]Out, error)
 
 	mu      sync.Mutex
@@ -29,8 +30,12 @@ type call[In, Out any] struct {
 	done chan struct{}
 }
 
-func newGroup[In, Out any](max int, flush func(context.Context, []In) ([]Out, error)) *group[In, Out] {
-	return &group[In, Out]{max: max, flush: flush}
+// maxWeight bounds the bytes of one statement, unless a single row is larger:
+// Postgres takes no parameter beyond a gigabyte, and fails all rows of one.
+const maxWeight = 64 << 20
+
+func newGroup[In, Out any](max int, weigh func(In) int, flush func(context.Context, []In) ([]Out, error)) *group[In, Out] {
+	return &group[In, Out]{max: max, weigh: weigh, flush: flush}
 }
 
 // do hands in to the next flush and waits for its outcome. When ctx ends
@@ -50,16 +55,16 @@ func (g *group[In, Out]) do(ctx context.Context, in In) (Out, error) {
 		return c.out, c.err
 	case <-ctx.Done():
 		var none Out
-		return none, context.Cause(ctx)
+		return none, translate(context.Cause(ctx))
 	}
 }
 
 func (g *group[In, Out]) drain() {
 	for {
 		g.mu.Lock()
-		n := min(len(g.waiting), g.max)
+		n := g.next()
 		if n == 0 {
-			g.busy = false
+			g.busy, g.waiting = false, nil
 			g.mu.Unlock()
 			return
 		}
@@ -68,10 +73,25 @@ func (g *group[In, Out]) drain() {
 		g.mu.Unlock()
 
 		g.run(calls)
-		for _, c := range calls {
+		for i, c := range calls {
 			close(c.done)
+			calls[i] = nil // a transcript must not live as long as the array it waited in
 		}
 	}
+}
+
+// next is how many of the waiting go with the next flush.
+func (g *group[In, Out]) next() int {
+	most, weight := min(len(g.waiting), g.max), 0
+	if g.weigh == nil {
+		return most
+	}
+	for n := range most {
+		if weight += g.weigh(g.waiting[n].in); n > 0 && weight > maxWeight {
+			return n
+		}
+	}
+	return most
 }
 
 func (g *group[In, Out]) run(calls []*call[In, Out]) {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql/driver"
 	"fmt"
 	"time"
 
@@ -37,7 +38,7 @@ func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, 
 		unlock, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		if _, err := conn.ExecContext(unlock, `SELECT pg_advisory_unlock($1)`, leadLock); err != nil {
-			_ = conn.Raw(func(any) error { return err }) // a bad connection is closed, and its lock with it
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // it is closed, and its lock with it
 		}
 	}()
 	return true, f(ctx)
@@ -45,16 +46,17 @@ func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, 
 
 // ExpireLeases closes the runs of worker processes whose lease has run out as
 // lost and puts their units back in the queue (or ends those that were asked
-// to stop). It returns how many. Units are locked before runs, as everywhere.
+// to stop). It returns how many. Units are locked before runs, as everywhere;
+// one that somebody is at work on is left for the next look.
 func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH victims AS (
 			SELECT u.id AS unit_id, r.id AS run_id, p.hostname, p.pid
 			FROM worker_runs r JOIN work_units u ON u.id = r.unit_id
 			LEFT JOIN worker_processes p ON p.id = r.worker_process
 			WHERE r.status = 'running' AND (p.id IS NULL OR p.lease_until < clock_timestamp())
-			ORDER BY u.id FOR UPDATE OF u
+			ORDER BY u.id FOR UPDATE OF u SKIP LOCKED
 		), lost AS (
-			UPDATE worker_runs r SET status = 'lost', completed_at = clock_timestamp(), error_class = 'infra',
+			UPDATE worker_runs r SET status = 'lost', given_up = true, completed_at = clock_timestamp(), error_class = 'infra',
 				error_message = format('the worker process %s (pid %s) stopped giving signs of life', v.hostname, v.pid),
 				cost_incomplete = true, execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
 			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.unit_id, r.attempt
@@ -72,9 +74,12 @@ func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 // ExpireDeadlines ends queued and waiting units whose deadline has passed, and
 // returns how many.
 func (s *Store) ExpireDeadlines(ctx context.Context) (int64, error) {
-	result, err := s.db.ExecContext(ctx, `UPDATE work_units SET state = 'timed_out', finished_at = clock_timestamp(),
-		error_class = $1, error_message = 'the deadline passed before the unit could run'
-		WHERE state IN ('queued', 'waiting') AND deadline <= clock_timestamp()`, string(work.ClassTimeout))
+	result, err := s.db.ExecContext(ctx, `WITH overdue AS (
+			SELECT id FROM work_units WHERE state IN ('queued', 'waiting') AND deadline <= clock_timestamp()
+			ORDER BY id FOR UPDATE SKIP LOCKED)
+		UPDATE work_units u SET state = 'timed_out', finished_at = clock_timestamp(),
+			error_class = $1, error_message = 'the deadline passed before the unit could run'
+		FROM overdue WHERE u.id = overdue.id`, string(work.ClassTimeout))
 	if err != nil {
 		return 0, translate(fmt.Errorf("expire deadlines: %w", err))
 	}
@@ -109,21 +114,36 @@ func (s *Store) Unchecked(ctx context.Context, limit int) ([]Dispatch, error) {
 
 // Checked notes that the units' bells were seen on their way.
 func (s *Store) Checked(ctx context.Context, units []uuid.UUID) error {
-	_, err := s.db.ExecContext(ctx, `UPDATE work_units SET check_at = clock_timestamp() + $2 * interval '1 second'
-		WHERE id = ANY($1::uuid[]) AND state = 'queued'`, pqUUIDs(units), recheck.Seconds())
+	return s.lookAgain(ctx, units, recheck)
+}
+
+// Doubt notes that nobody knows whether the units' bells rang.
+func (s *Store) Doubt(ctx context.Context, units []uuid.UUID) error {
+	return s.lookAgain(ctx, units, 0)
+}
+
+func (s *Store) lookAgain(ctx context.Context, units []uuid.UUID, after time.Duration) error {
+	_, err := s.db.ExecContext(ctx, `WITH `+stillQueued+` UPDATE work_units u
+		SET check_at = clock_timestamp() + $2 * interval '1 second' FROM queued WHERE u.id = queued.id`,
+		pqUUIDs(units), after.Seconds())
 	if err != nil {
-		return translate(fmt.Errorf("note checked units: %w", err))
+		return translate(fmt.Errorf("note when to look again: %w", err))
 	}
 	return nil
 }
+
+// stillQueued locks those of $1 that are queued. One that is locked is being
+// claimed or cancelled just now, and waiting for it could end in a deadlock.
+const stillQueued = `queued AS (
+	SELECT id FROM work_units WHERE id = ANY($1::uuid[]) AND state = 'queued' ORDER BY id FOR UPDATE SKIP LOCKED)`
 
 // Redispatch gives each unit that is still queued a new bell and returns the
 // bells to ring.
 func (s *Store) Redispatch(ctx context.Context, units []uuid.UUID) ([]Dispatch, error) {
 	var bells []Dispatch
-	err := s.db.SelectContext(ctx, &bells, `UPDATE work_units SET dispatch = dispatch + 1,
+	err := s.db.SelectContext(ctx, &bells, `WITH `+stillQueued+` UPDATE work_units u SET dispatch = dispatch + 1,
 		check_at = clock_timestamp() + $2 * interval '1 second'
-		WHERE id = ANY($1::uuid[]) AND state = 'queued' RETURNING id, dispatch, queue, backend, priority`,
+		FROM queued WHERE u.id = queued.id RETURNING u.id, dispatch, queue, backend, priority`,
 		pqUUIDs(units), recheck.Seconds())
 	if err != nil {
 		return nil, translate(fmt.Errorf("redispatch units: %w", err))
@@ -134,9 +154,10 @@ func (s *Store) Redispatch(ctx context.Context, units []uuid.UUID) ([]Dispatch, 
 // RecheckAll makes every queued unit's bell doubtful: Redis has forgotten
 // what it was told. It returns how many.
 func (s *Store) RecheckAll(ctx context.Context) (int64, error) {
-	result, err := s.db.ExecContext(ctx, `UPDATE work_units SET check_at = clock_timestamp()
-		WHERE state = 'queued' AND check_at > clock_timestamp()
-		AND (not_before IS NULL OR not_before <= clock_timestamp())`)
+	result, err := s.db.ExecContext(ctx, `WITH due AS (
+			SELECT id FROM work_units WHERE state = 'queued' AND check_at > clock_timestamp()
+			AND (not_before IS NULL OR not_before <= clock_timestamp()) ORDER BY id FOR UPDATE SKIP LOCKED)
+		UPDATE work_units u SET check_at = clock_timestamp() FROM due WHERE u.id = due.id`)
 	if err != nil {
 		return 0, translate(fmt.Errorf("recheck all units: %w", err))
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -32,7 +33,8 @@ type Claimed struct {
 }
 
 // Claim makes a queued and due unit running and opens its run. It returns nil
-// when there is nothing to claim: another has it, or it is over.
+// when there is nothing to claim: another has it, or it is over. Repeating a
+// claim whose commit is unknown is safe: its run id gets the same answer.
 func (s *Store) Claim(ctx context.Context, c Claim) (*Claimed, error) {
 	claimed, err := s.claim.do(ctx, c)
 	if err != nil {
@@ -64,9 +66,39 @@ WITH asked AS (
         coalesce(t.resume_session, a.session_id), clock_timestamp()
     FROM taken t JOIN asked a ON a.unit_id = t.id
 )
-SELECT ` + unitColumns + `, a.run_id, coalesce(resume_session, '') AS resume_session, session_cost_usd,
-    extract(epoch FROM deadline - clock_timestamp())::double precision AS left_s
-FROM taken JOIN asked a ON a.unit_id = taken.id`
+SELECT ` + claimedColumns + `, a.run_id FROM taken JOIN asked a ON a.unit_id = taken.id`
+
+const claimedColumns = unitColumns + `, coalesce(resume_session, '') AS resume_session, session_cost_usd,
+    extract(epoch FROM deadline - clock_timestamp())::double precision AS left_s`
+
+type claimedRow struct {
+	unitRow
+	RunID          uuid.UUID `db:"run_id"`
+	ResumeSession  string    `db:"resume_session"`
+	SessionCostUSD float64   `db:"session_cost_usd"`
+	Left           *float64  `db:"left_s"`
+}
+
+func (r claimedRow) claimed() *Claimed {
+	c := &Claimed{Unit: r.unit(), RunID: r.RunID, ResumeSession: r.ResumeSession, SessionCostUSD: r.SessionCostUSD}
+	if r.Left != nil {
+		left := work.Seconds(*r.Left).Duration()
+		c.Left = &left
+	}
+	return c
+}
+
+// held finds the units whose live run is one of runs. The driver repeats a
+// statement when the connection breaks, also one that was committed: without
+// this look the unit would stay with a worker process that knows nothing of
+// it. It is a statement of its own to see what the claim has waited for.
+func (s *Store) held(ctx context.Context, runs []string) ([]claimedRow, error) {
+	var rows []claimedRow
+	err := s.db.SelectContext(ctx, &rows, `SELECT `+claimedColumns+`, run_id FROM work_units
+		JOIN (SELECT id AS run_id, unit_id, attempt FROM worker_runs WHERE id = ANY($1::uuid[]) AND status = 'running') AS r
+		ON r.unit_id = work_units.id AND r.attempt = run_count`, pq.Array(runs))
+	return rows, err
+}
 
 func (s *Store) claimAll(ctx context.Context, claims []Claim) ([]*Claimed, error) {
 	units, runs := make([]string, len(claims)), make([]string, len(claims))
@@ -74,25 +106,20 @@ func (s *Store) claimAll(ctx context.Context, claims []Claim) ([]*Claimed, error
 	for i, c := range claims {
 		units[i], runs[i], processes[i], sessions[i] = c.UnitID.String(), c.RunID.String(), c.Process.String(), c.SessionID
 	}
-	var rows []struct {
-		unitRow
-		RunID          uuid.UUID `db:"run_id"`
-		ResumeSession  string    `db:"resume_session"`
-		SessionCostUSD float64   `db:"session_cost_usd"`
-		Left           *float64  `db:"left_s"`
-	}
-	err := s.db.SelectContext(ctx, &rows, claimUnits, pq.Array(units), pq.Array(runs), pq.Array(processes), pq.Array(sessions))
-	if err != nil {
+	var rows []claimedRow
+	if err := s.db.SelectContext(ctx, &rows, claimUnits, pq.Array(units), pq.Array(runs), pq.Array(processes), pq.Array(sessions)); err != nil {
 		return nil, err
+	}
+	if len(rows) < len(claims) {
+		held, err := s.held(ctx, runs)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, held...)
 	}
 	byRun := make(map[uuid.UUID]*Claimed, len(rows))
 	for _, r := range rows {
-		c := &Claimed{Unit: r.unit(), RunID: r.RunID, ResumeSession: r.ResumeSession, SessionCostUSD: r.SessionCostUSD}
-		if r.Left != nil {
-			left := work.Seconds(*r.Left).Duration()
-			c.Left = &left
-		}
-		byRun[r.RunID] = c
+		byRun[r.RunID] = r.claimed()
 	}
 	outs := make([]*Claimed, len(claims))
 	for i, c := range claims {
@@ -115,7 +142,7 @@ type Finish struct {
 	// Counts of the unit that this run adds to.
 	Failures, Losses, Waits, Crashes int
 
-	Result         string // cleaned; partial unless the run succeeded
+	Result         string // partial unless the run succeeded
 	Error          *work.Failure
 	RenderedPrompt string
 	Model          string
@@ -140,7 +167,7 @@ type Verdict string
 // The verdicts.
 const (
 	Recorded Verdict = "recorded" // the run ended the way it said
-	Fenced   Verdict = "fenced"   // it came too late: transcript and cost are kept, its result is not
+	Fenced   Verdict = "fenced"   // it came too late: the run keeps what it brought, the unit gets no result
 )
 
 // Finish closes a run and moves its unit, in one statement guarded by the run
@@ -194,8 +221,11 @@ type finishIn struct {
 // for each run whether its unit moved, and what the run's status was before.
 //
 // The unit moves only while it is running this very attempt. A run that is
-// over already is left alone (a repeated finish), except a lost one, which
-// becomes fenced: it came back too late. Cost counts in either case, once.
+// over already is left alone (a repeated finish), except one that was given
+// up as lost, which becomes fenced: it came back too late. Cost counts in
+// either case, once. Runs are read under their locks: a finish that has waited
+// for another of the same run must see what that one did. No unit may be there
+// twice: one statement changes a row once.
 const finishRuns = `
 WITH f AS (
     SELECT * FROM json_to_recordset($1) AS f(unit_id uuid, run_id uuid, attempt integer, status text, next text,
@@ -209,10 +239,12 @@ WITH f AS (
     SELECT u.id, u.state, u.run_count, u.cancel_requested_at FROM work_units u JOIN f ON f.unit_id = u.id
     ORDER BY u.id FOR UPDATE OF u
 ), was AS (
-    SELECT r.id, r.status, l.state = 'running' AND l.run_count = f.attempt AND r.status = 'running' AS mine,
+    SELECT r.id, l.state = 'running' AND l.run_count = f.attempt AND r.status = 'running' AS mine,
+        r.status = 'running' OR r.status = 'lost' AND r.given_up AS open, r.status = 'fenced' AS fenced,
         -- A cancel that arrived while the run was failing or shutting down wins over another run.
         CASE WHEN f.next = 'queued' AND l.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE f.next END AS next
     FROM worker_runs r JOIN f ON f.run_id = r.id JOIN locked l ON l.id = f.unit_id
+    ORDER BY r.unit_id FOR UPDATE OF r
 ), moved AS (
     UPDATE work_units u SET state = was.next,
         failures = u.failures + f.failures, losses = u.losses + f.losses, waits = u.waits + f.waits,
@@ -225,12 +257,13 @@ WITH f AS (
         summary = CASE WHEN was.next <> 'queued' THEN f.summary END,
         error_class = f.error_class, error_message = f.error_message,
         resume_session = CASE WHEN f.resumable THEN f.session_id END,
-        session_cost_usd = CASE WHEN f.resumable THEN u.session_cost_usd + coalesce(f.total_cost_usd, 0) ELSE 0 END,
+        session_cost_usd = CASE WHEN f.resumable THEN coalesce(f.total_cost_usd, 0) +
+            CASE WHEN f.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END ELSE 0 END,
         cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0)
     FROM f JOIN was ON was.id = f.run_id AND was.mine WHERE u.id = f.unit_id RETURNING u.id
 ), charged AS (
     UPDATE work_units u SET cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0)
-    FROM f JOIN was ON was.id = f.run_id AND NOT was.mine AND was.status IN ('running', 'lost') WHERE u.id = f.unit_id
+    FROM f JOIN was ON was.id = f.run_id AND was.open AND NOT was.mine WHERE u.id = f.unit_id
 ), closed AS (
     UPDATE worker_runs r SET status = CASE WHEN was.mine THEN f.status ELSE 'fenced' END,
         result = f.result, error_class = f.error_class, error_message = f.error_message,
@@ -241,7 +274,7 @@ WITH f AS (
         cost_incomplete = f.cost_incomplete, duration_ms = f.duration_ms, duration_api_ms = f.duration_api_ms,
         output_files = f.output_files, completed_at = clock_timestamp(),
         execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
-    FROM f JOIN was ON was.id = f.run_id AND was.status IN ('running', 'lost') WHERE r.id = f.run_id RETURNING r.id
+    FROM f JOIN was ON was.id = f.run_id AND was.open WHERE r.id = f.run_id RETURNING r.id
 ), folded AS (
     INSERT INTO transcripts (run_id, steps, blob)
     SELECT f.run_id, f.steps, substr($2::bytea, f.blob_from, f.blob_length) FROM f JOIN closed ON closed.id = f.run_id
@@ -249,42 +282,64 @@ WITH f AS (
 ), swept AS (
     DELETE FROM transcript_chunks c USING closed WHERE c.run_id = closed.id
 )
-SELECT was.id, was.mine, was.status FROM was`
+SELECT id, NOT mine AND (open OR fenced) AS fenced FROM was`
 
 func (s *Store) finishAll(ctx context.Context, rows []Finish) ([]Verdict, error) {
+	var now, later []Finish
+	seen := make(map[uuid.UUID]bool, len(rows))
+	for _, f := range rows {
+		if seen[f.UnitID] {
+			later = append(later, f)
+			continue
+		}
+		seen[f.UnitID] = true
+		now = append(now, f)
+	}
+	verdicts := make(map[uuid.UUID]Verdict, len(rows))
+	for len(now) > 0 {
+		if err := s.finishOnce(ctx, now, verdicts); err != nil {
+			return nil, err
+		}
+		n := min(len(later), 1)
+		now, later = later[:n], later[n:]
+	}
+	outs := make([]Verdict, len(rows))
+	for i, f := range rows {
+		outs[i] = cmp.Or(verdicts[f.RunID], Fenced) // a run that is gone: its unit was deleted
+	}
+	return outs, nil
+}
+
+// finishOnce writes runs of different units and notes their verdicts. Of a
+// run that comes twice the first verdict stands; the second is the same.
+func (s *Store) finishOnce(ctx context.Context, rows []Finish, verdicts map[uuid.UUID]Verdict) error {
 	in := make([]finishIn, len(rows))
-	var blobs bytes.Buffer
+	blobs := bytes.NewBuffer([]byte{}) // never nil: that would be NULL
 	for i, f := range rows {
 		in[i] = f.row(blobs.Len() + 1)
 		blobs.Write(f.Blob)
 	}
-	param, err := json.Marshal(in)
+	param, err := encode(in)
 	if err != nil {
-		return nil, fmt.Errorf("encode finishes: %w", err)
+		return err
 	}
-	var befores []struct {
-		ID     uuid.UUID      `db:"id"`
-		Mine   bool           `db:"mine"`
-		Status work.RunStatus `db:"status"`
+	var found []struct {
+		ID     uuid.UUID `db:"id"`
+		Fenced bool      `db:"fenced"`
 	}
-	if err := s.db.SelectContext(ctx, &befores, finishRuns, string(param), blobs.Bytes()); err != nil {
-		return nil, err
+	if err := s.db.SelectContext(ctx, &found, finishRuns, param, blobs.Bytes()); err != nil {
+		return err
 	}
-	verdicts := make(map[uuid.UUID]Verdict, len(befores))
-	for _, b := range befores {
-		verdicts[b.ID] = Recorded
-		if !b.Mine && (b.Status == work.RunRunning || b.Status == work.RunLost || b.Status == work.RunFenced) {
-			verdicts[b.ID] = Fenced
+	for _, run := range found {
+		verdicts[run.ID] = Recorded
+		if run.Fenced {
+			verdicts[run.ID] = Fenced
 		}
 	}
-	outs := make([]Verdict, len(rows))
-	for i, f := range rows {
-		if outs[i] = verdicts[f.RunID]; outs[i] == "" {
-			outs[i] = Fenced // the run is gone: its unit was deleted
-		}
-	}
-	return outs, nil
+	return nil
 }
+
+func (f Finish) weight() int { return len(f.Result) + len(f.RenderedPrompt) + len(f.Blob) }
 
 // summaryBytes is how much of an output a list shows.
 const summaryBytes = 500
@@ -293,7 +348,7 @@ func (f Finish) row(from int) finishIn {
 	in := finishIn{
 		UnitID: f.UnitID, RunID: f.RunID, Attempt: f.Attempt, Status: string(f.Status), Next: string(f.Next),
 		Delay: f.Delay.Seconds(), Failures: f.Failures, Losses: f.Losses, Waits: f.Waits, Crashes: f.Crashes,
-		RenderedPrompt: f.RenderedPrompt, Model: f.Model, SessionID: f.SessionID, Resumable: f.Resumable,
+		RenderedPrompt: work.Clean(f.RenderedPrompt), Model: work.Clean(f.Model), SessionID: work.Clean(f.SessionID), Resumable: f.Resumable,
 		NumTurns: f.NumTurns, ToolCalls: f.ToolCalls, InputTokens: f.Usage.InputTokens,
 		OutputTokens: f.Usage.OutputTokens, CacheRead: f.Usage.CacheReadTokens,
 		CacheCreation: f.Usage.CacheCreationTokens, TotalCostUSD: f.TotalCostUSD, CostIncomplete: f.CostIncomplete,
@@ -304,12 +359,13 @@ func (f Finish) row(from int) finishIn {
 		in.OutputFiles = []work.File{}
 	}
 	if f.Result != "" || f.Status == work.RunSucceeded {
-		summary, _ := work.Cut(f.Result, summaryBytes)
-		in.Result, in.Summary = &f.Result, &summary
+		result := work.Clean(f.Result)
+		summary, _ := work.Cut(result, summaryBytes)
+		in.Result, in.Summary = &result, &summary
 	}
 	if f.Error != nil {
-		class := string(f.Error.Class)
-		in.ErrorClass, in.ErrorMessage = &class, &f.Error.Message
+		class, message := string(f.Error.Class), work.Clean(f.Error.Message)
+		in.ErrorClass, in.ErrorMessage = &class, &message
 	}
 	return in
 }
@@ -382,12 +438,13 @@ type RunFilter struct {
 	Unit       uuid.UUID
 	Search     string
 	After      uuid.UUID
-	Limit      int
+	Limit      int // 0: 50
 }
 
 // Runs lists runs, newest first, and tells the id to go on after when there
 // are more.
 func (s *Store) Runs(ctx context.Context, f RunFilter) ([]work.Run, *uuid.UUID, error) {
+	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	var w where
 	w.add("r.tenant = ?", f.Tenant)
 	w.addIf(f.After != uuid.Nil, "r.id < ?", f.After)

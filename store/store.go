@@ -15,6 +15,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"strings"
@@ -59,12 +60,16 @@ func Open(ctx context.Context, url string, conns int) (*Store, error) {
 		_ = db.Close()
 		return nil, translate(fmt.Errorf("reach postgres: %w", err))
 	}
+	return newStore(db), nil
+}
+
+func newStore(db *sqlx.DB) *Store {
 	s := &Store{db: db}
-	s.accept = newGroup(500, s.acceptAll)
-	s.claim = newGroup(500, s.claimAll)
-	s.append = newGroup(500, s.appendAll)
-	s.finish = newGroup(250, s.finishAll)
-	return s, nil
+	s.accept = newGroup(500, NewUnit.weight, s.acceptAll)
+	s.claim = newGroup(500, nil, s.claimAll)
+	s.append = newGroup(500, Progress.weight, s.appendAll)
+	s.finish = newGroup(250, Finish.weight, s.finishAll)
+	return s
 }
 
 // Close gives the connections back.
@@ -86,6 +91,18 @@ func Migrate(ctx context.Context, url string) ([]string, error) {
 
 // Behind returns how many migrations the database lacks.
 func (s *Store) Behind(ctx context.Context) (int64, error) { return migrations.Behind(ctx, s.db.DB) }
+
+// encode makes a JSON parameter. What callers sent stays as it was: <, > and &
+// are not escaped.
+func encode(v any) (string, error) {
+	var text strings.Builder
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return "", fmt.Errorf("encode rows: %w", err)
+	}
+	return text.String(), nil
+}
 
 // dsn adds what the store relies on to a URL or a keyword string: binary
 // parameters spare the blobs a hex encoding.

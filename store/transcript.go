@@ -3,13 +3,13 @@ package store
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/lib/pq"
 
 	"piecework/internal/transcript"
+	"piecework/internal/work"
 )
 
 // Progress is what a run has to tell before it ends.
@@ -30,6 +30,17 @@ func (s *Store) Append(ctx context.Context, p Progress) error {
 	return nil
 }
 
+func (p Progress) weight() int {
+	n := len(p.RenderedPrompt)
+	for _, s := range p.Steps {
+		n += len(s.Text)
+		for _, c := range s.Content {
+			n += len(c.Text) + len(c.Args)
+		}
+	}
+	return n
+}
+
 type progressIn struct {
 	RunID          uuid.UUID `json:"run_id"`
 	LiveStatus     string    `json:"live_status"`
@@ -40,7 +51,8 @@ type progressIn struct {
 }
 
 // In: $1 a JSON array of progressIn, $2 all their JSON lines end to end. A run
-// whose row is gone is passed over.
+// that is over or gone is passed over: what it still says comes with its
+// finish.
 const appendSteps = `
 WITH p AS (
     SELECT * FROM json_to_recordset($1) AS p(run_id uuid, live_status text, tool_calls integer, rendered_prompt text,
@@ -53,7 +65,7 @@ WITH p AS (
 )
 INSERT INTO transcript_chunks (run_id, body)
 SELECT p.run_id, substr($2::bytea, p.body_from, p.body_length) FROM p JOIN worker_runs r ON r.id = p.run_id
-WHERE p.body_length > 0`
+WHERE p.body_length > 0 AND r.status = 'running' ORDER BY p.body_from`
 
 func (s *Store) appendAll(ctx context.Context, rows []Progress) ([]struct{}, error) {
 	in := make([]progressIn, len(rows))
@@ -63,15 +75,15 @@ func (s *Store) appendAll(ctx context.Context, rows []Progress) ([]struct{}, err
 		if err != nil {
 			return nil, err
 		}
-		in[i] = progressIn{RunID: p.RunID, LiveStatus: p.LiveStatus, ToolCalls: p.ToolCalls,
-			RenderedPrompt: p.RenderedPrompt, From: bodies.Len() + 1, Length: len(lines)}
+		in[i] = progressIn{RunID: p.RunID, LiveStatus: work.Clean(p.LiveStatus), ToolCalls: p.ToolCalls,
+			RenderedPrompt: work.Clean(p.RenderedPrompt), From: bodies.Len() + 1, Length: len(lines)}
 		bodies.Write(lines)
 	}
-	param, err := json.Marshal(in)
+	param, err := encode(in)
 	if err != nil {
-		return nil, fmt.Errorf("encode progress: %w", err)
+		return nil, err
 	}
-	if _, err := s.db.ExecContext(ctx, appendSteps, string(param), bodies.Bytes()); err != nil {
+	if _, err := s.db.ExecContext(ctx, appendSteps, param, bodies.Bytes()); err != nil {
 		return nil, err
 	}
 	return make([]struct{}, len(rows)), nil
@@ -80,18 +92,23 @@ func (s *Store) appendAll(ctx context.Context, rows []Progress) ([]struct{}, err
 // Transcript returns a run's steps as gzipped JSON: the stored blob as it is,
 // or what there is so far of a run that still goes on.
 func (s *Store) Transcript(ctx context.Context, tenant string, run uuid.UUID) ([]byte, error) {
-	var blob []byte
-	err := s.db.GetContext(ctx, &blob, `SELECT coalesce(t.blob, '') FROM worker_runs r
-		LEFT JOIN transcripts t ON t.run_id = r.id WHERE r.id = $1 AND r.tenant = $2`, run, tenant)
+	var row struct {
+		Blob   []byte        `db:"blob"`
+		Chunks pq.ByteaArray `db:"chunks"`
+	}
+	// One statement: between two, a finish could turn the chunks into the blob.
+	err := s.db.GetContext(ctx, &row, `SELECT t.blob, CASE WHEN t.run_id IS NULL THEN
+			ARRAY(SELECT body FROM transcript_chunks c WHERE c.run_id = r.id ORDER BY seq) END AS chunks
+		FROM worker_runs r LEFT JOIN transcripts t ON t.run_id = r.id WHERE r.id = $1 AND r.tenant = $2`, run, tenant)
 	if err != nil {
 		return nil, translate(fmt.Errorf("read transcript of run %s: %w", run, err))
 	}
-	if len(blob) > 0 {
-		return blob, nil
+	if len(row.Blob) > 0 {
+		return row.Blob, nil
 	}
-	steps, err := s.chunks(ctx, run)
+	steps, err := transcript.DecodeLines(row.Chunks...)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read transcript of run %s: %w", run, err)
 	}
 	return s.codec.Encode(steps)
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,9 +24,14 @@ type NewUnit struct {
 	BodyHash       []byte       // of the request that carries the key
 }
 
+func (n NewUnit) weight() int {
+	return len(n.Prompt) + len(n.SystemPrompt) + len(n.Payload) + len(n.OutputSchema)
+}
+
 type accepted struct {
 	unit     work.Unit
 	replayed bool
+	err      error
 }
 
 // ErrKeyReused: the idempotency key came before with another body.
@@ -35,11 +41,8 @@ var ErrKeyReused = errors.New("idempotency key was used before with another body
 // made before and says so. When it returns nil the unit cannot be lost.
 func (s *Store) Accept(ctx context.Context, n NewUnit) (work.Unit, bool, error) {
 	out, err := s.accept.do(ctx, n)
-	if err != nil {
+	if err = cmp.Or(err, out.err); err != nil {
 		return work.Unit{}, false, fmt.Errorf("accept unit: %w", err)
-	}
-	if out.replayed && out.unit.ID == uuid.Nil {
-		return work.Unit{}, false, ErrKeyReused
 	}
 	return out.unit, out.replayed, nil
 }
@@ -81,19 +84,21 @@ func (s *Store) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, erro
 	for i, n := range rows {
 		in[i] = unitIn{ID: n.ID, Tenant: n.Tenant, Title: n.Title, Spec: n.Spec, Delay: n.Delay,
 			BodyHash: fmt.Sprintf("%x", n.BodyHash)}
-		if n.IdempotencyKey != "" {
-			in[i].IdempotencyKey = &rows[i].IdempotencyKey
+		if key := work.Clean(n.IdempotencyKey); key != "" {
+			in[i].IdempotencyKey = &key
 		}
 	}
 	// Two processes that insert the same keys must meet them in one order, or
 	// each waits for the other.
-	slices.SortFunc(in, func(a, b unitIn) int { return strings.Compare(deref(a.IdempotencyKey), deref(b.IdempotencyKey)) })
-	param, err := json.Marshal(in)
+	slices.SortFunc(in, func(a, b unitIn) int {
+		return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(deref(a.IdempotencyKey), deref(b.IdempotencyKey)))
+	})
+	param, err := encode(in)
 	if err != nil {
-		return nil, fmt.Errorf("encode units: %w", err)
+		return nil, err
 	}
 	var fresh []unitRow
-	if err := s.db.SelectContext(ctx, &fresh, insertUnits, string(param)); err != nil {
+	if err := s.db.SelectContext(ctx, &fresh, insertUnits, param); err != nil {
 		return nil, err
 	}
 	made := make(map[uuid.UUID]work.Unit, len(fresh))
@@ -106,27 +111,38 @@ func (s *Store) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, erro
 			outs[i] = accepted{unit: u}
 			continue
 		}
-		outs[i], err = s.replay(ctx, n)
-		if err != nil {
-			return nil, err
-		}
+		outs[i] = s.replay(ctx, n)
 	}
 	return outs, nil
 }
 
-// replay finds the unit that n's key made before. A unit with a zero ID in
-// the answer means that the body was another one.
-func (s *Store) replay(ctx context.Context, n NewUnit) (accepted, error) {
-	var row unitRow
-	err := s.db.GetContext(ctx, &row, `SELECT `+unitColumns+` FROM work_units
-		WHERE tenant = $1 AND idempotency_key = $2 AND body_hash = $3`, n.Tenant, n.IdempotencyKey, n.BodyHash)
-	if err = translate(err); errors.Is(err, work.ErrNotFound) {
-		return accepted{replayed: true}, nil
+// Before returns the unit that an idempotency key made before. It is
+// work.ErrNotFound when the key is new, and ErrKeyReused when it came with
+// another body.
+func (s *Store) Before(ctx context.Context, tenant, key string, bodyHash []byte) (work.Unit, error) {
+	out := s.replay(ctx, NewUnit{Unit: work.Unit{Tenant: tenant}, IdempotencyKey: key, BodyHash: bodyHash})
+	return out.unit, out.err
+}
+
+// replay finds the unit that stood in n's way: the one its key made before,
+// or n itself, committed by a statement whose answer was lost and which the
+// driver has repeated. Its error is n's alone: the others are committed.
+func (s *Store) replay(ctx context.Context, n NewUnit) accepted {
+	var row struct {
+		unitRow
+		SameBody bool `db:"same_body"`
 	}
-	if err != nil {
-		return accepted{}, err
+	err := s.db.GetContext(ctx, &row, `SELECT `+unitColumns+`, coalesce(body_hash = $4, false) AS same_body FROM work_units
+		WHERE id = $1 OR tenant = $2 AND idempotency_key = $3`, n.ID, n.Tenant, work.Clean(n.IdempotencyKey), n.BodyHash)
+	switch {
+	case err != nil:
+		return accepted{err: translate(err)}
+	case row.ID == n.ID:
+		return accepted{unit: row.unit()}
+	case !row.SameBody:
+		return accepted{err: ErrKeyReused}
 	}
-	return accepted{unit: row.unit(), replayed: true}, nil
+	return accepted{unit: row.unit(), replayed: true}
 }
 
 func deref(s *string) string {
@@ -185,7 +201,7 @@ type UnitFilter struct {
 	Labels  map[string]string
 	Search  string    // part of the title, in any case
 	After   uuid.UUID // the last id of the page before
-	Limit   int
+	Limit   int       // 0: 50
 }
 
 // listColumns leaves out what may be large.
@@ -198,6 +214,7 @@ const listColumns = `id, tenant, state, title, backend, worker, model, queue, pr
 // Units lists units, newest first, and tells the id to go on after when there
 // are more.
 func (s *Store) Units(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid.UUID, error) {
+	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	var w where
 	w.add("tenant = ?", f.Tenant)
 	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
@@ -296,6 +313,9 @@ type where struct {
 }
 
 func (w *where) add(cond string, arg any) {
+	if text, ok := arg.(string); ok {
+		arg = work.Clean(text) // Postgres refuses to look for what it cannot hold
+	}
 	w.args = append(w.args, arg)
 	w.conds = append(w.conds, strings.Replace(cond, "?", fmt.Sprintf("$%d", len(w.args)), 1))
 }
@@ -305,6 +325,9 @@ func (w *where) addIf(ok bool, cond string, arg any) {
 		w.add(cond, arg)
 	}
 }
+
+// defaultLimit is the length of a page when none is asked for.
+const defaultLimit = 50
 
 // page selects one row more than limit, newest first.
 func (s *Store) page(ctx context.Context, rows any, query, key string, w where, limit int) error {

@@ -33,13 +33,21 @@ func (c *Codec) Encode(steps []Step) ([]byte, error) {
 	}
 	defer c.writers.Put(zip)
 	zip.Reset(&blob)
-	if err := json.NewEncoder(zip).Encode(steps); err != nil {
+	if err := encoder(zip).Encode(steps); err != nil {
 		return nil, fmt.Errorf("encode transcript: %w", err)
 	}
 	if err := zip.Close(); err != nil {
 		return nil, fmt.Errorf("compress transcript: %w", err)
 	}
 	return blob.Bytes(), nil
+}
+
+// encoder leaves <, > and & alone: escaped they would be six bytes each, and a
+// transcript of web pages more than Decode takes.
+func encoder(w io.Writer) *json.Encoder {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc
 }
 
 // Codec compresses transcripts; the zero value is ready and keeps its
@@ -62,7 +70,7 @@ func Decode(blob []byte) ([]Step, error) {
 // EncodeLines returns steps as JSON lines, the form of a chunk.
 func EncodeLines(steps []Step) ([]byte, error) {
 	var lines bytes.Buffer
-	enc := json.NewEncoder(&lines)
+	enc := encoder(&lines)
 	for _, s := range steps {
 		if err := enc.Encode(s); err != nil {
 			return nil, fmt.Errorf("encode steps: %w", err)
@@ -132,8 +140,9 @@ func visible(s string) string {
 			return r
 		case r < 0x20:
 			return '\u2400' + r // the control pictures
-		case r == 0x7f, r >= 0x80 && r < 0xa0,
-			r >= 0x200b && r <= 0x200f, r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069, r == 0xfeff:
+		case r == 0x7f, r >= 0x80 && r < 0xa0, r == 0x061c,
+			r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2060 && r <= 0x206f, r == 0xfeff,
+			r >= 0xe0000 && r <= 0xe007f:
 			return '\uFFFD'
 		}
 		return r

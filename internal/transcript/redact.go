@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -32,16 +33,15 @@ var patterns = []*regexp.Regexp{
 // provider's API key. Values shorter than 8 bytes are left alone: replacing
 // them would destroy more than it protects.
 func Redactor(secrets []string) func(string) string {
+	// The longest first: of two secrets that begin alike the shorter would
+	// leave the rest of the longer one.
+	longest := slices.SortedFunc(slices.Values(secrets), func(a, b string) int { return len(b) - len(a) })
 	var pairs []string
-	for _, secret := range secrets {
+	for _, secret := range longest {
 		if len(secret) < 8 {
 			continue
 		}
-		forms := []string{secret, url.QueryEscape(secret), base64.StdEncoding.EncodeToString([]byte(secret))}
-		if quoted, err := json.Marshal(secret); err == nil {
-			forms = append(forms, strings.Trim(string(quoted), `"`))
-		}
-		for _, form := range forms {
+		for _, form := range forms(secret) {
 			pairs = append(pairs, form, redacted)
 		}
 	}
@@ -55,4 +55,24 @@ func Redactor(secrets []string) func(string) string {
 		}
 		return s
 	}
+}
+
+// forms are the ways a secret may be written, the padded before the bare.
+func forms(secret string) []string {
+	raw := []byte(secret)
+	written := []string{
+		secret, url.QueryEscape(secret), url.PathEscape(secret),
+		base64.StdEncoding.EncodeToString(raw), base64.RawStdEncoding.EncodeToString(raw),
+		base64.URLEncoding.EncodeToString(raw), base64.RawURLEncoding.EncodeToString(raw),
+	}
+	for _, html := range []bool{true, false} { // encoders differ in whether they escape <, > and &
+		var quoted strings.Builder
+		enc := json.NewEncoder(&quoted)
+		enc.SetEscapeHTML(html)
+		if enc.Encode(secret) == nil {
+			text := strings.TrimSpace(quoted.String())
+			written = append(written, text[1:len(text)-1])
+		}
+	}
+	return written
 }

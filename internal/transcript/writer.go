@@ -55,7 +55,7 @@ func (w *Writer) Add(s Step) int {
 func (w *Writer) Extend(c ...Content) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if last := len(w.steps); last > 0 && w.steps[last-1].Type == Action && w.dropped == 0 {
+	if last := len(w.steps); last > 0 && w.steps[last-1].Type == Action && w.dropped == 0 && w.bytes <= MaxBytes {
 		w.grow(last, c)
 		return
 	}

@@ -3,6 +3,7 @@ package work
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 )
@@ -16,7 +17,7 @@ func (s Seconds) Duration() time.Duration { return time.Duration(float64(s) * fl
 
 // ParseSeconds reads "90", "90s" or "1h30m".
 func ParseSeconds(text string) (Seconds, error) {
-	if n, err := strconv.ParseFloat(text, 64); err == nil {
+	if n, err := strconv.ParseFloat(text, 64); err == nil && !math.IsNaN(n) && !math.IsInf(n, 0) {
 		return Seconds(n), nil
 	}
 	d, err := time.ParseDuration(text)

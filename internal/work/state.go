@@ -54,8 +54,8 @@ const (
 	RunTimedOut  RunStatus = "timed_out"
 	// RunLost: the worker process died or lost its lease; nothing came back.
 	RunLost RunStatus = "lost"
-	// RunFenced: the run came back after it had been given up as lost. Its
-	// transcript and cost are kept, its result is not.
+	// RunFenced: the run came back after it had been given up as lost. It keeps
+	// its transcript, cost and output; its unit gets no result from it.
 	RunFenced RunStatus = "fenced"
 	// RunReleased: stopped on purpose by a worker process that shuts down.
 	RunReleased RunStatus = "released"

@@ -1,0 +1,118 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"piecework/internal/testkit"
+	"piecework/store"
+)
+
+// listen starts an Asynq server on the default lane that gives each bell it
+// hears to heard.
+func (h *house) listen(heard chan<- Task) {
+	h.t.Helper()
+	server := asynq.NewServerFromRedisClient(h.bell.Redis(), asynq.Config{
+		Queues: map[string]int{"default:mock": 1}, LogLevel: asynq.FatalLevel, TaskCheckInterval: 10 * time.Millisecond, Logger: nil,
+	})
+	h.must(server.Start(asynq.HandlerFunc(func(_ context.Context, t *asynq.Task) error {
+		var task Task
+		if err := json.Unmarshal(t.Payload(), &task); err != nil || t.Type() != TypeRun {
+			h.t.Errorf("task %s %s: %v", t.Type(), t.Payload(), err)
+		}
+		heard <- task
+		return nil
+	})))
+	h.t.Cleanup(server.Shutdown)
+}
+
+func TestRing(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	u := h.put()
+	if h.pending(u) != 0 {
+		t.Error("a bell nobody rang is pending")
+	}
+	for range 3 { // an answer that was lost: the same bell again is no failure
+		h.ring(u)
+	}
+	if h.pending(u) != 1 {
+		t.Error("the bell is not pending")
+	}
+	if info, err := h.bell.inspector.GetTaskInfo("default:mock", TaskID(u.ID, 1)); err != nil || info.MaxRetry != 0 || info.Retention != 0 || info.Timeout < 24*time.Hour {
+		t.Errorf("task %+v, error %v", info, err)
+	}
+	heard := make(chan Task, 10)
+	h.listen(heard)
+	if got := <-heard; got != (Task{Unit: u.ID, Dispatch: 1}) {
+		t.Errorf("heard %+v", got)
+	}
+	testkit.Eventually(t, waitLong, "the bell is gone", func() bool { return h.pending(u) == 0 })
+	if len(heard) != 0 {
+		t.Error("one bell was heard twice")
+	}
+}
+
+func TestRingManyLanes(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	var bells []store.Dispatch
+	for i := range 30 {
+		d := store.DispatchOf(h.put())
+		d.Priority = i % 10
+		bells = append(bells, d)
+	}
+	h.must(h.bell.Ring(t.Context(), bells...))
+	pending, err := h.bell.pending(t.Context(), bells)
+	h.must(err)
+	if slices.Contains(pending, false) {
+		t.Errorf("pending %v", pending)
+	}
+	queues, err := h.bell.inspector.Queues()
+	if slices.Sort(queues); err != nil || !slices.Equal(queues, []string{"default:mock", "default:mock:high", "default:mock:low"}) {
+		t.Errorf("queues %v, error %v", queues, err)
+	}
+}
+
+// Asynq's client tells Redis of a queue once. Each process must do so again
+// when Redis has forgotten, not only the one that reconciles.
+func TestRingRegistersTheQueueAgain(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.ring(h.put())
+	h.must(h.bell.redis.FlushAll(t.Context()).Err())
+	h.ring(h.put())
+	if queues, err := h.bell.inspector.Queues(); err != nil || len(queues) != 1 {
+		t.Errorf("queues %v, error %v", queues, err)
+	}
+}
+
+// A caller has its unit committed; it must not wait for a Redis that is away.
+func TestRingWhileRedisIsAway(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	u := h.put()
+	h.redis.Stop()
+	start := time.Now()
+	if err := h.bell.Ring(t.Context(), store.DispatchOf(u)); err == nil {
+		t.Error("a bell rang in no Redis")
+	}
+	if took := time.Since(start); took > 10*ringBudget {
+		t.Errorf("the first ring took %s", took)
+	}
+	if h.bell.Probe(t.Context()) == nil {
+		t.Error("a Redis that is away was reached")
+	}
+	start = time.Now()
+	for range 1000 {
+		h.ring(u)
+	}
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("1000 rings took %s although Redis is known to be away", took)
+	}
+}

@@ -1,0 +1,72 @@
+package jobs
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/testkit"
+)
+
+func TestNotices(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	ctx, stop := context.WithCancel(t.Context())
+	heard, left := make(chan Notice, 10), make(chan struct{})
+	go func() {
+		defer close(left)
+		h.bell.Listen(ctx, func(n Notice) { heard <- n }, NoticeCancel, NoticeUnit, NoticeWake)
+	}()
+	h.awaitListeners(1)
+	u, other := h.put(), uuid.New()
+	h.must(h.bell.redis.Publish(t.Context(), chanUnit, "rubbish").Err())
+	h.must(h.bell.Cancelled(t.Context(), u.ID))
+	h.must(h.bell.Changed(t.Context(), other))
+	h.ring(u)
+	for _, want := range []Notice{{Kind: NoticeCancel, Unit: u.ID}, {Kind: NoticeUnit, Unit: other}, {Kind: NoticeWake, Lane: "default:mock"}} {
+		if got := <-heard; got != want {
+			t.Errorf("heard %+v, want %+v", got, want)
+		}
+	}
+	stop()
+	<-left
+}
+
+func (h *house) awaitListeners(n int64) {
+	h.t.Helper()
+	testkit.Eventually(h.t, waitLong, "somebody listens", func() bool {
+		return h.bell.redis.PubSubNumSub(h.t.Context(), chanWake).Val()[chanWake] == n
+	})
+}
+
+// A listener comes back by itself when Redis does, and a notice to a Redis
+// that is known to be away costs nothing.
+func TestNoticesAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	heard := make(chan Notice, 1000)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go h.bell.Listen(ctx, func(n Notice) { heard <- n }, NoticeUnit)
+	unit := uuid.New()
+	hears := func() bool {
+		h.must(h.bell.Probe(t.Context()))
+		h.must(h.bell.Changed(t.Context(), unit))
+		select {
+		case n := <-heard:
+			return n.Unit == unit
+		case <-time.After(50 * time.Millisecond): // it may not listen yet
+			return false
+		}
+	}
+	testkit.Eventually(t, waitLong, "it hears", hears)
+	h.redis.Stop()
+	_ = h.bell.Probe(t.Context())
+	if err := h.bell.Changed(t.Context(), unit); err != nil {
+		t.Errorf("a notice to nobody: %v", err)
+	}
+	h.redis.Start()
+	testkit.Eventually(t, waitLong, "it hears again", hears)
+}

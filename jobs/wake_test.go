@@ -1,0 +1,259 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"piecework/internal/testkit"
+	"piecework/internal/work"
+)
+
+// script is a Redis that answers dequeues as the test says.
+type script struct {
+	redis.UniversalClient
+	answers []error
+}
+
+func (s *script) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *redis.Cmd {
+	cmd := redis.NewCmd(ctx)
+	cmd.SetErr(s.answers[0])
+	s.answers = s.answers[1:]
+	return cmd
+}
+
+func (s *script) Eval(ctx context.Context, source string, keys []string, args ...any) *redis.Cmd {
+	return s.EvalSha(ctx, source, keys, args...)
+}
+
+func dequeueKeys(lane string) []string {
+	prefix := "asynq:{" + lane + "}:"
+	return []string{prefix + "pending", prefix + "paused", prefix + "active", prefix + "lease"}
+}
+
+// When the client waits, and for how long: never before every lane was looked
+// at in one round.
+func TestWakingClientWaits(t *testing.T) {
+	t.Parallel()
+	empty, found, broken, unknown := redis.Nil, error(nil), errors.New("NOREPLICAS"), redisError("NOSCRIPT no")
+	for name, test := range map[string]struct {
+		answers []error
+		waits   []time.Duration
+	}{
+		"after a round of empty lanes": {[]error{empty, empty, empty, empty}, []time.Duration{0, 0, idle, 0}},
+		"not after a find":             {[]error{empty, empty, found, empty, empty, empty}, []time.Duration{0, 0, 0, 0, 0, idle}},
+		"after an error, and anew":     {[]error{empty, broken, empty, empty, empty}, []time.Duration{0, refused, 0, 0, idle}},
+		"unknown script, run at once":  {[]error{unknown, empty, empty, empty}, []time.Duration{0, 0, idle}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				source := redis.NewScript("return nil")
+				client := (&Bell{redis: &script{answers: test.answers}}).ServerClient(3, make(chan struct{}))
+				for i, want := range test.waits {
+					start := time.Now()
+					source.Run(t.Context(), client, dequeueKeys("lane"))
+					if took := time.Since(start); took != want {
+						t.Errorf("call %d took %s, want %s", i, took, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+type redisError string
+
+func (e redisError) Error() string { return string(e) }
+func (redisError) RedisError()     {}
+
+func TestWakingClientIsWoken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rung := make(chan struct{}, 1)
+		client := (&Bell{redis: &script{answers: slices.Repeat([]error{redis.Nil}, 4)}}).ServerClient(1, rung)
+		call := func() time.Duration {
+			start := time.Now()
+			client.EvalSha(t.Context(), "", dequeueKeys("lane"))
+			return time.Since(start)
+		}
+		rung <- struct{}{} // while the lane was looked at
+		if took := call(); took != 0 {
+			t.Errorf("a bell that rang before the wait: %s", took)
+		}
+		time.AfterFunc(idle/4, func() { rung <- struct{}{} })
+		if took := call(); took != idle/4 {
+			t.Errorf("a bell that rang during the wait: %s", took)
+		}
+		time.AfterFunc(idle/2, client.Release)
+		if took := call(); took != idle/2 {
+			t.Errorf("released during the wait: %s", took)
+		}
+		client.Release()
+		if took := call(); took != 0 {
+			t.Errorf("after the release: %s", took)
+		}
+	})
+}
+
+func TestOtherScriptsDoNotWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client := (&Bell{redis: &script{answers: []error{redis.Nil, errors.New("no")}}}).ServerClient(1, nil)
+		start := time.Now()
+		for range 2 {
+			client.EvalSha(t.Context(), "", []string{"asynq:{lane}:active", "asynq:{lane}:lease"})
+		}
+		if took := time.Since(start); took != 0 {
+			t.Errorf("waited %s", took)
+		}
+	})
+}
+
+// spy notes the keys of scripts that found something.
+type spy struct {
+	redis.UniversalClient
+	mu   sync.Mutex
+	keys [][]string
+}
+
+func (s *spy) note(cmd *redis.Cmd, keys []string) *redis.Cmd {
+	if text, err := cmd.Text(); err == nil && strings.Contains(text, TypeRun) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.keys = append(s.keys, keys)
+	}
+	return cmd
+}
+
+func (s *spy) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	return s.note(s.UniversalClient.EvalSha(ctx, sha, keys, args...), keys)
+}
+
+func (s *spy) Eval(ctx context.Context, source string, keys []string, args ...any) *redis.Cmd {
+	return s.note(s.UniversalClient.Eval(ctx, source, keys, args...), keys)
+}
+
+// The one thing the client knows of Asynq's inside: the keys of a dequeue.
+// When this fails after an update, look at dequeueCmd in Asynq's rdb.go.
+func TestDequeuesKnowsAsynq(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.ring(h.put())
+	watch := &spy{UniversalClient: h.bell.Redis()}
+	heard := make(chan struct{}, 1)
+	h.serve(watch, map[string]int{"default:mock": 1}, func() { heard <- struct{}{} })
+	<-heard
+	watch.mu.Lock()
+	defer watch.mu.Unlock()
+	if len(watch.keys) != 1 || !dequeues(watch.keys[0]) || !slices.Equal(watch.keys[0], dequeueKeys("default:mock")) {
+		t.Errorf("Asynq dequeues with keys %q", watch.keys)
+	}
+}
+
+// quietLog is for servers whose trouble is the point.
+type quietLog struct{}
+
+func (quietLog) Debug(...any) {}
+func (quietLog) Info(...any)  {}
+func (quietLog) Warn(...any)  {}
+func (quietLog) Error(...any) {}
+func (quietLog) Fatal(...any) {}
+
+func (h *house) serve(client redis.UniversalClient, lanes map[string]int, heard func()) *asynq.Server {
+	h.t.Helper()
+	server := asynq.NewServerFromRedisClient(client, asynq.Config{
+		Concurrency: 2, Queues: lanes, TaskCheckInterval: CheckInterval, Logger: quietLog{}, ShutdownTimeout: time.Second,
+	})
+	h.must(server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		heard()
+		return nil
+	})))
+	h.t.Cleanup(func() {
+		if waking, ok := client.(*WakingClient); ok {
+			waking.Release()
+		}
+		server.Shutdown()
+	})
+	return server
+}
+
+// wakingServer is wired as a worker process wires it.
+func (h *house) wakingServer(heard func()) {
+	h.t.Helper()
+	rung := make(chan struct{}, 1)
+	ctx, stop := context.WithCancel(h.t.Context())
+	h.t.Cleanup(stop)
+	go h.bell.Listen(ctx, func(Notice) {
+		select {
+		case rung <- struct{}{}:
+		default:
+		}
+	}, NoticeWake)
+	h.awaitListeners(1)
+	lanes := Lanes(map[string]int{work.DefaultQueue: 1}, []string{"mock", "claude"})
+	h.serve(h.bell.ServerClient(len(lanes), rung), lanes, heard)
+}
+
+// An idle server hears a bell long before its next poll.
+func TestPickUp(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	heard := make(chan struct{}, 1)
+	h.wakingServer(func() { heard <- struct{}{} })
+	took := make([]time.Duration, 21)
+	for i := range took {
+		u := h.put()
+		start := time.Now()
+		h.ring(u)
+		<-heard
+		took[i] = time.Since(start)
+	}
+	slices.Sort(took)
+	t.Logf("picked up after %s (middle), %s (longest)", took[10], took[20])
+	if took[10] > idle/2 {
+		t.Errorf("picked up after %s: that is Asynq's poll", took[10])
+	}
+}
+
+// A Redis that refuses writes is asked a few times a second, not as often as
+// it can answer; when it takes writes again, work goes on.
+func TestNoHotLoop(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.real()
+	heard := make(chan struct{}, 1)
+	h.wakingServer(func() { heard <- struct{}{} })
+	h.refuseWrites(true)
+	before, start := h.scripts(), time.Now()
+	testkit.Eventually(t, waitLong, "it asks again and again", func() bool { return h.scripts() >= before+30 })
+	if rate := float64(h.scripts()-before) / time.Since(start).Seconds(); rate > 100 {
+		t.Errorf("%.0f scripts a second", rate)
+	}
+	h.refuseWrites(false)
+	h.ring(h.put())
+	<-heard
+}
+
+// scripts counts the scripts that Redis was asked to run.
+func (h *house) scripts() (n int) {
+	h.t.Helper()
+	info, err := h.bell.redis.Info(h.t.Context(), "commandstats").Result()
+	h.must(err)
+	for line := range strings.Lines(info) {
+		if stats, ok := strings.CutPrefix(line, "cmdstat_evalsha:"); ok {
+			_, err := fmt.Sscanf(stats, "calls=%d", &n)
+			h.must(err)
+		}
+	}
+	return n
+}

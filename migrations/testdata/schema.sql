@@ -1,0 +1,150 @@
+-- What all migrations together come to. Written by the test: run it with -update.
+
+CREATE EXTENSION pg_trgm;
+
+CREATE TABLE settings (
+    name text NOT NULL,
+    value text NOT NULL,
+    CONSTRAINT settings_pkey PRIMARY KEY (name)
+);
+
+CREATE TABLE transcript_chunks (
+    seq bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    run_id uuid NOT NULL,
+    body bytea NOT NULL,
+    CONSTRAINT transcript_chunks_pkey PRIMARY KEY (run_id, seq),
+    CONSTRAINT transcript_chunks_run_id_fkey FOREIGN KEY (run_id) REFERENCES worker_runs(id) ON DELETE CASCADE
+);
+
+CREATE TABLE transcripts (
+    run_id uuid NOT NULL,
+    steps integer NOT NULL,
+    blob bytea NOT NULL STORAGE e,
+    CONSTRAINT transcripts_pkey PRIMARY KEY (run_id),
+    CONSTRAINT transcripts_run_id_fkey FOREIGN KEY (run_id) REFERENCES worker_runs(id) ON DELETE CASCADE
+);
+
+CREATE TABLE work_units (
+    id uuid NOT NULL,
+    tenant text NOT NULL,
+    state text NOT NULL,
+    title text NOT NULL,
+    backend text NOT NULL,
+    worker text NOT NULL DEFAULT ''::text,
+    model text NOT NULL DEFAULT ''::text,
+    queue text NOT NULL,
+    priority smallint NOT NULL,
+    labels jsonb NOT NULL DEFAULT '{}'::jsonb,
+    prompt text NOT NULL,
+    system_prompt text NOT NULL DEFAULT ''::text,
+    payload json NOT NULL,
+    working_directory text NOT NULL DEFAULT ''::text,
+    output_schema json,
+    missing_key text NOT NULL,
+    max_turns integer NOT NULL DEFAULT 0,
+    max_cost_usd double precision,
+    max_retries integer,
+    timeout double precision NOT NULL,
+    idle_timeout double precision NOT NULL,
+    not_before timestamp with time zone,
+    deadline timestamp with time zone,
+    run_count integer NOT NULL DEFAULT 0,
+    failures integer NOT NULL DEFAULT 0,
+    losses integer NOT NULL DEFAULT 0,
+    waits integer NOT NULL DEFAULT 0,
+    crashes integer NOT NULL DEFAULT 0,
+    resume_session text,
+    session_cost_usd double precision NOT NULL DEFAULT 0,
+    dispatch integer NOT NULL DEFAULT 1,
+    check_at timestamp with time zone NOT NULL,
+    cancel_requested_at timestamp with time zone,
+    summary text,
+    final_run uuid,
+    error_class text,
+    error_message text,
+    cost_usd double precision NOT NULL DEFAULT 0,
+    created_at timestamp with time zone NOT NULL,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    idempotency_key text,
+    body_hash bytea,
+    CONSTRAINT work_units_pkey PRIMARY KEY (id),
+    CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
+    CONSTRAINT finished_when_final CHECK (((state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) = (finished_at IS NOT NULL))),
+    CONSTRAINT started_when_running CHECK (((state <> 'running'::text) OR (started_at IS NOT NULL))),
+    CONSTRAINT work_units_idle_timeout_check CHECK ((idle_timeout > (0)::double precision)),
+    CONSTRAINT work_units_missing_key_check CHECK ((missing_key = ANY (ARRAY['fail'::text, 'note'::text]))),
+    CONSTRAINT work_units_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
+    CONSTRAINT work_units_state_check CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'waiting'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text]))),
+    CONSTRAINT work_units_timeout_check CHECK ((timeout > (0)::double precision))
+);
+CREATE INDEX work_units_by_backend ON public.work_units USING btree (tenant, backend, id DESC);
+CREATE INDEX work_units_by_label ON public.work_units USING gin (labels jsonb_path_ops);
+CREATE INDEX work_units_by_state ON public.work_units USING btree (tenant, state, id DESC);
+CREATE INDEX work_units_deadline ON public.work_units USING btree (deadline) WHERE ((deadline IS NOT NULL) AND (state = ANY (ARRAY['queued'::text, 'waiting'::text])));
+CREATE UNIQUE INDEX work_units_idempotency ON public.work_units USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
+CREATE INDEX work_units_lane ON public.work_units USING btree (queue, backend, priority DESC, id) WHERE (state = 'queued'::text);
+CREATE INDEX work_units_newest ON public.work_units USING btree (tenant, id DESC);
+CREATE INDEX work_units_search ON public.work_units USING gin (title gin_trgm_ops);
+CREATE INDEX work_units_unchecked ON public.work_units USING btree (check_at) WHERE (state = 'queued'::text);
+
+CREATE TABLE worker_processes (
+    id uuid NOT NULL,
+    hostname text NOT NULL,
+    pid integer NOT NULL,
+    identity text NOT NULL DEFAULT ''::text,
+    version text NOT NULL,
+    slots integer NOT NULL,
+    running integer NOT NULL DEFAULT 0,
+    queues text[] NOT NULL,
+    backends jsonb NOT NULL,
+    started_at timestamp with time zone NOT NULL,
+    beat_at timestamp with time zone NOT NULL,
+    lease_until timestamp with time zone NOT NULL,
+    stopped_at timestamp with time zone,
+    CONSTRAINT worker_processes_pkey PRIMARY KEY (id)
+);
+CREATE INDEX worker_processes_live ON public.worker_processes USING btree (lease_until) WHERE (stopped_at IS NULL);
+
+CREATE TABLE worker_runs (
+    id uuid NOT NULL,
+    tenant text NOT NULL,
+    unit_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    worker_type text NOT NULL,
+    worker_process uuid,
+    status text NOT NULL,
+    live_status text,
+    model text,
+    rendered_prompt text,
+    result text,
+    error_class text,
+    error_message text,
+    session_id text,
+    num_turns integer NOT NULL DEFAULT 0,
+    tool_calls integer NOT NULL DEFAULT 0,
+    input_tokens bigint NOT NULL DEFAULT 0,
+    output_tokens bigint NOT NULL DEFAULT 0,
+    cache_read_tokens bigint NOT NULL DEFAULT 0,
+    cache_creation_tokens bigint NOT NULL DEFAULT 0,
+    total_cost_usd double precision,
+    cost_incomplete boolean NOT NULL DEFAULT false,
+    duration_ms bigint NOT NULL DEFAULT 0,
+    duration_api_ms bigint NOT NULL DEFAULT 0,
+    execution_time double precision NOT NULL DEFAULT 0,
+    output_files jsonb NOT NULL DEFAULT '[]'::jsonb,
+    definition jsonb,
+    started_at timestamp with time zone NOT NULL,
+    completed_at timestamp with time zone,
+    given_up boolean NOT NULL DEFAULT false,
+    CONSTRAINT worker_runs_pkey PRIMARY KEY (id),
+    CONSTRAINT completed_when_over CHECK (((status = 'running'::text) = (completed_at IS NULL))),
+    CONSTRAINT one_run_per_attempt UNIQUE (unit_id, attempt),
+    CONSTRAINT worker_runs_attempt_check CHECK ((attempt > 0)),
+    CONSTRAINT worker_runs_status_check CHECK ((status = ANY (ARRAY['running'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text, 'lost'::text, 'fenced'::text, 'released'::text]))),
+    CONSTRAINT worker_runs_unit_id_fkey FOREIGN KEY (unit_id) REFERENCES work_units(id) ON DELETE CASCADE
+);
+CREATE INDEX worker_runs_by_status ON public.worker_runs USING btree (tenant, status, id DESC);
+CREATE INDEX worker_runs_newest ON public.worker_runs USING btree (tenant, id DESC);
+CREATE UNIQUE INDEX worker_runs_one_live ON public.worker_runs USING btree (unit_id) WHERE (status = 'running'::text);
+CREATE INDEX worker_runs_owned ON public.worker_runs USING btree (worker_process) WHERE (status = 'running'::text);

@@ -1,0 +1,241 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/testkit"
+	"piecework/internal/work"
+)
+
+func pick(c *Claimed) []uuid.UUID { return []uuid.UUID{c.ID} }
+
+func (l *ledger) unchecked() (ids []uuid.UUID) {
+	l.t.Helper()
+	due, err := l.Unchecked(l.t.Context(), 100)
+	l.must(err)
+	for _, d := range due {
+		ids = append(ids, d.UnitID)
+	}
+	return ids
+}
+
+func (l *ledger) overdue(ids ...uuid.UUID) {
+	l.t.Helper()
+	l.exec(`UPDATE work_units SET check_at = clock_timestamp() - interval '1 second' WHERE id = ANY($1::uuid[])`, pqUUIDs(ids))
+}
+
+func TestBells(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	u, running := l.put(func(n *NewUnit) { n.Queue, n.Priority = "q", 9 }), l.run()
+	if got := l.unchecked(); len(got) != 0 {
+		t.Errorf("a fresh unit's bell is in doubt: %v", got)
+	}
+	l.overdue(u.ID, running.ID)
+	due, err := l.Unchecked(t.Context(), 10)
+	if want := (Dispatch{UnitID: u.ID, Number: 1, Queue: "q", Backend: "mock", Priority: 9}); err != nil || !slices.Equal(due, []Dispatch{want}) || DispatchOf(u) != want {
+		t.Errorf("in doubt: %+v, error %v", due, err)
+	}
+	both := []uuid.UUID{u.ID, running.ID}
+	l.must(l.Checked(t.Context(), both))
+	if got := l.unchecked(); len(got) != 0 {
+		t.Errorf("in doubt after a look: %v", got)
+	}
+	l.must(l.Doubt(t.Context(), both))
+	if got := l.unchecked(); !slices.Equal(got, both[:1]) {
+		t.Errorf("in doubt: %v", got)
+	}
+	bells, err := l.Redispatch(t.Context(), both)
+	if err != nil || len(bells) != 1 || bells[0].Number != 2 || bells[0].UnitID != u.ID {
+		t.Errorf("bells %+v, error %v", bells, err)
+	}
+	if got := l.unchecked(); len(got) != 0 || l.unit(u.ID).Dispatch != 2 {
+		t.Errorf("in doubt after a new bell: %v", got)
+	}
+}
+
+func TestRecheckAll(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	soon := time.Now().Add(time.Hour)
+	u := l.put()
+	l.put(func(n *NewUnit) { n.NotBefore = &soon })
+	l.run()
+	if n, err := l.RecheckAll(t.Context()); err != nil || n != 1 {
+		t.Errorf("%d in doubt, error %v", n, err)
+	}
+	if got := l.unchecked(); !slices.Equal(got, []uuid.UUID{u.ID}) {
+		t.Errorf("in doubt: %v", got)
+	}
+}
+
+// Whoever reconciles passes over a unit that somebody is at work on: it must
+// not hang behind it, nor end in a deadlock with claims of many units.
+func TestReconcileWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	past := time.Now().Add(-time.Second)
+	busy, free := l.put(func(n *NewUnit) { n.Deadline = &past }), l.put()
+	l.overdue(busy.ID)
+	ids := []uuid.UUID{busy.ID, free.ID}
+	l.locked(busy.ID, func() {
+		ctx, cancel := context.WithTimeout(t.Context(), waitLong)
+		defer cancel()
+		if bells, err := l.Redispatch(ctx, ids); err != nil || len(bells) != 1 {
+			t.Errorf("bells %v, error %v", bells, err)
+		}
+		if n, err := l.RecheckAll(ctx); err != nil || n != 1 {
+			t.Errorf("%d in doubt, error %v", n, err)
+		}
+		if n, err := l.ExpireDeadlines(ctx); err != nil || n != 0 {
+			t.Errorf("%d overdue, error %v", n, err)
+		}
+		l.must(l.Checked(ctx, ids))
+	})
+	if n, err := l.ExpireDeadlines(t.Context()); err != nil || n != 1 {
+		t.Errorf("%d overdue, error %v", n, err)
+	}
+	if u := l.unit(busy.ID); u.State != work.TimedOut || u.Error.Class != work.ClassTimeout {
+		t.Errorf("overdue unit %+v", u)
+	}
+}
+
+func TestExpireLeases(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	alive := l.run()
+	dying := *l
+	dying.process = l.register(-time.Second)
+	lost, cancelled, over := dying.run(), dying.run(), dying.run()
+	dying.process = uuid.New() // one that never registered
+	stranger := dying.run()
+	_, err := l.Cancel(t.Context(), work.DefaultTenant, cancelled.ID)
+	l.must(err)
+	l.end(ending(over, work.Succeeded), Recorded)
+	for _, want := range []int64{3, 0} {
+		if n, err := l.ExpireLeases(t.Context()); err != nil || n != want {
+			t.Errorf("%d lost, error %v, want %d", n, err, want)
+		}
+	}
+	for _, test := range []struct {
+		run    *Claimed
+		state  work.State
+		losses int
+		status work.RunStatus
+	}{
+		{alive, work.Running, 0, work.RunRunning},
+		{lost, work.Queued, 1, work.RunLost},
+		{cancelled, work.Cancelled, 1, work.RunLost},
+		{over, work.Succeeded, 0, work.RunSucceeded},
+		{stranger, work.Queued, 1, work.RunLost},
+	} {
+		u, r := l.unit(test.run.ID), l.theRun(test.run.RunID)
+		if u.State != test.state || u.Losses != test.losses || u.Failures != 0 || r.Status != test.status {
+			t.Errorf("unit %s with %d losses, run %s, want %+v", u.State, u.Losses, r.Status, test)
+		}
+	}
+	if got := l.unchecked(); len(got) != 2 {
+		t.Errorf("units whose bell must ring: %v", got)
+	}
+}
+
+func TestDue(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	soon := time.Now().Add(time.Hour)
+	low := l.put(func(n *NewUnit) { n.Priority = 1 })
+	mid := l.put()
+	high := l.put(func(n *NewUnit) { n.Priority = 9 })
+	l.put(func(n *NewUnit) { n.Queue = "other" })
+	l.put(func(n *NewUnit) { n.Backend = "claude" })
+	l.put(func(n *NewUnit) { n.NotBefore = &soon })
+	l.run()
+	ids, err := l.Due(t.Context(), []string{"default"}, []string{"mock"}, 10)
+	if err != nil || !slices.Equal(ids, []uuid.UUID{high.ID, mid.ID, low.ID}) {
+		t.Errorf("due %v, error %v", ids, err)
+	}
+}
+
+func TestEpoch(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	for _, fresh := range []string{"first", "second"} {
+		if got, err := l.Epoch(t.Context(), fresh); err != nil || got != "first" {
+			t.Errorf("epoch %q, error %v", got, err)
+		}
+	}
+}
+
+func TestLead(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	other := openLedger(t, l.url)
+	never := func(context.Context) error { t.Error("two lead"); return nil }
+	broken := errors.New("broken")
+	led, err := l.Lead(t.Context(), func(ctx context.Context) error {
+		for _, s := range []*ledger{l, other} { // the same process, and another
+			if led, err := s.Lead(ctx, never); led || err != nil {
+				t.Errorf("a second leads %t, error %v", led, err)
+			}
+		}
+		return broken
+	})
+	if !led || !errors.Is(err, broken) {
+		t.Errorf("led %t, error %v", led, err)
+	}
+	var all sync.WaitGroup
+	for range 20 { // whoever leads next, the lock did not stay in a pool
+		all.Go(func() {
+			if _, err := l.Lead(t.Context(), func(context.Context) error { return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if led, err := other.Lead(t.Context(), func(context.Context) error { return nil }); !led || err != nil {
+		t.Errorf("nobody leads, yet led %t, error %v", led, err)
+	}
+}
+
+// A leader that dies leaves no lock behind.
+func TestLeadDies(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	other := openLedger(t, l.url)
+	_, _ = l.Lead(t.Context(), func(ctx context.Context) error {
+		other.exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+		testkit.Eventually(t, waitLong, "another leads", func() bool {
+			led, err := other.Lead(ctx, func(context.Context) error { return nil })
+			return led && err == nil
+		})
+		return nil
+	})
+	if led, err := l.Lead(t.Context(), func(context.Context) error { return nil }); !led || err != nil {
+		t.Errorf("leads again %t, error %v", led, err)
+	}
+}
+
+// When the unlock is refused the connection goes, and the lock with it.
+func TestLeadCannotUnlock(t *testing.T) {
+	t.Parallel()
+	other := newLedger(t)
+	other.exec(`CREATE SCHEMA broken`)
+	other.exec(`CREATE FUNCTION broken.pg_advisory_unlock(bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
+	other.exec(`ALTER DATABASE ` + get[string](other, `SELECT quote_ident(current_database())`) + ` SET search_path = broken, pg_catalog, public`)
+	l := openLedger(t, other.url)
+	if led, err := l.Lead(t.Context(), func(context.Context) error { return nil }); !led || err != nil {
+		t.Errorf("led %t, error %v", led, err)
+	}
+	testkit.Eventually(t, waitLong, "another leads", func() bool {
+		led, err := other.Lead(t.Context(), func(context.Context) error { return nil })
+		return led && err == nil
+	})
+}

@@ -1,0 +1,273 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"piecework/internal/testkit"
+	"piecework/internal/work"
+)
+
+func titles(units []work.Unit) (all []string) {
+	for _, u := range units {
+		all = append(all, u.Title)
+	}
+	return all
+}
+
+func TestUnitsFilters(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	named := func(title string, change ...func(*NewUnit)) uuid.UUID {
+		return l.put(append(change, func(n *NewUnit) { n.Title = title })...).ID
+	}
+	named("plain")
+	named("100% sure", func(n *NewUnit) { n.Backend = "claude" })
+	named("100 sure", func(n *NewUnit) { n.Worker = "w" })
+	named("snake_case", func(n *NewUnit) { n.Labels = json.RawMessage(`{"team":"a","x":"y"}`) })
+	named(`back\slash`, func(n *NewUnit) { n.Labels = json.RawMessage(`{"team":"b"}`) })
+	named("snakeXcase", func(n *NewUnit) { n.Tenant = "other" })
+	done := named("done")
+	l.end(ending(l.take(done, l.process), work.Succeeded), Recorded)
+	for _, test := range []struct {
+		filter UnitFilter
+		want   []string
+	}{
+		{UnitFilter{}, []string{"done", `back\slash`, "snake_case", "100 sure", "100% sure", "plain"}},
+		{UnitFilter{Limit: 2}, []string{"done", `back\slash`}},
+		{UnitFilter{States: []work.State{work.Succeeded}}, []string{"done"}},
+		{UnitFilter{States: []work.State{work.Succeeded, work.Failed}}, []string{"done"}},
+		{UnitFilter{Backend: "claude"}, []string{"100% sure"}},
+		{UnitFilter{Worker: "w"}, []string{"100 sure"}},
+		{UnitFilter{Labels: map[string]string{"team": "a"}}, []string{"snake_case"}},
+		{UnitFilter{Labels: map[string]string{"team": "b", "x": "y"}}, nil},
+		{UnitFilter{Search: "100% s"}, []string{"100% sure"}},
+		{UnitFilter{Search: "E_C"}, []string{"snake_case"}},
+		{UnitFilter{Search: `k\s`}, []string{`back\slash`}},
+		{UnitFilter{Search: "SURE"}, []string{"100 sure", "100% sure"}},
+		{UnitFilter{Search: "pl\x00ain\x00"}, []string{"plain"}},
+	} {
+		test.filter.Tenant = work.DefaultTenant
+		units, _, err := l.Units(t.Context(), test.filter)
+		if err != nil || !slices.Equal(titles(units), test.want) {
+			t.Errorf("%+v: %q, error %v, want %q", test.filter, titles(units), err, test.want)
+		}
+	}
+}
+
+// Pages neither repeat nor leave out a unit, whatever arrives meanwhile.
+func TestUnitsPages(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	var want, got []uuid.UUID
+	for range 25 {
+		want = append(want, l.put().ID)
+	}
+	slices.Reverse(want)
+	f := UnitFilter{Tenant: work.DefaultTenant, Limit: 10}
+	for range 4 {
+		units, next, err := l.Units(t.Context(), f)
+		l.must(err)
+		for _, u := range units {
+			got = append(got, u.ID)
+		}
+		if next == nil {
+			break
+		}
+		f.After = *next
+		l.put()
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("pages came to %d units, want the %d of the beginning", len(got), len(want))
+	}
+	if units, next, err := l.Units(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Limit: 27}); err != nil || len(units) != 27 || next != nil {
+		t.Errorf("a page that is just full: %d units, next %v, error %v", len(units), next, err)
+	}
+}
+
+func TestRunsFilters(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	first := l.run(func(n *NewUnit) { n.Title = "one" })
+	second := l.run(func(n *NewUnit) { n.Title, n.Backend = "two", "claude" })
+	l.run(func(n *NewUnit) { n.Tenant = "other" })
+	l.end(ending(first, work.Succeeded), Recorded)
+	for _, test := range []struct {
+		filter RunFilter
+		want   []uuid.UUID
+	}{
+		{RunFilter{}, []uuid.UUID{second.RunID, first.RunID}},
+		{RunFilter{After: second.RunID}, []uuid.UUID{first.RunID}},
+		{RunFilter{Limit: 1}, []uuid.UUID{second.RunID}},
+		{RunFilter{Statuses: []work.RunStatus{work.RunSucceeded}}, []uuid.UUID{first.RunID}},
+		{RunFilter{Statuses: []work.RunStatus{work.RunSucceeded, work.RunRunning}}, []uuid.UUID{second.RunID, first.RunID}},
+		{RunFilter{WorkerType: "claude"}, []uuid.UUID{second.RunID}},
+		{RunFilter{Unit: first.ID}, []uuid.UUID{first.RunID}},
+		{RunFilter{Search: "TWO"}, []uuid.UUID{second.RunID}},
+	} {
+		test.filter.Tenant = work.DefaultTenant
+		runs, next, err := l.Runs(t.Context(), test.filter)
+		var got []uuid.UUID
+		for _, r := range runs {
+			got = append(got, r.ID)
+		}
+		if err != nil || !slices.Equal(got, test.want) || (next != nil) != (test.filter.Limit == 1) {
+			t.Errorf("%+v: %v, next %v, error %v", test.filter, got, next, err)
+		}
+	}
+}
+
+// everyList calls each list with each filter that changes its statement.
+func everyList(ctx context.Context, s *Store) error {
+	after := uuid.Must(uuid.NewV7())
+	for _, f := range []UnitFilter{
+		{}, {After: after}, {States: []work.State{work.Queued}}, {States: work.States}, {Backend: "mock"}, {Worker: "w"},
+		{Labels: map[string]string{"a": "b"}}, {Search: "title"},
+	} {
+		f.Tenant = work.DefaultTenant
+		if _, _, err := s.Units(ctx, f); err != nil {
+			return fmt.Errorf("units %+v: %w", f, err)
+		}
+	}
+	for _, f := range []RunFilter{
+		{}, {After: after}, {Statuses: []work.RunStatus{work.RunRunning}}, {Statuses: work.RunStatuses}, {WorkerType: "mock"},
+		{Unit: after}, {Search: "title"},
+	} {
+		f.Tenant = work.DefaultTenant
+		if _, _, err := s.Runs(ctx, f); err != nil {
+			return fmt.Errorf("runs %+v: %w", f, err)
+		}
+	}
+	return nil
+}
+
+// The lists are read by a user who may see every column but the large ones:
+// Postgres refuses a statement that so much as names another.
+func TestListsReadNoTranscript(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	c := l.run()
+	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob, _ = l.Encode(nil) }), Recorded)
+	l.must(l.Append(t.Context(), Progress{RunID: l.run().RunID, LiveStatus: "busy"}))
+	reader := l.readerOf(map[string][]string{
+		"transcripts": {"blob"}, "transcript_chunks": {"body"},
+		"worker_runs": {"result", "rendered_prompt", "definition"}, "work_units": {"system_prompt", "payload", "output_schema"},
+	})
+	if err := everyList(t.Context(), reader); err != nil {
+		t.Error(err)
+	}
+	for name, err := range map[string]error{
+		"transcript": func() error { _, err := reader.Transcript(t.Context(), work.DefaultTenant, c.RunID); return err }(),
+		"run":        func() error { _, err := reader.Run(t.Context(), work.DefaultTenant, c.RunID); return err }(),
+		"unit":       func() error { _, err := reader.Unit(t.Context(), work.DefaultTenant, c.ID); return err }(),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "permission denied") {
+			t.Errorf("the trap does not work: %s: %v", name, err)
+		}
+	}
+}
+
+// readerOf opens the ledger as a user without rights on some columns.
+func (l *ledger) readerOf(hidden map[string][]string) *Store {
+	l.t.Helper()
+	role := "piecework_test_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	l.exec(`CREATE ROLE ` + role)
+	l.t.Cleanup(func() {
+		_, err := l.db.ExecContext(context.WithoutCancel(l.t.Context()), `DROP OWNED BY `+role+`; DROP ROLE `+role)
+		l.must(err)
+	})
+	for table, columns := range hidden {
+		seen := get[string](l, `SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute
+			WHERE attrelid = $1::regclass AND attnum > 0 AND attname <> ALL ($2::text[])`, table, textArray(columns))
+		l.exec(fmt.Sprintf(`GRANT SELECT (%s) ON %s TO %s`, seen, table, role))
+	}
+	reader, err := Open(l.t.Context(), l.with("role="+role), 2)
+	l.must(err)
+	l.t.Cleanup(func() { _ = reader.Close() })
+	return reader
+}
+
+const many = 20_000
+
+// fill makes many units, each with a finished run.
+func (l *ledger) fill() {
+	l.t.Helper()
+	id := `(lpad(to_hex(g), 12, '0') || '70008000000000000000')::uuid`
+	l.exec(`INSERT INTO work_units (id, tenant, state, title, backend, queue, priority, prompt, payload, missing_key, timeout,
+			idle_timeout, check_at, created_at, started_at, finished_at)
+		SELECT `+id+`, 'default', 'succeeded', 'title ' || g, 'mock', 'default', 5, '', '{}', 'fail', 1, 1, now(), now(), now(), now()
+		FROM generate_series(1, $1::integer) g`, many)
+	l.exec(`INSERT INTO worker_runs (id, tenant, unit_id, attempt, worker_type, status, started_at, completed_at)
+		SELECT `+id+`, 'default', `+id+`, 1, 'mock', 'succeeded', now(), now() FROM generate_series(1, $1::integer) g`, many)
+	l.exec(`ANALYZE work_units, worker_runs`)
+}
+
+// Whatever the page and the filter, an index gives the order: nothing is
+// sorted and no table is read through.
+func TestListsUseAnIndex(t *testing.T) {
+	t.Parallel()
+	url := testkit.DB(t, migrate)
+	l, spy := newTap(t, url)
+	l.fill()
+	middle := uuid.MustParse("00000000-2710-7000-8000-000000000000")
+	spy.hear()
+	for _, f := range []UnitFilter{{}, {After: middle}, {States: []work.State{work.Succeeded}}, {Backend: "mock"}, {Backend: "mock", After: middle}} {
+		f.Tenant = work.DefaultTenant
+		units, next, err := l.Units(t.Context(), f)
+		l.must(err)
+		l.checkPage(spy, fmt.Sprintf("units %+v", f), len(units), next)
+	}
+	for _, f := range []RunFilter{{}, {After: middle}, {Statuses: []work.RunStatus{work.RunSucceeded}}} {
+		f.Tenant = work.DefaultTenant
+		runs, next, err := l.Runs(t.Context(), f)
+		l.must(err)
+		l.checkPage(spy, fmt.Sprintf("runs %+v", f), len(runs), next)
+	}
+}
+
+func (l *ledger) checkPage(spy *tap, what string, rows int, next *uuid.UUID) {
+	l.t.Helper()
+	if rows != defaultLimit || next == nil {
+		l.t.Errorf("%s: %d rows, next %v", what, rows, next)
+	}
+	for _, s := range spy.hear() {
+		for _, node := range explain(l.t, l.db, s) {
+			reads := node.Relation == "work_units" || node.Relation == "worker_runs"
+			if strings.Contains(node.Type, "Sort") || reads && !strings.HasPrefix(node.Type, "Index") {
+				l.t.Errorf("%s: %s on %s\n%s", what, node.Type, node.Relation, s.query)
+			}
+		}
+	}
+	spy.hear()
+}
+
+type planNode struct {
+	Type     string     `json:"Node Type"`
+	Relation string     `json:"Relation Name"`
+	Plans    []planNode `json:"Plans"`
+}
+
+func explain(t *testing.T, db *sqlx.DB, s statement) (nodes []planNode) {
+	t.Helper()
+	var text string
+	if err := db.GetContext(t.Context(), &text, "EXPLAIN (FORMAT JSON) "+s.query, s.args...); err != nil {
+		t.Fatal(err)
+	}
+	var plans []struct{ Plan planNode }
+	if err := json.Unmarshal([]byte(text), &plans); err != nil {
+		t.Fatal(err)
+	}
+	queue := []planNode{plans[0].Plan}
+	for len(queue) > 0 {
+		nodes = append(nodes, queue[0])
+		queue = append(queue[1:], queue[0].Plans...)
+	}
+	return nodes
+}
