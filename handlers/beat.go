@@ -11,6 +11,7 @@ import (
 
 	"piecework/internal/process"
 	"piecework/internal/work"
+	"piecework/store"
 )
 
 func (w *Worker) register(ctx context.Context) error {
@@ -86,6 +87,9 @@ func (w *Worker) beatOnce(ctx context.Context) error {
 	theirs := map[uuid.UUID]bool{}
 	for _, o := range owned {
 		theirs[o.RunID] = true
+		if !w.knows(o.RunID) {
+			w.disown(ctx, o)
+		}
 		if o.Cancel {
 			w.stopRun(o.RunID, work.ErrCancelled)
 		}
@@ -96,6 +100,22 @@ func (w *Worker) beatOnce(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// disown gives back a run that the ledger counts as ours and that we know
+// nothing of: the answer to its claim never came. If it has just ended, this
+// changes nothing.
+func (w *Worker) disown(ctx context.Context, o store.Owned) {
+	blob, err := w.Store.Encode(nil)
+	if err == nil {
+		_, err = w.Store.Finish(ctx, store.Finish{
+			UnitID: o.UnitID, RunID: o.RunID, Attempt: o.Attempt, Status: work.RunLost, Next: work.Queued, Losses: 1, Blob: blob,
+			Error: work.Fail(work.ClassInfra, "the run was claimed, but the worker process never heard of it"),
+		})
+	}
+	if err != nil {
+		w.Log.Warn("give back a run that was never heard of", "unit", o.UnitID, "err", err)
+	}
 }
 
 // watchLease stops every run before the lease ends, on this machine's

@@ -63,17 +63,20 @@ type Worker struct {
 	offers   []work.Offer
 	slots    chan struct{}
 	rung     chan struct{}
-	draining chan struct{}
+	draining context.Context // ends when no new unit is taken
+	letGo    context.CancelFunc
 	metrics  metrics
 
 	mu      sync.Mutex
 	running map[uuid.UUID]*running // by run
+	asking  map[uuid.UUID]bool     // runs whose claim is not answered yet
 	idle    *sync.Cond             // running has become empty
 	beatAt  time.Time              // when the last confirmed sign of life was sent
 }
 
 type running struct {
 	unit uuid.UUID
+	ctx  context.Context
 	stop context.CancelCauseFunc
 }
 
@@ -81,9 +84,10 @@ type running struct {
 func New(o Options) *Worker {
 	w := &Worker{
 		Options: o, id: uuid.Must(uuid.NewV7()), backends: map[string]backend.Backend{},
-		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), draining: make(chan struct{}),
-		metrics: newMetrics(o.Metrics), running: map[uuid.UUID]*running{},
+		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1),
+		metrics: newMetrics(o.Metrics), running: map[uuid.UUID]*running{}, asking: map[uuid.UUID]bool{},
 	}
+	w.draining, w.letGo = context.WithCancel(context.Background())
 	w.idle = sync.NewCond(&w.mu)
 	return w
 }
@@ -185,7 +189,7 @@ func (w *Worker) ProcessTask(_ context.Context, t *asynq.Task) error {
 	}
 	select {
 	case w.slots <- struct{}{}:
-	case <-w.draining:
+	case <-w.draining.Done():
 		return w.passOn(task.Unit)
 	}
 	defer func() { <-w.slots }()
@@ -221,7 +225,7 @@ func (w *Worker) hear(ctx context.Context) {
 // drain takes no new unit, waits for the grace period, and then stops what is
 // left. Every unit is settled when it returns.
 func (w *Worker) drain(stops [2]func()) {
-	close(w.draining)
+	w.letGo()
 	stops[0]()
 	w.Log.Info("draining", "running", w.count(), "grace", w.Grace)
 	done := make(chan struct{})
@@ -250,25 +254,50 @@ func (w *Worker) count() int {
 	return len(w.running)
 }
 
-// begin enters a run among the running and returns the context it lives in.
-func (w *Worker) begin(run, unit uuid.UUID) (context.Context, context.CancelCauseFunc) {
+// claims notes that a run is being asked for, and returns the function that
+// takes the note back.
+func (w *Worker) claims(run uuid.UUID) func() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asking[run] = true
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.asking, run)
+	}
+}
+
+// knows tells whether this process runs a run, or asks for it.
+func (w *Worker) knows(run uuid.UUID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.running[run] != nil || w.asking[run]
+}
+
+// begin enters a run among the running.
+func (w *Worker) begin(run, unit uuid.UUID) {
 	ctx, stop := context.WithCancelCause(context.Background())
 	w.mu.Lock()
-	w.running[run] = &running{unit: unit, stop: stop}
+	w.running[run] = &running{unit: unit, ctx: ctx, stop: stop}
 	w.mu.Unlock()
-	select {
-	case <-w.draining:
+	if w.draining.Err() != nil {
 		// Claimed in the very moment of shutdown: the drain may have looked
 		// already.
 		stop(work.ErrShutdown)
-	default:
 	}
-	return ctx, stop
+}
+
+// contextOf is the context that a run lives in.
+func (w *Worker) contextOf(run uuid.UUID) context.Context {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.running[run].ctx
 }
 
 func (w *Worker) end(run uuid.UUID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.running[run].stop(nil)
 	delete(w.running, run)
 	if len(w.running) == 0 {
 		w.idle.Broadcast()

@@ -400,6 +400,21 @@ func TestRunsThatBelongToAnotherAreStopped(t *testing.T) {
 	h.becomes(id, work.Succeeded)
 }
 
+// A claim whose answer never came leaves a run that nobody runs.
+func TestRunThatNobodyHeardOfIsGivenBack(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	w := h.start(func(o *Options) { o.Backends = nil })
+	id := h.submit(nil)
+	if c, err := h.store.Claim(t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: w.id}); err != nil || c == nil {
+		t.Fatal(c, err)
+	}
+	u := h.becomes(id, work.Queued)
+	if got := statuses(h.runs(id)); u.Losses != 1 || len(got) != 1 || got[0] != work.RunLost {
+		t.Errorf("%d losses, runs %v", u.Losses, got)
+	}
+}
+
 func TestWorkGoesOnWithoutRedis(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)

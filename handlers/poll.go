@@ -16,7 +16,7 @@ func (w *Worker) poll(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.draining:
+		case <-w.draining.Done():
 			return
 		case <-ticker.C:
 		}

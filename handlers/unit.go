@@ -23,9 +23,8 @@ func (w *Worker) runUnit(unit uuid.UUID) error {
 		return err
 	}
 	log := w.Log.With("unit", unit, "attempt", claimed.RunCount, "backend", claimed.Backend)
-	ctx, stop := w.begin(claimed.RunID, unit)
+	ctx := w.contextOf(claimed.RunID)
 	defer w.end(claimed.RunID)
-	defer stop(nil)
 	log.Info("run begins")
 	w.announce(unit)
 
@@ -59,6 +58,8 @@ func (w *Worker) runUnit(unit uuid.UUID) error {
 	return nil
 }
 
+// claim asks for the unit until there is an answer. It asks for the same run
+// each time, so an answer that was lost on the way comes again.
 func (w *Worker) claim(unit uuid.UUID) (*store.Claimed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), w.Lease)
 	defer cancel()
@@ -69,9 +70,33 @@ func (w *Worker) claim(unit uuid.UUID) (*store.Claimed, error) {
 			return nil, err
 		}
 	}
-	return w.Store.Claim(ctx, store.Claim{
-		UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: w.id, SessionID: uuid.NewString(),
+	c := store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: w.id, SessionID: uuid.NewString()}
+	defer w.claims(c.RunID)()
+	var claimed *store.Claimed
+	err := w.untilAnswered(ctx, func() (err error) {
+		claimed, err = w.Store.Claim(ctx, c)
+		return err
 	})
+	if claimed != nil {
+		w.begin(c.RunID, unit)
+	}
+	return claimed, err
+}
+
+// untilAnswered repeats ask while the ledger is away.
+func (w *Worker) untilAnswered(ctx context.Context, ask func() error) error {
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		err := ask()
+		var away *work.Unavailable
+		if err == nil || !errors.As(err, &away) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
 }
 
 // ran is a backend's result with what the house knows beside it.
@@ -133,23 +158,16 @@ const (
 func (w *Worker) settle(f store.Finish) (store.Verdict, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	draining := w.draining
-	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
-		verdict, err := w.Store.Finish(ctx, f)
-		var away *work.Unavailable
-		if err == nil || !errors.As(err, &away) {
-			return verdict, err
+	stopWaiting := context.AfterFunc(w.draining, func() { time.AfterFunc(lastPatience, cancel) })
+	defer stopWaiting()
+	var verdict store.Verdict
+	err := w.untilAnswered(ctx, func() (err error) {
+		if verdict, err = w.Store.Finish(ctx, f); err != nil {
+			w.Log.Warn("the finished run is not in the ledger yet", "unit", f.UnitID, "err", err)
 		}
-		w.Log.Warn("ledger is away; the finished run is kept and written again", "unit", f.UnitID, "err", err)
-		select {
-		case <-ctx.Done():
-			return "", err
-		case <-draining:
-			draining = nil
-			time.AfterFunc(lastPatience, cancel)
-		case <-time.After(pause):
-		}
-	}
+		return err
+	})
+	return verdict, err
 }
 
 func (w *Worker) announce(unit uuid.UUID) {

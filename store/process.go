@@ -33,8 +33,10 @@ func (s *Store) Register(ctx context.Context, p work.Process, lease time.Duratio
 
 // Owned is a run that a worker process holds in the ledger's eyes.
 type Owned struct {
-	RunID  uuid.UUID `db:"run_id"`
-	Cancel bool      `db:"cancel"` // its unit was asked to stop
+	RunID   uuid.UUID
+	UnitID  uuid.UUID
+	Attempt int
+	Cancel  bool // its unit was asked to stop
 }
 
 // Beat renews a worker process's lease and returns the runs it still owns. A
@@ -42,14 +44,16 @@ type Owned struct {
 // it. work.ErrNotFound means that the process must register again.
 func (s *Store) Beat(ctx context.Context, process uuid.UUID, lease time.Duration, running int) ([]Owned, error) {
 	var rows []struct {
-		RunID  *uuid.UUID `db:"run_id"`
-		Cancel bool       `db:"cancel"`
+		RunID   *uuid.UUID `db:"run_id"`
+		UnitID  *uuid.UUID `db:"unit_id"`
+		Attempt *int       `db:"attempt"`
+		Cancel  bool       `db:"cancel"`
 	}
 	err := s.db.SelectContext(ctx, &rows, `WITH beat AS (
 			UPDATE worker_processes SET beat_at = clock_timestamp(), running = $3,
 				lease_until = clock_timestamp() + $2 * interval '1 second'
 			WHERE id = $1 AND stopped_at IS NULL RETURNING id)
-		SELECT r.id AS run_id, coalesce(u.cancel_requested_at IS NOT NULL, false) AS cancel
+		SELECT r.id AS run_id, r.unit_id, r.attempt, coalesce(u.cancel_requested_at IS NOT NULL, false) AS cancel
 		FROM beat LEFT JOIN worker_runs r ON r.worker_process = beat.id AND r.status = 'running'
 		LEFT JOIN work_units u ON u.id = r.unit_id`, process, lease.Seconds(), running)
 	if err != nil {
@@ -61,7 +65,7 @@ func (s *Store) Beat(ctx context.Context, process uuid.UUID, lease time.Duration
 	var owned []Owned
 	for _, r := range rows {
 		if r.RunID != nil {
-			owned = append(owned, Owned{RunID: *r.RunID, Cancel: r.Cancel})
+			owned = append(owned, Owned{RunID: *r.RunID, UnitID: *r.UnitID, Attempt: *r.Attempt, Cancel: r.Cancel})
 		}
 	}
 	return owned, nil

@@ -50,7 +50,7 @@ func TestBeat(t *testing.T) {
 	l.must(err)
 	l.end(ending(given, work.Succeeded), Recorded)
 	got := l.beat(l.process)
-	if len(got) != 2 || !slices.Contains(got, Owned{RunID: kept.RunID}) || !slices.Contains(got, Owned{RunID: cancelled.RunID, Cancel: true}) {
+	if len(got) != 2 || !slices.Contains(got, Owned{RunID: kept.RunID, UnitID: kept.ID, Attempt: 1}) || !slices.Contains(got, Owned{RunID: cancelled.RunID, UnitID: cancelled.ID, Attempt: 1, Cancel: true}) {
 		t.Errorf("owns %+v", got)
 	}
 	l.exec(`UPDATE worker_processes SET lease_until = clock_timestamp() - interval '1 minute'`)
