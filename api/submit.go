@@ -367,10 +367,10 @@ func unquoted(quoted string) (string, bool) {
 	}
 	var text strings.Builder
 	for i := 0; i < len(inside); i++ {
-		switch c := inside[i]; {
-		case c == '"':
+		switch inside[i] {
+		case '"':
 			return "", false
-		case c == '\\':
+		case '\\':
 			if i++; i == len(inside) || inside[i] != '"' && inside[i] != '\\' {
 				return "", false
 			}

@@ -38,7 +38,7 @@ func TestTranslate(t *testing.T) {
 		if errors.As(got, &away) != test.away || !errors.Is(got, test.err) {
 			t.Errorf("%v: %v", test.err, got)
 		}
-		if again := translate(got); again != got {
+		if again := translate(got); again.Error() != got.Error() {
 			t.Errorf("%v: wrapped twice", test.err)
 		}
 	}

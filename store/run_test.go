@@ -350,7 +350,7 @@ func TestFinishGone(t *testing.T) {
 	c := l.run()
 	l.exec(`DELETE FROM work_units`)
 	l.end(ending(c, work.Succeeded), Fenced)
-	if _, err := l.Store.Run(t.Context(), work.DefaultTenant, c.RunID); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Run(t.Context(), work.DefaultTenant, c.RunID); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("run: %v", err)
 	}
 }
@@ -365,7 +365,7 @@ func TestUnitRuns(t *testing.T) {
 	if err != nil || len(runs) != 2 || runs[0].ID != c.RunID || runs[1].ID != second.RunID || runs[1].Attempt != 2 {
 		t.Errorf("runs %+v, error %v", runs, err)
 	}
-	if _, err := l.Store.Run(t.Context(), "other", c.RunID); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Run(t.Context(), "other", c.RunID); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("another tenant's run: %v", err)
 	}
 }

@@ -165,7 +165,7 @@ func (l *ledger) unit(id uuid.UUID) work.Unit {
 
 func (l *ledger) theRun(id uuid.UUID) work.Run {
 	l.t.Helper()
-	r, err := l.Store.Run(l.t.Context(), work.DefaultTenant, id)
+	r, err := l.Run(l.t.Context(), work.DefaultTenant, id)
 	l.must(err)
 	return r
 }
@@ -321,7 +321,7 @@ func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
 		"Retry":           func(ctx context.Context) error { _, err := l.Retry(ctx, tenant, id, Changes{}); return err },
 		"Claim":           func(ctx context.Context) error { _, err := l.Claim(ctx, claimOf(id, l.process)); return err },
 		"Finish":          func(ctx context.Context) error { _, err := l.Finish(ctx, ending(c, work.Succeeded)); return err },
-		"Run":             func(ctx context.Context) error { _, err := l.Store.Run(ctx, tenant, c.RunID); return err },
+		"Run":             func(ctx context.Context) error { _, err := l.Run(ctx, tenant, c.RunID); return err },
 		"Runs":            func(ctx context.Context) error { _, _, err := l.Runs(ctx, RunFilter{Tenant: tenant}); return err },
 		"UnitRuns":        func(ctx context.Context) error { _, err := l.UnitRuns(ctx, id); return err },
 		"Append":          func(ctx context.Context) error { return l.Append(ctx, Progress{RunID: c.RunID}) },
