@@ -7,6 +7,8 @@
 //	query.go       what a query must be, and how its parameters are read
 //	unit.go        work units: submit, read, list, cancel, retry
 //	submit.go      what a submitted unit must be
+//	offer.go       which backends can run just now
+//	idempotency.go keys that name a unit
 //	wait.go        hold an answer until a unit is final
 //	run.go         runs: read, list
 //	transcript.go  transcripts as JSON, JSON lines and text

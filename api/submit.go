@@ -2,23 +2,18 @@ package api
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 	"github.com/santhosh-tekuri/jsonschema/v6"
-	"golang.org/x/sync/singleflight"
 
 	"piecework/internal/backend"
 	"piecework/internal/prompt"
@@ -338,126 +333,4 @@ func title(s *work.Spec) string {
 	text, _ = work.Cut(text, 4*titleBytes)
 	text, _ = work.Cut(strings.TrimSpace(spaces.ReplaceAllString(text, " ")), titleBytes)
 	return work.Clean(text)
-}
-
-// idempotencyKey reads the header, quoted (a structured field string) or bare.
-func idempotencyKey(header string) (string, error) {
-	key := header
-	if strings.HasPrefix(header, `"`) {
-		var ok bool
-		if key, ok = unquoted(header); !ok {
-			return "", badKey(`begins with a quote and is no text in quotes: write "…", or leave the quotes out`)
-		}
-	}
-	if len(key) > 255 || strings.ContainsFunc(key, func(r rune) bool { return r < 0x20 || r > 0x7e }) {
-		return "", badKey("has at most 255 printable ASCII characters")
-	}
-	return key, nil
-}
-
-func badKey(detail string) *Problem {
-	return newFieldsProblem(http.StatusBadRequest, ProblemError{Parameter: "Idempotency-Key", Detail: detail})
-}
-
-// unquoted reads a string of RFC 9651 that is not empty.
-func unquoted(quoted string) (string, bool) {
-	inside, ok := strings.CutSuffix(quoted[1:], `"`)
-	if !ok || inside == "" {
-		return "", false
-	}
-	var text strings.Builder
-	for i := 0; i < len(inside); i++ {
-		switch inside[i] {
-		case '"':
-			return "", false
-		case '\\':
-			if i++; i == len(inside) || inside[i] != '"' && inside[i] != '\\' {
-				return "", false
-			}
-		}
-		text.WriteByte(inside[i])
-	}
-	return text.String(), true
-}
-
-// fingerprint is the same for bodies that mean the same. Numbers count as they
-// are written: large ones would be rounded, and prompts show them as they are.
-func fingerprint(body []byte) []byte {
-	canonical := jsontext.Value(slices.Clone(body))
-	if canonical.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)) != nil {
-		canonical = body
-	}
-	sum := sha256.Sum256(canonical)
-	return sum[:]
-}
-
-// offers remembers for a moment what worker processes can run.
-type offers struct {
-	mu    sync.Mutex
-	known map[string]work.Offer
-	at    time.Time
-	ask   singleflight.Group
-}
-
-// check refuses a backend that live worker processes know and none of them
-// has. When there is no live worker process, or none knows the backend, the
-// unit may wait for one.
-func (o *offers) check(ctx context.Context, s *store.Store, name string) error {
-	known, err := o.read(ctx, s)
-	if err != nil {
-		return err
-	}
-	offer, ok := known[name]
-	switch {
-	case len(known) == 0 || offer.Available:
-		return nil
-	case !ok:
-		return work.Invalidf("#/backend", "no worker process of this server has the backend %q; there is %s (`piecework doctor` says more)", name, available(known))
-	}
-	return work.Invalidf("#/backend", "the backend %q is not available here: %s", name, offer.Detail)
-}
-
-func available(known map[string]work.Offer) string {
-	var names []string
-	for name, offer := range known {
-		if offer.Available {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return strings.Join(names, ", ")
-}
-
-func (o *offers) read(ctx context.Context, s *store.Store) (map[string]work.Offer, error) {
-	if known, fresh := o.recall(); fresh {
-		return known, nil
-	}
-	// One question for all who wait: when Postgres is slow to fail, they must
-	// not queue up behind each other. It is not the first caller's to cancel.
-	answer := o.ask.DoChan("", func() (any, error) {
-		known, err := s.Offers(context.WithoutCancel(ctx))
-		if err == nil {
-			o.remember(known)
-		}
-		return known, err
-	})
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case a := <-answer:
-		known, _ := a.Val.(map[string]work.Offer)
-		return known, a.Err
-	}
-}
-
-func (o *offers) recall() (known map[string]work.Offer, fresh bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.known, time.Since(o.at) < time.Second
-}
-
-func (o *offers) remember(known map[string]work.Offer) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.known, o.at = known, time.Now()
 }

@@ -6,7 +6,8 @@
 //	group.go       many callers' writes in one statement
 //	error.go       Postgres errors in the house's words
 //	unit.go        accept, read, list, cancel, retry
-//	run.go         claim, progress, finish; read, list
+//	run.go         runs: claim; read, list
+//	finish.go      how a run ends, and what becomes of its unit
 //	transcript.go  chunks while a run goes on, one blob at its end
 //	process.go     worker processes: register, beat, stop
 //	reconcile.go   what a second's look at the ledger finds to do

@@ -1,0 +1,253 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/work"
+)
+
+// Finish is how a run ended and what becomes of its unit.
+type Finish struct {
+	UnitID  uuid.UUID
+	RunID   uuid.UUID
+	Attempt int
+
+	Status work.RunStatus // of the run
+	Next   work.State     // of the unit; Queued means that it is to run again
+	Delay  time.Duration  // before it may run again
+	// Counts of the unit that this run adds to.
+	Failures, Losses, Waits, Crashes int
+
+	Result         string // partial unless the run succeeded
+	Error          *work.Failure
+	RenderedPrompt string
+	Model          string
+	SessionID      string
+	Resumable      bool // the next run may go on with SessionID
+	NumTurns       int
+	ToolCalls      int
+	Usage          work.Usage
+	TotalCostUSD   *float64
+	CostIncomplete bool
+	DurationMS     int64
+	DurationAPIMS  int64
+	OutputFiles    []work.File
+
+	Steps int
+	Blob  []byte // the transcript, gzipped
+}
+
+// Verdict is what the ledger made of a finish.
+type Verdict string
+
+// The verdicts.
+const (
+	Recorded Verdict = "recorded" // the run ended the way it said
+	Fenced   Verdict = "fenced"   // it came too late: the run keeps what it brought, the unit gets no result
+)
+
+// Finish closes a run and moves its unit, in one statement guarded by the run
+// number. Repeating a finish whose commit is unknown is safe: the second call
+// changes nothing and returns the same verdict.
+func (s *Store) Finish(ctx context.Context, f Finish) (Verdict, error) {
+	verdict, err := s.finish.do(ctx, f)
+	if err != nil {
+		return "", fmt.Errorf("finish run %s of unit %s: %w", f.RunID, f.UnitID, err)
+	}
+	return verdict, nil
+}
+
+// finishIn is one row for json_to_recordset; names are columns.
+type finishIn struct {
+	UnitID         uuid.UUID   `json:"unit_id"`
+	RunID          uuid.UUID   `json:"run_id"`
+	Attempt        int         `json:"attempt"`
+	Status         string      `json:"status"`
+	Next           string      `json:"next"`
+	Delay          float64     `json:"delay"`
+	Failures       int         `json:"failures"`
+	Losses         int         `json:"losses"`
+	Waits          int         `json:"waits"`
+	Crashes        int         `json:"crashes"`
+	Result         *string     `json:"result"`
+	Summary        *string     `json:"summary"`
+	ErrorClass     *string     `json:"error_class"`
+	ErrorMessage   *string     `json:"error_message"`
+	RenderedPrompt string      `json:"rendered_prompt"`
+	Model          string      `json:"model"`
+	SessionID      string      `json:"session_id"`
+	Resumable      bool        `json:"resumable"`
+	NumTurns       int         `json:"num_turns"`
+	ToolCalls      int         `json:"tool_calls"`
+	InputTokens    int64       `json:"input_tokens"`
+	OutputTokens   int64       `json:"output_tokens"`
+	CacheRead      int64       `json:"cache_read_tokens"`
+	CacheCreation  int64       `json:"cache_creation_tokens"`
+	TotalCostUSD   *float64    `json:"total_cost_usd"`
+	CostIncomplete bool        `json:"cost_incomplete"`
+	DurationMS     int64       `json:"duration_ms"`
+	DurationAPIMS  int64       `json:"duration_api_ms"`
+	OutputFiles    []work.File `json:"output_files"`
+	Steps          int         `json:"steps"`
+	From           int         `json:"blob_from"` // 1-based offset into $2
+	Length         int         `json:"blob_length"`
+}
+
+// In: $1 a JSON array of finishIn, $2 all their transcripts end to end. Out:
+// for each run whether its unit moved, and what the run's status was before.
+//
+// The unit moves only while it is running this very attempt. A run that is
+// over already is left alone (a repeated finish), except one that was given
+// up as lost, which becomes fenced: it came back too late. Cost counts in
+// either case, once. Runs are read under their locks: a finish that has waited
+// for another of the same run must see what that one did. No unit may be there
+// twice: one statement changes a row once.
+const finishRuns = `
+WITH f AS (
+    SELECT * FROM json_to_recordset($1) AS f(unit_id uuid, run_id uuid, attempt integer, status text, next text,
+        delay double precision, failures integer, losses integer, waits integer, crashes integer, result text,
+        summary text, error_class text, error_message text, rendered_prompt text, model text, session_id text,
+        resumable boolean, num_turns integer, tool_calls integer, input_tokens bigint, output_tokens bigint,
+        cache_read_tokens bigint, cache_creation_tokens bigint, total_cost_usd double precision,
+        cost_incomplete boolean, duration_ms bigint, duration_api_ms bigint, output_files jsonb, steps integer,
+        blob_from integer, blob_length integer)
+), locked AS (
+    SELECT u.id, u.state, u.run_count, u.cancel_requested_at FROM work_units u JOIN f ON f.unit_id = u.id
+    ORDER BY u.id FOR UPDATE OF u
+), was AS (
+    SELECT r.id, l.state = 'running' AND l.run_count = f.attempt AND r.status = 'running' AS mine,
+        r.status = 'running' OR r.status = 'lost' AND r.given_up AS open, r.status = 'fenced' AS fenced,
+        -- A cancel that arrived while the run was failing or shutting down wins over another run.
+        CASE WHEN f.next = 'queued' AND l.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE f.next END AS next
+    FROM worker_runs r JOIN f ON f.run_id = r.id JOIN locked l ON l.id = f.unit_id
+    ORDER BY r.unit_id FOR UPDATE OF r
+), moved AS (
+    UPDATE work_units u SET state = was.next,
+        failures = u.failures + f.failures, losses = u.losses + f.losses, waits = u.waits + f.waits,
+        crashes = u.crashes + f.crashes,
+        not_before = CASE WHEN was.next = 'queued' THEN clock_timestamp() + f.delay * interval '1 second' ELSE u.not_before END,
+        check_at = CASE WHEN was.next = 'queued' THEN clock_timestamp() + f.delay * interval '1 second' ELSE u.check_at END,
+        dispatch = CASE WHEN was.next = 'queued' THEN u.dispatch + 1 ELSE u.dispatch END,
+        finished_at = CASE WHEN was.next IN ('succeeded', 'failed', 'cancelled', 'timed_out') THEN clock_timestamp() END,
+        final_run = CASE WHEN was.next <> 'queued' THEN f.run_id END,
+        summary = CASE WHEN was.next <> 'queued' THEN f.summary END,
+        error_class = f.error_class, error_message = f.error_message,
+        resume_session = CASE WHEN f.resumable THEN f.session_id END,
+        session_cost_usd = CASE WHEN f.resumable THEN coalesce(f.total_cost_usd, 0) +
+            CASE WHEN f.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END ELSE 0 END,
+        cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0)
+    FROM f JOIN was ON was.id = f.run_id AND was.mine WHERE u.id = f.unit_id RETURNING u.id
+), charged AS (
+    UPDATE work_units u SET cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0)
+    FROM f JOIN was ON was.id = f.run_id AND was.open AND NOT was.mine WHERE u.id = f.unit_id
+), closed AS (
+    UPDATE worker_runs r SET status = CASE WHEN was.mine THEN f.status ELSE 'fenced' END,
+        result = f.result, error_class = f.error_class, error_message = f.error_message,
+        rendered_prompt = f.rendered_prompt, model = coalesce(nullif(f.model, ''), r.model),
+        session_id = coalesce(nullif(f.session_id, ''), r.session_id), num_turns = f.num_turns, tool_calls = f.tool_calls,
+        input_tokens = f.input_tokens, output_tokens = f.output_tokens, cache_read_tokens = f.cache_read_tokens,
+        cache_creation_tokens = f.cache_creation_tokens, total_cost_usd = f.total_cost_usd,
+        cost_incomplete = f.cost_incomplete, duration_ms = f.duration_ms, duration_api_ms = f.duration_api_ms,
+        output_files = f.output_files, completed_at = clock_timestamp(),
+        execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
+    FROM f JOIN was ON was.id = f.run_id AND was.open WHERE r.id = f.run_id RETURNING r.id
+), folded AS (
+    INSERT INTO transcripts (run_id, steps, blob)
+    SELECT f.run_id, f.steps, substr($2::bytea, f.blob_from, f.blob_length) FROM f JOIN closed ON closed.id = f.run_id
+    ON CONFLICT (run_id) DO UPDATE SET steps = excluded.steps, blob = excluded.blob
+), swept AS (
+    DELETE FROM transcript_chunks c USING closed WHERE c.run_id = closed.id
+)
+SELECT id, NOT mine AND (open OR fenced) AS fenced FROM was`
+
+func (s *Store) finishAll(ctx context.Context, rows []Finish) ([]Verdict, error) {
+	var now, later []Finish
+	seen := make(map[uuid.UUID]bool, len(rows))
+	for _, f := range rows {
+		if seen[f.UnitID] {
+			later = append(later, f)
+			continue
+		}
+		seen[f.UnitID] = true
+		now = append(now, f)
+	}
+	verdicts := make(map[uuid.UUID]Verdict, len(rows))
+	for len(now) > 0 {
+		if err := s.finishOnce(ctx, now, verdicts); err != nil {
+			return nil, err
+		}
+		n := min(len(later), 1)
+		now, later = later[:n], later[n:]
+	}
+	outs := make([]Verdict, len(rows))
+	for i, f := range rows {
+		outs[i] = cmp.Or(verdicts[f.RunID], Fenced) // a run that is gone: its unit was deleted
+	}
+	return outs, nil
+}
+
+// finishOnce writes runs of different units and notes their verdicts. Of a
+// run that comes twice the first verdict stands; the second is the same.
+func (s *Store) finishOnce(ctx context.Context, rows []Finish, verdicts map[uuid.UUID]Verdict) error {
+	in := make([]finishIn, len(rows))
+	blobs := bytes.NewBuffer([]byte{}) // never nil: that would be NULL
+	for i, f := range rows {
+		in[i] = f.row(blobs.Len() + 1)
+		blobs.Write(f.Blob)
+	}
+	param, err := encode(in)
+	if err != nil {
+		return err
+	}
+	var found []struct {
+		ID     uuid.UUID `db:"id"`
+		Fenced bool      `db:"fenced"`
+	}
+	if err := s.db.SelectContext(ctx, &found, finishRuns, param, blobs.Bytes()); err != nil {
+		return err
+	}
+	for _, run := range found {
+		verdicts[run.ID] = Recorded
+		if run.Fenced {
+			verdicts[run.ID] = Fenced
+		}
+	}
+	return nil
+}
+
+func (f Finish) weight() int { return len(f.Result) + len(f.RenderedPrompt) + len(f.Blob) }
+
+// summaryBytes is how much of an output a list shows.
+const summaryBytes = 500
+
+func (f Finish) row(from int) finishIn {
+	in := finishIn{
+		UnitID: f.UnitID, RunID: f.RunID, Attempt: f.Attempt, Status: string(f.Status), Next: string(f.Next),
+		Delay: f.Delay.Seconds(), Failures: f.Failures, Losses: f.Losses, Waits: f.Waits, Crashes: f.Crashes,
+		RenderedPrompt: work.Clean(f.RenderedPrompt), Model: work.Clean(f.Model), SessionID: work.Clean(f.SessionID), Resumable: f.Resumable,
+		NumTurns: f.NumTurns, ToolCalls: f.ToolCalls, InputTokens: f.Usage.InputTokens,
+		OutputTokens: f.Usage.OutputTokens, CacheRead: f.Usage.CacheReadTokens,
+		CacheCreation: f.Usage.CacheCreationTokens, TotalCostUSD: f.TotalCostUSD, CostIncomplete: f.CostIncomplete,
+		DurationMS: f.DurationMS, DurationAPIMS: f.DurationAPIMS, OutputFiles: f.OutputFiles,
+		Steps: f.Steps, From: from, Length: len(f.Blob),
+	}
+	if in.OutputFiles == nil {
+		in.OutputFiles = []work.File{}
+	}
+	if f.Result != "" || f.Status == work.RunSucceeded {
+		result := work.Clean(f.Result)
+		summary, _ := work.Cut(result, summaryBytes)
+		in.Result, in.Summary = &result, &summary
+	}
+	if f.Error != nil {
+		class, message := string(f.Error.Class), work.Clean(f.Error.Message)
+		in.ErrorClass, in.ErrorMessage = &class, &message
+	}
+	return in
+}
