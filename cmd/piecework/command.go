@@ -32,8 +32,6 @@ type cli struct {
 	Version versionFlag `help:"Print the version and exit."`
 }
 
-func commands() *cli { return &cli{} }
-
 type versionFlag bool
 
 // BeforeReset prints the version before anything else is looked at.

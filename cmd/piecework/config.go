@@ -227,11 +227,14 @@ func defaultData(getenv func(string) string) string {
 	return filepath.Join(home, ".local", "share", "piecework")
 }
 
-// logConfig prints what is in force, with secrets hidden.
+// logConfig prints what is in force, with secrets hidden; a nil part is not.
 func logConfig(log *slog.Logger, parts ...any) {
 	var attrs []any
 	for _, part := range parts {
-		v := reflect.ValueOf(part)
+		v := reflect.Indirect(reflect.ValueOf(part))
+		if !v.IsValid() {
+			continue
+		}
 		for _, field := range reflect.VisibleFields(v.Type()) {
 			if field.Anonymous {
 				continue

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -183,15 +182,4 @@ func gist(u *unit) string {
 		return excerpt(firstLine(*u.Output), 76)
 	}
 	return ""
-}
-
-// stay returns when the person has had enough, or with an error when the
-// server ends by itself.
-func (s *demoServer) stay(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-s.process.Exited():
-		return errors.New("the server ended by itself")
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"piecework/internal/process"
+	"piecework/internal/work"
 )
 
 const (
@@ -94,6 +95,17 @@ func (s *demoServer) address(ctx context.Context) (string, error) {
 	}
 }
 
+// stay returns when the person has had enough, or with an error when the
+// server ends by itself.
+func (s *demoServer) stay(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.process.Exited():
+		return errors.New("the server ended by itself")
+	}
+}
+
 // stop ends the server and whatever it started.
 func (s *demoServer) stop() error {
 	s.process.Stop(demoLadder)
@@ -110,7 +122,7 @@ func (s *demoServer) explain(err error) error {
 	if errors.As(err, &exit) && exit.code == exitInterrupted {
 		return err
 	}
-	said := strings.TrimSpace(safe(s.log.String()))
+	said := strings.TrimSpace(work.Visible(s.log.String()))
 	if said == "" || s.log.also != nil {
 		return err
 	}

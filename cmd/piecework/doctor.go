@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -61,8 +62,7 @@ func (c *DoctorCommand) Run(app *App) error {
 		if err != nil {
 			return fmt.Errorf("encode the findings: %w", err)
 		}
-		err = printJSON(app.Stdout, document)
-		if err != nil {
+		if err := printJSON(app.Stdout, document); err != nil {
 			return err
 		}
 	} else if err := printFindings(app.Stdout, findings); err != nil {
@@ -133,12 +133,7 @@ func (c *client) checkServer(ctx context.Context) []work.Finding {
 		overall.Status, overall.Mend = work.FindingFail, "See the checks below; the server's log has more."
 	}
 	findings := []work.Finding{overall}
-	names := make([]string, 0, len(ready.Checks))
-	for name := range ready.Checks {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(ready.Checks)) {
 		check := ready.Checks[name]
 		finding := work.Finding{Name: "server: " + name, Status: work.FindingOK, Detail: check.Detail}
 		if !check.OK && overall.Status == work.FindingFail {
@@ -182,7 +177,7 @@ func printFindings(w io.Writer, findings []work.Finding) error {
 		if f.Mend == "" || f.Status == work.FindingOK {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "\n%s %s\n  %s\n", f.Status, safeLine(f.Name), indent(safe(f.Mend))); err != nil {
+		if _, err := fmt.Fprintf(w, "\n%s %s\n  %s\n", f.Status, safeLine(f.Name), indent(work.Visible(f.Mend))); err != nil {
 			return fmt.Errorf("write findings: %w", err)
 		}
 	}

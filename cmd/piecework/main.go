@@ -1,12 +1,26 @@
 // Command piecework is the whole product in one binary: the API, worker
 // processes, both with everything they need for a first look, and the client.
+//
+//	main.go        signals, exit codes, the command line
+//	command.go     the table of commands
+//	config.go      flags and variables of the servers, checked and printed
+//	serve.go       api, worker, migrate; the wiring of a server
+//	dev.go         dev: both in one process, with their Postgres and Redis
+//	doctor.go      doctor: what stands in the way, and how to mend it
+//	demo.go        demo: twelve documents on a temporary server
+//	demoserver.go  that server, a child process
+//	submit.go      submit
+//	unit.go        get, ls, cancel, retry
+//	wait.go        wait
+//	transcript.go  transcript
+//	client.go      App and exit codes; the client that the commands above use
+//	table.go       output for people and for programs
 package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -79,11 +93,10 @@ func execute(app *App, args []string) (err error) {
 }
 
 func newParser(app *App) (*kong.Kong, error) {
-	parser, err := kong.New(commands(), kong.Name("piecework"), kong.Description(about),
+	parser, err := kong.New(&cli{}, kong.Name("piecework"), kong.Description(about),
 		kong.Writers(app.Stdout, app.Stderr), kong.Exit(func(code int) { panic(helped{code}) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, Summary: false, WrapUpperBound: 110}),
-		kong.Vars{"version": app.Version, "data": defaultData(app.Getenv), "grace": "30s"},
-		kong.BindTo(app.Stdout, (*io.Writer)(nil)))
+		kong.Vars{"version": app.Version, "data": defaultData(app.Getenv), "grace": "30s"})
 	if err != nil {
 		return nil, fmt.Errorf("build the command line: %w", err)
 	}

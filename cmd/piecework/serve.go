@@ -92,7 +92,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	if err != nil {
 		return err
 	}
-	logParts(log, base, door, crew)
+	logConfig(log, base, door, crew)
 
 	if _, err := store.Migrate(app.Ctx, base.DatabaseURL); err != nil {
 		return err
@@ -145,17 +145,6 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 type shift struct {
 	hears   chan struct{} // closed when it takes units
 	drained chan struct{} // closed when it has let go of them
-}
-
-func logParts(log *slog.Logger, base *Base, door *Door, crew *Crew) {
-	parts := []any{*base}
-	if door != nil {
-		parts = append(parts, *door)
-	}
-	if crew != nil {
-		parts = append(parts, *crew)
-	}
-	logConfig(log, parts...)
 }
 
 func newRegistry() *prometheus.Registry {

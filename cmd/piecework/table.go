@@ -8,10 +8,11 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/mattn/go-isatty"
+
+	"piecework/internal/work"
 )
 
 // table writes rows in columns for people. Whatever comes from a model or a
@@ -40,26 +41,9 @@ func (t *table) flush() error {
 	return nil
 }
 
-// safe shows control characters, and characters that reorder or hide text, as
-// harmless ones, so that no model's words can steer the reader's terminal.
-// Line ends and tabs stay.
-func safe(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n', r == '\t':
-			return r
-		case r < 0x20:
-			return '\u2400' + r // the control pictures
-		case r == 0x7f, unicode.Is(unicode.Cc, r), r != '\u200d' && unicode.Is(unicode.Cf, r), r == '\u2028', r == '\u2029':
-			return utf8.RuneError
-		}
-		return r
-	}, s)
-}
-
-// safeLine is safe for text that must stay on one line.
+// safeLine makes text safe for the terminal that must stay on one line.
 func safeLine(s string) string {
-	return safe(strings.Join(strings.FieldsFunc(s, func(r rune) bool {
+	return work.Visible(strings.Join(strings.FieldsFunc(s, func(r rune) bool {
 		return r == '\n' || r == '\r' || r == '\t' || r == ' '
 	}), " "))
 }
@@ -118,8 +102,7 @@ func duration(d time.Duration) string {
 
 // printJSON writes a document of the server's own, indented.
 func printJSON(w io.Writer, document []byte) error {
-	var value json.RawMessage = document
-	indented, err := json.MarshalIndent(value, "", "  ")
+	indented, err := json.MarshalIndent(json.RawMessage(document), "", "  ")
 	if err != nil {
 		return fmt.Errorf("read the answer: %w", err)
 	}

@@ -23,13 +23,6 @@ func TestTableIsSafeForTheTerminal(t *testing.T) {
 	}
 }
 
-func TestSafeKeepsWhatPeopleWrite(t *testing.T) {
-	const text = "Größe 5 µm → ok\n\t“quoted” 👩‍🔧 中文"
-	if got := safe(text); got != text {
-		t.Errorf("safe changed %q to %q", text, got)
-	}
-}
-
 func TestExcerpt(t *testing.T) {
 	for _, tc := range []struct {
 		text  string

@@ -102,7 +102,7 @@ func printUnit(w io.Writer, u *unit) error {
 	if u.Output == nil {
 		return nil
 	}
-	_, err := fmt.Fprintf(w, "\n%s\n", strings.TrimRight(safe(*u.Output), "\n"))
+	_, err := fmt.Fprintf(w, "\n%s\n", strings.TrimRight(work.Visible(*u.Output), "\n"))
 	return err
 }
 

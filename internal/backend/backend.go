@@ -67,10 +67,9 @@ type Request struct {
 	Resume         bool
 	SessionCostUSD float64
 
-	MaxTurns       int      // 0: no limit
-	MaxCostUSD     *float64 // nil: no limit
-	IdleTimeout    time.Duration
-	StartupTimeout time.Duration
+	MaxTurns    int      // 0: no limit
+	MaxCostUSD  *float64 // nil: no limit
+	IdleTimeout time.Duration
 }
 
 // File is an attachment on this machine.

@@ -39,8 +39,8 @@ type Claude struct {
 	ConfigDir string
 
 	// Times the tests shorten.
-	grace  time.Duration
-	ladder process.Ladder
+	startup, grace time.Duration
+	ladder         process.Ladder
 }
 
 // Name is the backend's word.
@@ -155,7 +155,7 @@ func (u claudeUnit) once(ctx context.Context) (Result, *claudeTold, error) {
 		return Result{Error: f, Metadata: told.metadata()}, told, nil
 	}
 	l := limitsOf(u.req)
-	l.grace = cmp.Or(u.c.grace, l.grace)
+	l.startup, l.grace = cmp.Or(u.c.startup, l.startup), cmp.Or(u.c.grace, l.grace)
 	l.ladder = cmp.Or(u.c.ladder, l.ladder)
 	result, err := run(ctx, agent{
 		name: "claude",

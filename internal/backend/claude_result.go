@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"piecework/internal/work"
@@ -215,14 +214,13 @@ func (t *claudeTold) resetTime(words string) time.Time {
 // noResult says what it means that the client ended without a last word.
 func (t *claudeTold) noResult(end ending) *work.Failure {
 	how := "in an unknown way"
-	exited := false
 	if end.state != nil {
-		how, exited = end.state.String(), end.state.Exited()
+		how = end.state.String()
+		if !end.state.Exited() {
+			return work.Fail(work.ClassCrash, "claude was ended by a signal ("+how+") before it gave a result"+withStderr(end.stderr))
+		}
 	}
-	if status, ok := sysStatus(end); ok && status.Signaled() {
-		return work.Fail(work.ClassCrash, "claude was ended by a signal ("+how+") before it gave a result"+withStderr(end.stderr))
-	}
-	if !end.silent || !exited || end.state.Success() {
+	if !end.silent || end.state == nil || end.state.Success() {
 		return work.Fail(work.ClassCrash, "claude ended ("+how+") without a result"+withStderr(end.stderr))
 	}
 	t.sessionInUse = strings.Contains(end.stderr, "is already in use")
@@ -239,11 +237,3 @@ func (t *claudeTold) noResult(end ending) *work.Failure {
 // refusedToStart matches what the client says of flags it cannot take; the
 // same flags will not do better a second time.
 var refusedToStart = regexp.MustCompile(`(?m)^[Ee]rror: |cannot be used with root`)
-
-func sysStatus(end ending) (syscall.WaitStatus, bool) {
-	if end.state == nil {
-		return 0, false
-	}
-	status, ok := end.state.Sys().(syscall.WaitStatus)
-	return status, ok
-}

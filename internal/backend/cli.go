@@ -45,11 +45,8 @@ type limits struct {
 
 func limitsOf(req Request) limits {
 	l := limits{
-		startup: req.StartupTimeout, idle: req.IdleTimeout, grace: defaultGrace,
+		startup: defaultStartup, idle: req.IdleTimeout, grace: defaultGrace,
 		ladder: process.DefaultLadder, maxLine: maxLine, maxOutput: maxOutput,
-	}
-	if l.startup <= 0 {
-		l.startup = defaultStartup
 	}
 	if l.idle <= 0 {
 		l.idle = work.DefaultIdle.Duration()

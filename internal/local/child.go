@@ -116,12 +116,16 @@ func (c *child) ended() error {
 }
 
 func (c *child) lastWords() string {
-	text, err := os.ReadFile(c.log)
-	if err != nil || int64(len(text)) <= c.from {
+	file, err := os.Open(c.log)
+	if err != nil {
 		return ""
 	}
-	text = text[c.from:]
-	text = text[max(0, len(text)-logTail):]
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil || info.Size() <= c.from {
+		return ""
+	}
+	text, _ := io.ReadAll(io.NewSectionReader(file, max(c.from, info.Size()-logTail), logTail)) // what there is will do
 	return ": " + strings.TrimSpace(strings.ToValidUTF8(string(text), ""))
 }
 

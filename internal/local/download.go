@@ -15,7 +15,7 @@ import (
 const (
 	downloadVersion = embeddedpostgres.V18
 	downloadMajor   = 18
-	repository      = "https://repo1.maven.org/maven2"
+	mavenCentral    = "https://repo1.maven.org/maven2"
 )
 
 // download returns the directory of PostgreSQL's programs below cache, fetched

@@ -85,7 +85,7 @@ func TestDownload(t *testing.T) {
 	packed := jar(t, real.dir)
 	sum := sha256.Sum256(packed)
 	url, fetched := serveJar(t, packed, hex.EncodeToString(sum[:]))
-	o := PostgresOptions{Dir: dataDir(t), CacheDir: dataDir(t), Download: true, DownloadURL: url, places: nowhere}
+	o := PostgresOptions{Dir: dataDir(t), CacheDir: dataDir(t), Download: true, repository: url, places: nowhere}
 	for range 2 {
 		// A data directory of its own: the programs in the jar are not of
 		// the major version that their name promises.
@@ -110,7 +110,7 @@ func TestDownloadFails(t *testing.T) {
 	t.Cleanup(nothing.Close)
 	for name, url := range map[string]string{"checksums do not match": wrong, "no version found": nothing.URL} {
 		dir := dataDir(t)
-		_, err := StartPostgres(t.Context(), PostgresOptions{Dir: dir, Download: true, DownloadURL: url, places: nowhere})
+		_, err := StartPostgres(t.Context(), PostgresOptions{Dir: dir, Download: true, repository: url, places: nowhere})
 		wantText(t, err, "apt install", "download PostgreSQL", url, name)
 		if hasPrograms(filepath.Join(dir, "postgres-"+string(downloadVersion), "bin")) {
 			t.Errorf("%s: programs were kept", name)

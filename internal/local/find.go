@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,16 +104,7 @@ func usualPlaces() []string {
 }
 
 // newestFirst compares two paths by the last number in each.
-func newestFirst(a, b string) int {
-	switch x, y := lastNumber(a), lastNumber(b); {
-	case x > y:
-		return -1
-	case x < y:
-		return 1
-	default:
-		return 0
-	}
-}
+func newestFirst(a, b string) int { return cmp.Compare(lastNumber(b), lastNumber(a)) }
 
 func lastNumber(path string) float64 {
 	all := number.FindAllString(path, -1)

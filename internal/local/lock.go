@@ -40,15 +40,15 @@ func Lock(dir, note string) (*Held, error) {
 		return nil, &HeldError{Dir: dir, Note: readNote(path)}
 	}
 	held := &Held{lock: lock}
-	if err := held.Note(note); err != nil {
+	if err := held.note(note); err != nil {
 		_ = held.Release()
 		return nil, err
 	}
 	return held, nil
 }
 
-// Note replaces what others are told about the holder.
-func (h *Held) Note(note string) error {
+// note replaces what others are told about the holder.
+func (h *Held) note(note string) error {
 	file, err := os.OpenFile(h.lock.Path(), os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("note holder: %w", err)

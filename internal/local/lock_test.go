@@ -14,7 +14,7 @@ func TestLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := first.Note("http://127.0.0.1:8080"); err != nil {
+	if err := first.note("http://127.0.0.1:8080"); err != nil {
 		t.Fatal(err)
 	}
 

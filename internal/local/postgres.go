@@ -33,12 +33,13 @@ type PostgresOptions struct {
 	SudoUser       string // who called sudo, when we are root
 	Download       bool   // fetch PostgreSQL when the machine has none
 	CacheDir       string // keeps what was fetched; Dir when empty or closed to the server's user
-	DownloadURL    string // Maven repository to fetch from; Maven Central when empty
 	Fsync          bool   // survive a power cut; without it the data is to be thrown away
 	MaxConnections int    // Postgres's default when 0
 	Log            *slog.Logger
 
-	places func() []string
+	// Where the tests look instead.
+	repository string
+	places     func() []string
 }
 
 // Postgres is a running server.
@@ -112,8 +113,8 @@ func (o PostgresOptions) withDefaults() (PostgresOptions, error) {
 	if o.CacheDir == "" {
 		o.CacheDir = dir
 	}
-	if o.DownloadURL == "" {
-		o.DownloadURL = repository
+	if o.repository == "" {
+		o.repository = mavenCentral
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -157,8 +158,8 @@ func (o PostgresOptions) fetch(ctx context.Context, acct account) (programs, err
 		cache = o.Dir
 	}
 	o.Log.Info("no PostgreSQL on this machine: using a downloaded one",
-		"version", string(downloadVersion), "from", o.DownloadURL, "to", cache)
-	bin, err := download(ctx, cache, o.DownloadURL)
+		"version", string(downloadVersion), "from", o.repository, "to", cache)
+	bin, err := download(ctx, cache, o.repository)
 	if err != nil {
 		return programs{}, err
 	}

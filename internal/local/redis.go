@@ -93,22 +93,6 @@ func (r *Redis) Kill() {
 	r.child.kill(syscall.SIGKILL)
 }
 
-// Done is closed when the server has ended, asked to or not.
-func (r *Redis) Done() <-chan struct{} {
-	if r.mini != nil {
-		return r.done
-	}
-	return r.child.done
-}
-
-// Err says how a child ended; nil while it runs.
-func (r *Redis) Err() error {
-	if r.mini != nil {
-		return nil
-	}
-	return r.child.ended()
-}
-
 // binary returns the full path of the server's program, or nothing when the
 // machine has none.
 func (o RedisOptions) binary() (string, error) {

@@ -60,8 +60,8 @@ func TestRedisKeepsData(t *testing.T) {
 			t.Log(first.Description)
 			redisSay(t, first.URL, "SET word kept")
 			end(t, first)
-			closed(t, first.Done(), "redis")
-			wantText(t, first.Err(), "redis ended")
+			closed(t, first.child.done, "redis")
+			wantText(t, first.child.ended(), "redis ended")
 
 			second := startRedis(t, RedisOptions{Dir: dir})
 			if got := redisSay(t, second.URL, "GET word"); got != "kept" {
@@ -106,7 +106,7 @@ func TestStopInsists(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	wantText(t, server.Stop(ctx), "stop redis", "had to kill it")
-	closed(t, server.Done(), "redis")
+	closed(t, server.child.done, "redis")
 	if err := server.Stop(ctx); err != nil {
 		t.Errorf("stop again: %v", err)
 	}
@@ -138,7 +138,7 @@ func TestEmbeddedRedisClock(t *testing.T) {
 		t.Errorf("the key lived for %s only", took)
 	}
 	stop(t, server)
-	closed(t, server.Done(), "embedded redis")
+	closed(t, server.done, "embedded redis")
 
 	again := startRedis(t, RedisOptions{Embedded: true, Addr: strings.TrimSuffix(strings.TrimPrefix(server.URL, "redis://"), "/0")})
 	if again.URL != server.URL {

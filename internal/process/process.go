@@ -2,12 +2,14 @@
 // shells its tools started in sessions of their own, not the daemons they
 // forked, not the orphan that still holds its stdout.
 //
-//	process.go     Process: start, ask to stop, close
-//	outlet.go      stdout and stderr, which always end
-//	mark.go        the mark that a child's descendants inherit
-//	tree.go        who belongs to a child, and the sweep
-//	tree_linux.go  the process table by /proc, kills by pidfd
-//	tree_other.go  the same, as well as ps allows
+//	process.go         Process: start, ask to stop, close
+//	outlet.go          stdout and stderr, which always end
+//	mark.go            the mark that a child's descendants inherit
+//	tree.go            who belongs to a child, and the sweep
+//	tree_linux.go      the process table by /proc, kills by pidfd
+//	tree_other.go      the same, as well as ps allows
+//	identity_linux.go  a name by which others can tell whether we still live
+//	identity_other.go  no such name
 package process
 
 import (
@@ -133,9 +135,6 @@ func (p *Process) feed(from io.Reader) {
 	_ = p.stdin.Close()
 }
 
-// Pid is the child's process id.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
-
 // Exited is closed when the child itself has ended. What it started may live
 // on until Close.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
@@ -204,7 +203,7 @@ func (p *Process) Close() (*os.ProcessState, error) {
 	select {
 	case <-p.reaped:
 	case <-p.unkillable():
-		return nil, errors.Join(err, fmt.Errorf("process %d does not die", p.Pid()))
+		return nil, errors.Join(err, fmt.Errorf("process %d does not die", p.cmd.Process.Pid))
 	}
 	return p.cmd.ProcessState, err
 }

@@ -164,7 +164,8 @@ func TestTimeIsLinear(t *testing.T) {
 		if err != nil && !errors.Is(err, prompt.ErrTooLarge) {
 			t.Errorf("%.20q: %v", c.piece, err)
 		}
-		if took := time.Since(start); took > 5*time.Second {
+		// Anything but linear would take hours.
+		if took := time.Since(start); took > 2*time.Minute {
 			t.Errorf("%.20q took %v", c.piece, took)
 		}
 	}

@@ -11,7 +11,6 @@ package testkit
 
 import (
 	"bytes"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -158,8 +157,7 @@ func removeStale() {
 			continue
 		}
 		lock, err := local.Lock(dir, "removing")
-		var held *local.HeldError
-		if errors.As(err, &held) || lock == nil {
+		if err != nil {
 			continue
 		}
 		_ = os.RemoveAll(dir)

@@ -100,7 +100,7 @@ func TestCodecKeepsMarkupSmall(t *testing.T) {
 		t.Fatal(err)
 	}
 	for form, size := range map[string]int{"blob": len(inflate(t, blob)), "lines": len(lines)} {
-		if size > len(text)+200 || MaxInflated < 2*MaxBytes {
+		if size > len(text)+200 || MaxInflated < 2*maxBytes {
 			t.Errorf("%s: %d bytes of markup became %d", form, len(text), size)
 		}
 	}

@@ -9,9 +9,12 @@ import (
 	"piecework/internal/work"
 )
 
-// MaxBytes bounds one transcript before compression. Later steps are counted
+// maxBytes bounds one transcript before compression. Later steps are counted
 // and left out.
-const MaxBytes = 64 << 20
+const maxBytes = 64 << 20
+
+// stepOverhead is what a step takes besides its text.
+const stepOverhead = 200
 
 // Writer takes the steps of one run from one backend. It is safe for
 // concurrent use, but a run's transcript has one author.
@@ -35,7 +38,7 @@ func NewWriter(emit func(Step), secrets []string) *Writer {
 		emit = func(Step) {}
 	}
 	return &Writer{
-		emit: emit, redact: Redactor(secrets), now: time.Now,
+		emit: emit, redact: redactor(secrets), now: time.Now,
 		names: map[string]string{}, open: map[string]bool{},
 	}
 }
@@ -50,24 +53,12 @@ func (w *Writer) Add(s Step) int {
 	return w.add(s)
 }
 
-// Extend adds content to the newest step, which must be an action; otherwise
-// it begins a new action.
-func (w *Writer) Extend(c ...Content) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if last := len(w.steps); last > 0 && w.steps[last-1].Type == Action && w.dropped == 0 && w.bytes <= MaxBytes {
-		w.grow(last, c)
-		return
-	}
-	w.add(Step{Type: Action, Content: c})
-}
-
 // Grow adds content to the action of the given number, also when other steps
 // have come since: a tool may answer while its message is still being written.
 func (w *Writer) Grow(number int, c ...Content) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if number < 1 || number > len(w.steps) || w.bytes > MaxBytes {
+	if number < 1 || number > len(w.steps) || w.bytes > maxBytes {
 		w.dropped++
 		return
 	}
@@ -138,7 +129,7 @@ func (w *Writer) add(s Step) int {
 		content = append(content, w.content(part))
 	}
 	s.Content = content
-	if w.bytes += size(s); w.bytes > MaxBytes {
+	if w.bytes += stepOverhead + len(s.Text); w.bytes > maxBytes {
 		w.dropped++
 		return 0
 	}
@@ -158,8 +149,6 @@ func (w *Writer) content(c Content) Content {
 	w.bytes += len(c.Text) + len(c.Args)
 	return c
 }
-
-func size(s Step) int { return 200 + len(s.Text) }
 
 // text makes s fit to be stored: no secret, no NUL, valid UTF-8, at most
 // limit bytes and a footer that says what was cut.

@@ -20,14 +20,16 @@ func call(id, name, args string) Content {
 	return Content{Type: ToolCall, ID: id, Name: name, Args: args}
 }
 
+func act(w *Writer, parts ...Content) { w.Add(Step{Type: Action, Content: parts}) }
+
 func TestWriterNumbersAndNames(t *testing.T) {
 	t.Parallel()
 	w, emitted := recorded()
-	w.Extend(Content{Type: Text, Text: "I look"}, call("c1", "read", `{}`))
+	act(w, Content{Type: Text, Text: "I look"}, call("c1", "read", `{}`))
 	if n := w.Add(Step{Type: ToolResult, CallID: "c1", Text: "found"}); n != 2 {
 		t.Errorf("number %d", n)
 	}
-	w.Extend(call("c2", "write", `{}`)) // the newest step is no action: a new one begins
+	act(w, call("c2", "write", `{}`))
 	steps := w.Steps()
 	if len(steps) != 3 || steps[1].Name != "read" || steps[2].Number != 3 || steps[2].Type != Action || w.ToolCalls() != 2 {
 		t.Errorf("steps %+v, %d tool calls", steps, w.ToolCalls())
@@ -42,12 +44,12 @@ func TestWriterNumbersAndNames(t *testing.T) {
 	}
 }
 
-func TestWriterExtendReplaces(t *testing.T) {
+func TestWriterGrowReplaces(t *testing.T) {
 	t.Parallel()
 	w, emitted := recorded()
-	w.Extend(Content{Type: Text, Text: "one"})
+	act(w, Content{Type: Text, Text: "one"})
 	early := w.Steps()
-	w.Extend(Content{Type: Text, Text: "two"})
+	w.Grow(1, Content{Type: Text, Text: "two"})
 	w.Add(Step{Type: ToolResult, Text: "between"})
 	w.Grow(1, Content{Type: Text, Text: "three"})
 	w.Grow(9, Content{Type: Text, Text: "nowhere"})
@@ -73,7 +75,7 @@ func TestWriterCuts(t *testing.T) {
 	t.Parallel()
 	w, _ := recorded()
 	long := "x" + strings.Repeat("é", 100<<10) // limits fall in the middle of a character
-	w.Extend(call("c", "tool", long), Content{Type: Text, Text: long})
+	act(w, call("c", "tool", long), Content{Type: Text, Text: long})
 	w.Add(Step{Type: ToolResult, CallID: "c", Text: long})
 	steps := w.Steps()
 	for name, test := range map[string]struct {
@@ -118,7 +120,7 @@ func TestWriterCleansAndRedacts(t *testing.T) {
 func TestWriterCloseAddsMissingResults(t *testing.T) {
 	t.Parallel()
 	w, _ := recorded()
-	w.Extend(call("c1", "read", ""), call("c2", "write", ""))
+	act(w, call("c1", "read", ""), call("c2", "write", ""))
 	w.Add(Step{Type: ToolResult, CallID: "c1", Text: "done"})
 	w.Close()
 	w.Close()
@@ -133,17 +135,16 @@ func TestWriterCloseAddsMissingResults(t *testing.T) {
 func TestWriterMaxBytes(t *testing.T) {
 	t.Parallel()
 	text := Content{Type: Text, Text: strings.Repeat("x", MaxResult)}
-	const enough = MaxBytes/MaxResult + 100
+	const enough = maxBytes/MaxResult + 100
 	for name, write := range map[string]func(*Writer){
-		"add":    func(w *Writer) { w.Add(Step{Type: SystemText, Text: text.Text}) },
-		"extend": func(w *Writer) { w.Extend(text) },
-		"grow":   func(w *Writer) { w.Grow(1, text) },
+		"add":  func(w *Writer) { w.Add(Step{Type: SystemText, Text: text.Text}) },
+		"grow": func(w *Writer) { w.Grow(1, text) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := NewWriter(nil, nil)
 			w.redact = func(s string) string { return s } // slow under the race detector
-			w.Extend(text)
+			act(w, text)
 			for range enough {
 				write(w)
 			}
@@ -155,7 +156,7 @@ func TestWriterMaxBytes(t *testing.T) {
 					size += len(c.Text)
 				}
 			}
-			if size > MaxBytes+MaxResult {
+			if size > maxBytes+MaxResult {
 				t.Errorf("%d bytes", size)
 			}
 			if last := steps[len(steps)-1]; !strings.Contains(last.Text, "steps left out") {
@@ -172,7 +173,7 @@ func TestWriterTogether(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 50 {
-				w.Extend(call("c", "tool", ""))
+				act(w, call("c", "tool", ""))
 				w.Add(Step{Type: ToolResult, CallID: "c"})
 				_ = w.Steps()
 			}

@@ -10,7 +10,7 @@ import (
 // DefaultTenant owns everything until API keys say otherwise.
 const DefaultTenant = "default"
 
-// The limits of a unit's fields.
+// Defaults and limits of a unit.
 const (
 	DefaultQueue      = "default"
 	DefaultMaxRetries = 2

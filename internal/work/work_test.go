@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -129,5 +130,16 @@ func TestErrors(t *testing.T) {
 	}
 	if got := Fail(ClassAuth, "no key").Error(); got != "auth: no key" {
 		t.Errorf("%s", got)
+	}
+}
+
+func TestVisible(t *testing.T) {
+	t.Parallel()
+	const text = "Größe 5 µm → ok\n\t“quoted” 👩‍🔧 中文"
+	if got := Visible(text); got != text {
+		t.Errorf("changed %q to %q", text, got)
+	}
+	if got := Visible("\x1b[2J\r\u009b\u202e\u200b\u2028\u2066\U000E0041\x7f\xff"); got != "␛[2J␍"+strings.Repeat("\uFFFD", 8) {
+		t.Errorf("got %q", got)
 	}
 }

@@ -104,7 +104,10 @@ func (a *agent) writeText(text string) {
 	a.writeAssistant(block{Type: "text", Text: &text})
 }
 
-func (a *agent) writeAssistant(b block) {
+func (a *agent) writeAssistant(b block) { writeJSON(a.assistant(b)) }
+
+// assistant is an event with one block of the current answer.
+func (a *agent) assistant(b block) event {
 	if a.messageID == "" {
 		a.messageID = a.nextID("msg")
 	}
@@ -113,7 +116,7 @@ func (a *agent) writeAssistant(b block) {
 		ID: a.messageID, Type: "message", Role: "assistant", Model: a.model, Content: []block{b},
 		Usage: &usage{InputTokens: 100, OutputTokens: 1},
 	}
-	writeJSON(e)
+	return e
 }
 
 func (a *agent) writeTool(name, input string) error {
@@ -218,13 +221,9 @@ func (a *agent) writeLine(bytes string) error {
 	if err != nil {
 		return fmt.Errorf("reading the length: %w", err)
 	}
-	a.messageID = a.nextID("msg")
-	e := a.event("assistant")
+	a.messageID = ""
 	text := ""
-	e.Message = &message{
-		ID: a.messageID, Type: "message", Role: "assistant", Model: a.model, Content: []block{{Type: "text", Text: &text}},
-		Usage: &usage{InputTokens: 100, OutputTokens: 1},
-	}
+	e := a.assistant(block{Type: "text", Text: &text})
 	frame, err := json.Marshal(e)
 	if err != nil {
 		return err

@@ -26,8 +26,7 @@ const maxBody = 64 << 20
 
 // Server answers POST /v1/messages by script.
 type Server struct {
-	// URL is the base URL for clients; empty for a Server made by New.
-	URL string
+	URL string // the base URL for clients
 
 	mu       sync.Mutex
 	scripts  map[string]*script
@@ -38,20 +37,13 @@ type Server struct {
 	closed  chan struct{}
 }
 
-// New returns a server that answers "ok" until it is scripted; serve its
-// Handler.
-func New() *Server {
-	return &Server{
-		scripts: map[string]*script{"": {turns: []Turn{{Text: "ok"}}}},
-		closed:  make(chan struct{}),
-	}
-}
-
-// Start serves a new server on 127.0.0.1 until the test ends.
+// Start serves a new server on 127.0.0.1 until the test ends. It answers "ok"
+// until it is scripted.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	s := New()
-	listener := httptest.NewServer(s.Handler())
+	s := &Server{scripts: map[string]*script{}, closed: make(chan struct{})}
+	s.Script()
+	listener := httptest.NewServer(s.handler())
 	s.URL = listener.URL
 	t.Cleanup(func() {
 		s.Close()
@@ -86,15 +78,7 @@ func (s *Server) Requests() []Request {
 	return slices.Clone(s.requests)
 }
 
-// Forget drops the requests seen so far.
-func (s *Server) Forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.requests = nil
-}
-
-// Handler serves the API.
-func (s *Server) Handler() http.Handler {
+func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/messages", s.messages)
 	mux.HandleFunc("POST /v1/messages/count_tokens", s.countTokens)
