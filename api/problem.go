@@ -90,11 +90,7 @@ func problemOf(err error) *Problem {
 	case errors.As(err, &p):
 		return p
 	case errors.As(err, &invalid):
-		status := http.StatusUnprocessableEntity
-		if invalid.Status != 0 {
-			status = invalid.Status
-		}
-		return newFieldsProblem(status, ProblemError{Pointer: invalid.Pointer, Detail: invalid.Detail})
+		return newFieldsProblem(http.StatusUnprocessableEntity, ProblemError{Pointer: invalid.Pointer, Detail: invalid.Detail})
 	case errors.Is(err, store.ErrKeyReused):
 		p := newProblem(http.StatusUnprocessableEntity, "this Idempotency-Key came before with another body; use a new key for new work",
 			ProblemError{Parameter: "Idempotency-Key", Detail: "used before with another body"})

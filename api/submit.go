@@ -13,7 +13,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"piecework/internal/backend"
 	"piecework/internal/prompt"
@@ -238,11 +237,8 @@ func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	if len(b.OutputSchema) == 0 {
 		return nil
 	}
-	if !backend.TakesSchema(b.Backend) {
-		return work.Invalidf("#/output_schema", "the backend %s cannot be held to a schema", b.Backend)
-	}
-	if err := compiles(n.OutputSchema); err != nil {
-		return work.Invalidf("#/output_schema", "is no valid JSON Schema: %v", err)
+	if failure := backend.CheckSchema(n.OutputSchema); failure != nil {
+		return work.Invalidf("#/output_schema", "%s", failure.Message)
 	}
 	return nil
 }
@@ -250,26 +246,6 @@ func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {
 const onlyBlanks = "there is nothing in it but blanks"
 
 func blank(prompt string) bool { return strings.TrimSpace(prompt) == "" }
-
-func compiles(schema json.RawMessage) error {
-	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(string(schema)))
-	if err != nil {
-		return err
-	}
-	c := jsonschema.NewCompiler()
-	c.UseLoader(noLoader{}) // a schema must not make us read files or call out
-	if err := c.AddResource("output_schema.json", doc); err != nil {
-		return err
-	}
-	_, err = c.Compile("output_schema.json")
-	return err
-}
-
-type noLoader struct{}
-
-func (noLoader) Load(url string) (any, error) {
-	return nil, fmt.Errorf("$ref to %s: only references within the schema are followed", url)
-}
 
 // checkFiles looks at every file and directory the unit names, so that a
 // caller hears of a mistake now rather than from a failed run.

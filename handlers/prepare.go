@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"piecework/internal/backend"
 	"piecework/internal/prompt"
@@ -69,6 +70,9 @@ func (w *Worker) files(payload json.RawMessage) ([]backend.File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("file %q is gone: %w", ref, errors.Unwrap(err))
 		}
+		if info.Size() > work.MaxFileBytes {
+			return nil, fmt.Errorf("file %q has grown to %d bytes; at most %d may be attached", ref, info.Size(), work.MaxFileBytes)
+		}
 		name := filepath.Base(path)
 		for n := 2; taken[name]; n++ {
 			ext := filepath.Ext(path)
@@ -85,6 +89,10 @@ func (w *Worker) directories(c *store.Claimed, p *prepared) error {
 	p.req.Home = filepath.Join(unit, "home")
 	if err := os.MkdirAll(p.req.Home, 0o700); err != nil {
 		return fmt.Errorf("make the unit's home: %w", err)
+	}
+	now := time.Now()
+	if err := os.Chtimes(unit, now, now); err != nil { // prune goes by it
+		return fmt.Errorf("mark the unit's directory as in use: %w", err)
 	}
 	if c.WorkingDirectory != "" {
 		dir, err := w.Roots.Dir(c.WorkingDirectory)

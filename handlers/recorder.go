@@ -59,11 +59,6 @@ func (r *recorder) take(s transcript.Step) {
 	if live := liveStatus(s); live != "" {
 		r.pending.LiveStatus = live
 	}
-	for _, c := range s.Content {
-		if c.Type == transcript.ToolCall {
-			r.pending.ToolCalls++
-		}
-	}
 	r.mu.Unlock()
 	r.wake()
 }
@@ -84,8 +79,9 @@ func (r *recorder) write(ctx context.Context) {
 		}
 		r.mu.Lock()
 		p := r.pending
-		r.pending = store.Progress{RunID: r.run, ToolCalls: p.ToolCalls}
+		r.pending = store.Progress{RunID: r.run}
 		r.mu.Unlock()
+		p.ToolCalls = r.steps.ToolCalls()
 		if err := r.store.Append(ctx, p); err != nil && ctx.Err() == nil {
 			r.log.Warn("steps not written yet; they will come with the finish", "err", err)
 		}

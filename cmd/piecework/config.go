@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -79,6 +80,7 @@ func (c Agents) environment(getenv func(string) string) (env, secrets []string) 
 		if secretName(name) {
 			secrets = append(secrets, value)
 		}
+		secrets = append(secrets, passwords(value)...) // of a proxy
 	}
 	return env, secrets
 }
@@ -95,9 +97,17 @@ func secretName(name string) bool {
 
 func (c Agents) backends(getenv func(string) string) (list []backend.Backend, secrets []string) {
 	env, secrets := c.environment(getenv)
+	if c.ClaudeConfigDir != "" {
+		// Agents run elsewhere. Without a current directory nothing is relative.
+		if dir, err := filepath.Abs(c.ClaudeConfigDir); err == nil {
+			c.ClaudeConfigDir = dir
+		}
+	}
 	claude := &backend.Claude{Path: c.ClaudePath, Env: env, PermissionMode: c.ClaudePermissionMode, ConfigDir: c.ClaudeConfigDir}
-	if c.ClaudeAllowedTools != "" {
-		claude.AllowedTools = strings.Split(c.ClaudeAllowedTools, ",")
+	for tool := range strings.SplitSeq(c.ClaudeAllowedTools, ",") {
+		if tool = strings.TrimSpace(tool); tool != "" {
+			claude.AllowedTools = append(claude.AllowedTools, tool)
+		}
 	}
 	return []backend.Backend{backend.Mock{}, claude}, secrets
 }
@@ -176,15 +186,26 @@ func (b *Base) needURLs() error {
 
 // secrets are values of the configuration that must never be stored.
 func (b *Base) secrets() []string {
-	var values []string
-	for _, text := range []string{b.DatabaseURL, b.RedisURL} {
-		if u, err := url.Parse(text); err == nil && u.User != nil {
-			if password, ok := u.User.Password(); ok {
-				values = append(values, password)
-			}
+	return append(passwords(b.DatabaseURL), passwords(b.RedisURL)...)
+}
+
+// keyword finds a password in a keyword string for Postgres.
+var keyword = regexp.MustCompile(`\bpassword\s*=\s*('(?:[^'\\]|\\.)*'|\S+)`)
+
+// passwords are those in a URL or a keyword string.
+func passwords(text string) []string {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme == "" {
+		if found := keyword.FindStringSubmatch(text); found != nil {
+			return []string{strings.Trim(found[1], "'")}
 		}
+		return nil
 	}
-	return values
+	var values []string
+	if password, ok := u.User.Password(); ok {
+		values = append(values, password)
+	}
+	return append(values, u.Query()["password"]...)
 }
 
 func (b *Base) logger(app *App) *slog.Logger {
@@ -256,6 +277,10 @@ func hidden(value string) string {
 	u, err := url.Parse(value)
 	if err != nil || u.Scheme == "" {
 		return "(set)"
+	}
+	if query := u.Query(); query.Has("password") {
+		query.Set("password", "xxxxx")
+		u.RawQuery = query.Encode()
 	}
 	return u.Redacted()
 }

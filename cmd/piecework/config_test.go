@@ -19,6 +19,9 @@ func TestPrintedConfigurationHidesSecrets(t *testing.T) {
 		!strings.Contains(text, "concurrency=3") || !strings.Contains(text, "/bin/claude") {
 		t.Error(text)
 	}
+	if got := hidden("postgres://db/x?password=hunter2"); strings.Contains(got, "hunter2") {
+		t.Error(got)
+	}
 	if hidden("host=db password=hunter2") != "(set)" {
 		t.Error("a keyword string is printed as it is")
 	}
@@ -39,9 +42,11 @@ func TestAgentsSeeOnlyWhatIsAllowed(t *testing.T) {
 
 func TestSecretsOfTheConfiguration(t *testing.T) {
 	t.Parallel()
-	b := Base{DatabaseURL: "postgres://me:hunter2@db/x", RedisURL: "redis://r:6379/0"}
-	if got := b.secrets(); !slices.Equal(got, []string{"hunter2"}) {
-		t.Error(got)
+	for _, text := range []string{"postgres://me:hunter2@db/x", "postgres://db/x?user=me&password=hunter2", "host=db password=hunter2 user=me", "host=db password = 'hunter2'"} {
+		b := Base{DatabaseURL: text, RedisURL: "redis://r:6379/0"}
+		if got := b.secrets(); !slices.Equal(got, []string{"hunter2"}) {
+			t.Errorf("%s: %v", text, got)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -117,11 +118,12 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	}
 
 	group, ctx := errgroup.WithContext(app.Ctx)
-	background := context.WithoutCancel(app.Ctx)
-	loops, endLoops := context.WithCancel(background)
+	until, endLoops := context.WithCancel(context.WithoutCancel(app.Ctx))
+	var loops sync.WaitGroup
+	defer loops.Wait() // before the ledger and the bell are closed
 	defer endLoops()
-	go bell.WatchRedis(loops)
-	go (&jobs.Reconciler{Store: ledger, Bell: bell, Log: log}).Run(loops)
+	loops.Go(func() { bell.WatchRedis(until) })
+	loops.Go(func() { (&jobs.Reconciler{Store: ledger, Bell: bell, Log: log}).Run(until) })
 
 	shift := shift{hears: make(chan struct{}), drained: make(chan struct{})}
 	if crew != nil {
@@ -173,7 +175,11 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 		Store: h.store, Bell: h.bell, Roots: h.roots, Version: app.Version, MaxBody: door.MaxBody,
 		Loopback: loopback, Log: h.log, Registry: h.registry,
 	})
-	go front.Watch(ctx)
+	watch, unwatch := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer unwatch()
+	watching.Go(func() { front.Watch(watch) })
 	return serveHTTP(ctx, app, listener, front, shift)
 }
 

@@ -197,7 +197,7 @@ func (c *SubmitCommand) payload() (map[string]any, error) {
 	return payload, nil
 }
 
-var rootReference = regexp.MustCompile(`^[a-z][a-z0-9_-]+:`)
+var rootReference = regexp.MustCompile(`^[a-z0-9_-]+:`)
 
 // fileReference makes a local path absolute, because the server does not know
 // the directory we are in. A path inside one of its roots stays as it is.

@@ -100,6 +100,3 @@ type Metadata struct {
 	DurationAPIMS int64
 	Usage         work.Usage
 }
-
-// TakesSchema tells whether a backend can be held to an output schema.
-func TakesSchema(name string) bool { return name == "claude" }

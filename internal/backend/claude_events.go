@@ -116,7 +116,7 @@ func decode(data []byte, into any) error {
 }
 
 func (t *claudeTold) system(text string) {
-	text, _ = work.Cut(text, maxEvent)
+	text, _ = work.Cut(t.steps.Redact(text), maxEvent) // a secret cut in half would not be known
 	t.steps.Add(transcript.Step{Type: transcript.SystemText, Text: text})
 }
 

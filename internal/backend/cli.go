@@ -100,7 +100,7 @@ func run(ctx context.Context, a agent, l limits, steps *transcript.Writer) (Resu
 	if swept != nil {
 		swept = fmt.Errorf("stop what %s started: %w", a.name, swept)
 	}
-	end := ending{state: state, stderr: errs.String(), silent: !out.pulse().spoken, stopped: why}
+	end := ending{state: state, stderr: steps.Redact(errs.String()), silent: !out.pulse().spoken, stopped: why}
 	result := a.result(end)
 	settle(&result, end)
 	tidy(&result, steps)

@@ -22,7 +22,7 @@ func compileSchema(raw json.RawMessage) (*jsonschema.Schema, *work.Failure) {
 		return nil, invalid(err)
 	}
 	compiler := jsonschema.NewCompiler()
-	compiler.UseLoader(jsonschema.SchemeURLLoader{})
+	compiler.UseLoader(noLoader{})
 	const here = "output_schema"
 	if err := compiler.AddResource(here, doc); err != nil {
 		return nil, invalid(err)
@@ -32,6 +32,19 @@ func compileSchema(raw json.RawMessage) (*jsonschema.Schema, *work.Failure) {
 		return nil, invalid(err)
 	}
 	return schema, nil
+}
+
+// CheckSchema tells why an output_schema cannot be used, nil when it can.
+func CheckSchema(raw json.RawMessage) *work.Failure {
+	_, failure := compileSchema(raw)
+	return failure
+}
+
+// noLoader keeps a schema from making us read files or call out.
+type noLoader struct{}
+
+func (noLoader) Load(url string) (any, error) {
+	return nil, fmt.Errorf("$ref to %s: only references within the schema are followed", url)
 }
 
 // checkOutput tells how an answer does not fit the schema, nil when it does.

@@ -24,7 +24,6 @@ var (
 type Invalid struct {
 	Pointer string // JSON pointer (RFC 6901) to the field at fault, such as "#/timeout"
 	Detail  string // what is wrong and what to do
-	Status  int    // HTTP status when it is not 422
 }
 
 func (e *Invalid) Error() string { return e.Pointer + ": " + e.Detail }
