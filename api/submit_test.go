@@ -118,6 +118,7 @@ func TestLimitsOfFields(t *testing.T) {
 		"max_turns": {"0", "-1", "10001", "1.5", "1e1", `"3"`}, "max_cost_usd": {"0", "-1", "1e7", `"3"`},
 		"max_retries": {"-1", "101"}, "priority": {"-1", "10"}, "queue": {`"Bad Name"`, `"` + strings.Repeat("q", 65) + `"`, "7"},
 		"missing_key": {`"maybe"`}, "payload": {`"text"`, "[]", "7"}, "model": {"7", `"` + strings.Repeat("m", 201) + `"`},
+		"output_schema": {"7"}, "labels": {"7", `["a"]`},
 	} {
 		for _, value := range values {
 			f.post("/work-units", mock(`,"`+field+`":`+value)).refused(422, "#/"+field, "")
