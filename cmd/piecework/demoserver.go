@@ -31,6 +31,8 @@ type demoServer struct {
 	ready   chan string
 	log     *tail
 	readers sync.WaitGroup
+	once    sync.Once
+	stopped error // what went wrong in stopping it
 }
 
 func (c *DemoCommand) start(app *App, dir string) (*demoServer, error) {
@@ -106,18 +108,22 @@ func (s *demoServer) stay(ctx context.Context) error {
 	}
 }
 
-// stop ends the server and whatever it started.
+// stop ends the server and whatever it started. It may be called again.
 func (s *demoServer) stop() error {
-	s.process.Stop(demoLadder)
-	_, err := s.process.Close()
-	s.readers.Wait()
-	s.process.Release()
-	return err
+	s.once.Do(func() {
+		s.process.Stop(demoLadder)
+		_, s.stopped = s.process.Close()
+		s.readers.Wait()
+		s.process.Release()
+	})
+	return s.stopped
 }
 
 // explain adds the end of the server's log to an error, unless somebody simply
-// pressed Ctrl-C.
+// pressed Ctrl-C. It stops the server first: its last words may still be on
+// their way.
 func (s *demoServer) explain(err error) error {
+	_ = s.stop() // whoever stops it for good reports what went wrong
 	var exit *exitError
 	if errors.As(err, &exit) && exit.code == exitInterrupted {
 		return err
