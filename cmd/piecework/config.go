@@ -103,7 +103,9 @@ func (c Agents) backends(getenv func(string) string) (list []backend.Backend, se
 			c.ClaudeConfigDir = dir
 		}
 	}
-	claude := &backend.Claude{Path: c.ClaudePath, Env: env, PermissionMode: c.ClaudePermissionMode, ConfigDir: c.ClaudeConfigDir}
+	claude := &backend.Claude{
+		CLI: backend.CLI{Path: c.ClaudePath, Env: env}, PermissionMode: c.ClaudePermissionMode, ConfigDir: c.ClaudeConfigDir,
+	}
 	for tool := range strings.SplitSeq(c.ClaudeAllowedTools, ",") {
 		if tool = strings.TrimSpace(tool); tool != "" {
 			claude.AllowedTools = append(claude.AllowedTools, tool)

@@ -5,6 +5,9 @@
 //	backend.go        Backend, Request, Result: the promise
 //	cli.go            runs a command-line agent: limits, the stop ladder
 //	cli_output.go     its stdout by lines of any length, the end of its stderr
+//	cli_unit.go       one unit on its way: program, home, arguments, environment
+//	cli_files.go      attached files as text, as images, by name
+//	failure.go        what statuses and words of a failure mean
 //	claude.go         Claude Code: command line, environment, sessions
 //	claude_input.go   prompt and files as one message
 //	claude_events.go  its events as steps of the transcript

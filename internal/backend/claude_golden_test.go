@@ -53,7 +53,7 @@ func replay(t *testing.T, recording string) []byte {
 	if strings.Contains(recording, "schema") {
 		req.OutputSchema = json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`)
 	}
-	schema, failure := objectSchema(req.OutputSchema)
+	schema, failure := objectSchema("claude", req.OutputSchema)
 	if failure != nil {
 		t.Fatal(failure)
 	}

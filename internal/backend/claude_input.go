@@ -3,30 +3,12 @@ package backend
 import (
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"html"
-	"io"
-	"io/fs"
-	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
-	"unicode/utf8"
 
 	"piecework/internal/work"
 )
-
-// What goes to the model itself; what is larger is a file for its tools. The
-// API takes 5 MB per image, in base64, and 32 MB per request.
-const (
-	maxInlineText  = 256 << 10
-	maxInlineImage = 5 << 20 / 4 * 3
-	maxInline      = 20 << 20
-)
-
-var inlineImages = []string{"image/png", "image/jpeg", "image/gif", "image/webp"}
 
 // claudeMessage is what the client reads: one line with one user message.
 type claudeMessage struct {
@@ -54,6 +36,7 @@ type source struct {
 func claudeInput(req Request, filesDir string) (claudeMessage, *work.Failure) {
 	var message claudeMessage
 	var content []block
+	var others named
 	room := int64(maxInline)
 	prompt := " " + req.Prompt
 	for _, file := range req.Files {
@@ -66,16 +49,11 @@ func claudeInput(req Request, filesDir string) (claudeMessage, *work.Failure) {
 			content = append(content, inline...)
 			continue
 		}
-		path, err := placeFile(file, req.Dir, filesDir)
-		if err != nil {
-			return message, fileFailure(file, err)
+		if prompt, failure = others.add(prompt, file, req.Dir, filesDir); failure != nil {
+			return message, failure
 		}
-		if len(message.named) == 0 {
-			prompt += "\n\nAttached files, to be read with your tools:"
-		}
-		message.named = append(message.named, path)
-		prompt += fmt.Sprintf("\n- %s (%d bytes)", path, file.Size)
 	}
+	message.named = others.paths
 	content = append(content, block{Type: "text", Text: prompt})
 	line, err := json.Marshal(map[string]any{
 		"type": "user", "message": map[string]any{"role": "user", "content": content},
@@ -88,8 +66,7 @@ func claudeInput(req Request, filesDir string) (claudeMessage, *work.Failure) {
 }
 
 // inlineFile returns a file as content of the message, nil when it has to stay
-// a file. What it is is read from its first bytes: the API refuses an image
-// that is called by a wrong name.
+// a file.
 func inlineFile(file File, room int64) ([]block, *work.Failure) {
 	if file.Size > room {
 		return nil, nil
@@ -112,9 +89,9 @@ func inlineFile(file File, room int64) ([]block, *work.Failure) {
 		return []block{title, encoded("image", kind, data)}, nil
 	case pdf:
 		return []block{title, encoded("document", kind, data)}, nil
-	case utf8.Valid(data) && !strings.ContainsRune(string(data), 0):
-		return []block{{Type: "text", Text: fmt.Sprintf(
-			"<file name=\"%s\">\n%s\n</file>", html.EscapeString(file.Name), data)}}, nil
+	}
+	if text, ok := inlineText(file, data); ok {
+		return []block{{Type: "text", Text: text}}, nil
 	}
 	return nil, nil
 }
@@ -123,50 +100,4 @@ func encoded(kind, mediaType string, data []byte) block {
 	return block{Type: kind, Source: &source{
 		Type: "base64", MediaType: mediaType, Data: base64.StdEncoding.EncodeToString(data),
 	}}
-}
-
-func sniff(path string) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = file.Close() }()
-	head := make([]byte, 512)
-	n, err := io.ReadFull(file, head)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return "", err
-	}
-	return http.DetectContentType(head[:n]), nil
-}
-
-// placeFile puts a file where the agent may read it, and returns that path.
-// A file inside the working directory is there already. Others are copied
-// beside it, not into it: it may be a directory of the user's own.
-func placeFile(file File, dir, filesDir string) (string, error) {
-	if inside, err := filepath.Rel(dir, file.Path); dir != "" && err == nil && filepath.IsLocal(inside) {
-		return file.Path, nil
-	}
-	if err := os.MkdirAll(filesDir, 0o700); err != nil {
-		return "", err
-	}
-	from, err := os.Open(file.Path)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = from.Close() }()
-	path := filepath.Join(filesDir, filepath.Base(file.Name))
-	to, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return "", err
-	}
-	_, err = io.Copy(to, from)
-	return path, errors.Join(err, to.Close())
-}
-
-func fileFailure(file File, err error) *work.Failure {
-	class := work.ClassInfra
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		class = work.ClassInvalidRequest
-	}
-	return work.Fail(class, fmt.Sprintf("read the attached file %q: %v", file.Name, err))
 }

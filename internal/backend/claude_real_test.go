@@ -28,9 +28,9 @@ func real(t *testing.T) (*Claude, *fakemodel.Server) {
 		t.Skipf("real claude not installed: %v (set PIECEWORK_TEST_CLAUDE)", err)
 	}
 	model := fakemodel.Start(t)
-	return &Claude{Path: path, AllowedTools: []string{"Bash"}, Env: []string{
+	return &Claude{AllowedTools: []string{"Bash"}, CLI: CLI{Path: path, Env: []string{
 		"ANTHROPIC_API_KEY=sk-secret-value", "ANTHROPIC_BASE_URL=" + model.URL, "CLAUDE_CODE_MAX_RETRIES=1",
-	}}, model
+	}}}, model
 }
 
 func realRequest(t *testing.T, prompt string) Request {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
@@ -158,47 +157,6 @@ func (t *claudeTold) classify(r *claudeResult) work.Class {
 	return work.ClassInfra
 }
 
-// classOfStatus sorts an HTTP status of a model API, "" when it says nothing.
-func classOfStatus(status int) work.Class {
-	switch {
-	case status == http.StatusTooManyRequests || status == 529: // 529: the provider is overloaded
-		return work.ClassRateLimit
-	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		return work.ClassAuth
-	case status == http.StatusPaymentRequired:
-		return work.ClassBilling
-	case status == http.StatusRequestEntityTooLarge:
-		return work.ClassContextTooLong
-	case status == http.StatusRequestTimeout || status == http.StatusConflict:
-		return work.ClassInfra
-	case status >= 400 && status < 500:
-		return work.ClassInvalidRequest
-	case status >= 500:
-		return work.ClassInfra
-	}
-	return ""
-}
-
-var telling = []struct {
-	class work.Class
-	words *regexp.Regexp
-}{
-	{work.ClassBilling, regexp.MustCompile(`(?i)credit balance|billing|insufficient (funds|credit|quota)`)},
-	{work.ClassContextTooLong, regexp.MustCompile(`(?i)prompt is too long|exceed.{0,20}context|context window`)},
-	{work.ClassAuth, regexp.MustCompile(`(?i)not logged in|/login\b|invalid (x-)?api.key|failed to authenticate|oauth token`)},
-	{work.ClassRateLimit, regexp.MustCompile(`(?i)(usage|session|weekly|5-hour|rate).limit|limit reached|hit your limit|overloaded`)},
-}
-
-// classOfWords sorts a failure by what the client says of it.
-func classOfWords(words string) work.Class {
-	for _, t := range telling {
-		if t.words.MatchString(words) {
-			return t.class
-		}
-	}
-	return ""
-}
-
 var epoch = regexp.MustCompile(`\|(\d{10})\b`)
 
 // resetTime is when the limit ends, by event or by the older "limit
@@ -213,27 +171,6 @@ func (t *claudeTold) resetTime(words string) time.Time {
 
 // noResult says what it means that the client ended without a last word.
 func (t *claudeTold) noResult(end ending) *work.Failure {
-	how := "in an unknown way"
-	if end.state != nil {
-		how = end.state.String()
-		if !end.state.Exited() {
-			return work.Fail(work.ClassCrash, "claude was ended by a signal ("+how+") before it gave a result"+withStderr(end.stderr))
-		}
-	}
-	if !end.silent || end.state == nil || end.state.Success() {
-		return work.Fail(work.ClassCrash, "claude ended ("+how+") without a result"+withStderr(end.stderr))
-	}
-	t.sessionInUse = strings.Contains(end.stderr, "is already in use")
-	class := classOfWords(end.stderr)
-	if class == "" {
-		class = work.ClassInfra
-		if refusedToStart.MatchString(end.stderr) {
-			class = work.ClassInvalidRequest
-		}
-	}
-	return work.Fail(class, "claude did not start ("+how+")"+withStderr(end.stderr))
+	t.sessionInUse = end.silent && strings.Contains(end.stderr, "is already in use")
+	return died("claude", end)
 }
-
-// refusedToStart matches what the client says of flags it cannot take; the
-// same flags will not do better a second time.
-var refusedToStart = regexp.MustCompile(`(?m)^[Ee]rror: |cannot be used with root`)

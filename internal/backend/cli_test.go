@@ -62,8 +62,13 @@ func try(ctx context.Context, t *testing.T, b Backend, req Request) trial {
 
 func fake(t *testing.T) *Claude {
 	t.Helper()
-	return &Claude{
-		Path: fakecli.Build(t), grace: 300 * time.Millisecond,
+	return &Claude{CLI: fakeCLI(fakecli.Build(t))}
+}
+
+// fakeCLI runs a fake agent with little patience.
+func fakeCLI(path string) CLI {
+	return CLI{
+		Path: path, grace: 300 * time.Millisecond,
 		ladder: process.Ladder{Interrupt: 500 * time.Millisecond, Terminate: 300 * time.Millisecond},
 	}
 }
@@ -346,11 +351,11 @@ func TestAvailable(t *testing.T) {
 		t.Error(err)
 	}
 	for _, path := range []string{"/nonexistent/claude", "no-such-claude", "/bin/false"} {
-		err := (&Claude{Path: path}).Available(t.Context())
+		err := (&Claude{CLI: CLI{Path: path}}).Available(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "PIECEWORK_CLAUDE_PATH") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	got := try(t.Context(), t, &Claude{Path: "/nonexistent/claude"}, request(t, "hi"))
+	got := try(t.Context(), t, &Claude{CLI: CLI{Path: "/nonexistent/claude"}}, request(t, "hi"))
 	got.wantFailure(t, work.ClassInfra, "PIECEWORK_CLAUDE_PATH")
 }

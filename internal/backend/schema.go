@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
@@ -60,4 +61,22 @@ func checkOutput(schema *jsonschema.Schema, output string) *work.Failure {
 		return work.Fail(work.ClassSchemaInvalid, "the answer could not be checked: "+err.Error())
 	}
 	return nil
+}
+
+// objectSchema compiles an output schema and sees that its answers are
+// objects: agents have the model answer in one, claude by a tool call's input,
+// codex by a response format that takes nothing else.
+func objectSchema(agent string, raw json.RawMessage) (*jsonschema.Schema, *work.Failure) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	schema, failure := compileSchema(raw)
+	if failure != nil {
+		return nil, failure
+	}
+	if schema.Types != nil && !slices.Contains(schema.Types.ToStrings(), "object") {
+		return nil, work.Fail(work.ClassInvalidRequest,
+			agent+" answers in objects: give output_schema the type \"object\" and put the value in a property")
+	}
+	return schema, nil
 }

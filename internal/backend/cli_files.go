@@ -1,0 +1,141 @@
+package backend
+
+import (
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"piecework/internal/work"
+)
+
+// What goes to the model itself; what is larger is a file for its tools. The
+// API takes 5 MB per image, in base64, and 32 MB per request.
+const (
+	maxInlineText  = 256 << 10
+	maxInlineImage = 5 << 20 / 4 * 3
+	maxInline      = 20 << 20
+)
+
+var inlineImages = []string{"image/png", "image/jpeg", "image/gif", "image/webp"}
+
+// sniff tells what a file is by its first bytes: an API refuses an image that
+// is called by a wrong name.
+func sniff(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }()
+	head := make([]byte, 512)
+	n, err := io.ReadFull(file, head)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return "", err
+	}
+	return http.DetectContentType(head[:n]), nil
+}
+
+// inlineText shows a text file to the model as it is, if data is one.
+func inlineText(file File, data []byte) (string, bool) {
+	if !utf8.Valid(data) || strings.ContainsRune(string(data), 0) {
+		return "", false
+	}
+	return fmt.Sprintf("<file name=\"%s\">\n%s\n</file>", html.EscapeString(file.Name), data), true
+}
+
+// named adds to a prompt the files that the model has to open by itself.
+type named struct{ paths []string }
+
+func (n *named) add(prompt string, file File, dir, filesDir string) (string, *work.Failure) {
+	path, err := placeFile(file, dir, filesDir)
+	if err != nil {
+		return prompt, fileFailure(file, err)
+	}
+	if len(n.paths) == 0 {
+		prompt += "\n\nAttached files, to be read with your tools:"
+	}
+	n.paths = append(n.paths, path)
+	return prompt + fmt.Sprintf("\n- %s (%d bytes)", path, file.Size), nil
+}
+
+// plainPrompt is a prompt with its files for an agent that reads plain text:
+// small texts first, the prompt, then the names of the rest. Images are for
+// the agent to attach; an agent that cannot gets them by name as well.
+func plainPrompt(req Request, filesDir string, attaches bool) (prompt string, images []string, failure *work.Failure) {
+	var texts []string
+	var others named
+	prompt = req.Prompt
+	room := int64(maxInline)
+	for _, file := range req.Files {
+		kind, err := sniff(file.Path)
+		if err != nil {
+			return "", nil, fileFailure(file, err)
+		}
+		if attaches && slices.Contains(inlineImages, kind) && file.Size <= maxInlineImage {
+			images = append(images, file.Path)
+			continue
+		}
+		if text, ok, failure := readText(file, room); failure != nil {
+			return "", nil, failure
+		} else if ok {
+			room -= file.Size
+			texts = append(texts, text)
+			continue
+		}
+		if prompt, failure = others.add(prompt, file, req.Dir, filesDir); failure != nil {
+			return "", nil, failure
+		}
+	}
+	return strings.Join(append(texts, prompt), "\n\n"), images, nil
+}
+
+func readText(file File, room int64) (string, bool, *work.Failure) {
+	if file.Size > min(room, maxInlineText) {
+		return "", false, nil
+	}
+	data, err := os.ReadFile(file.Path)
+	if err != nil {
+		return "", false, fileFailure(file, err)
+	}
+	text, ok := inlineText(file, data)
+	return text, ok, nil
+}
+
+// placeFile puts a file where the agent may read it, and returns that path.
+// A file inside the working directory is there already. Others are copied
+// beside it, not into it: it may be a directory of the user's own.
+func placeFile(file File, dir, filesDir string) (string, error) {
+	if inside, err := filepath.Rel(dir, file.Path); dir != "" && err == nil && filepath.IsLocal(inside) {
+		return file.Path, nil
+	}
+	if err := os.MkdirAll(filesDir, 0o700); err != nil {
+		return "", err
+	}
+	from, err := os.Open(file.Path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = from.Close() }()
+	path := filepath.Join(filesDir, filepath.Base(file.Name))
+	to, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return "", err
+	}
+	_, err = io.Copy(to, from)
+	return path, errors.Join(err, to.Close())
+}
+
+func fileFailure(file File, err error) *work.Failure {
+	class := work.ClassInfra
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		class = work.ClassInvalidRequest
+	}
+	return work.Fail(class, fmt.Sprintf("read the attached file %q: %v", file.Name, err))
+}

@@ -1,0 +1,215 @@
+package backend
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/process"
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+// CLI is what every command-line agent is configured by.
+type CLI struct {
+	// Path is the program, or its name on PATH; empty means its usual name.
+	Path string
+	// Env is what the child may have of our environment, as NAME=VALUE: API
+	// key, base URL, PATH for its tools. Nothing else is passed on.
+	Env []string
+
+	// Times the tests shorten.
+	startup, grace time.Duration
+	ladder         process.Ladder
+}
+
+// program is a command-line agent's own name, its usual command, and what to
+// do when it is not there.
+type program struct{ name, command, mend string }
+
+// version returns what the program's --version prints.
+func (c CLI) version(ctx context.Context, p program) (string, error) {
+	path, err := c.find(p)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, "--version")
+	cmd.Env = append(baseEnv(os.TempDir()), c.Env...)
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	version := strings.TrimSpace(string(out))
+	if err != nil {
+		shown, _ := work.Cut(version, 300)
+		return "", fmt.Errorf("%s does not start: %s --version: %w: %s; %s", p.name, path, err, shown, p.mend)
+	}
+	return version, nil
+}
+
+func (c CLI) find(p program) (string, error) {
+	path, err := exec.LookPath(cmp.Or(c.Path, p.command))
+	if err != nil {
+		return "", fmt.Errorf("%s is not here: %w; %s", p.name, err, p.mend)
+	}
+	return filepath.Abs(path)
+}
+
+// setting returns the value of a variable that the child will see.
+func (c CLI) setting(name string) string {
+	value := ""
+	for _, entry := range c.Env {
+		if v, ok := strings.CutPrefix(entry, name+"="); ok {
+			value = v
+		}
+	}
+	return value
+}
+
+// cliUnit is one unit on its way through a command-line agent.
+type cliUnit struct {
+	cli     CLI
+	program program
+	path    string
+	req     Request
+	home    home
+	steps   *transcript.Writer
+}
+
+// ready finds the program and makes the unit's directories. What it made for
+// the run alone is to be removed by leave.
+func (c CLI) ready(p program, req Request, steps *transcript.Writer) (cliUnit, *work.Failure, error) {
+	u := cliUnit{cli: c, program: p, req: req, steps: steps}
+	var err error
+	if u.path, err = c.find(p); err != nil {
+		return u, work.Fail(work.ClassInfra, err.Error()), nil
+	}
+	u.home, err = makeHome(p, req)
+	return u, nil, err
+}
+
+func (u cliUnit) leave() { _ = os.RemoveAll(u.home.tmp) }
+
+// refuse is the result of a unit that did not get as far as a process.
+func refuse(f *work.Failure, req Request, steps *transcript.Writer) Result {
+	r := Result{Error: f, Metadata: Metadata{SessionID: req.SessionID, Model: req.Model}}
+	tidy(&r, steps)
+	return r
+}
+
+// note puts words of ours into the transcript.
+func (u cliUnit) note(format string, args ...any) {
+	u.steps.Add(transcript.Step{Type: transcript.SystemText, Text: fmt.Sprintf(format, args...)})
+}
+
+// run runs the program once, with the command and the ears that a holds.
+func (u cliUnit) run(ctx context.Context, a agent) (Result, error) {
+	if f := argumentsFit(u.program.name, a.command.Args); f != nil {
+		return refuse(f, u.req, u.steps), nil
+	}
+	l := limitsOf(u.req)
+	l.startup, l.grace = cmp.Or(u.cli.startup, l.startup), cmp.Or(u.cli.grace, l.grace)
+	l.ladder = cmp.Or(u.cli.ladder, l.ladder)
+	a.name = u.program.name
+	a.command.Path, a.command.Dir = u.path, u.dir()
+	a.command.Mark = process.NewMark(u.req.RunID.String())
+	result, err := run(ctx, a, l, u.steps)
+	if errors.Is(err, errNotStarted) {
+		return refuse(work.Fail(work.ClassInfra, err.Error()), u.req, u.steps), nil
+	}
+	return result, err
+}
+
+// dir is where the work happens.
+func (u cliUnit) dir() string { return cmp.Or(u.req.Dir, u.home.dir) }
+
+// maxArgument is Linux's limit on one argument, with its final NUL.
+const maxArgument = 128 << 10
+
+func argumentsFit(agent string, args []string) *work.Failure {
+	for _, arg := range args {
+		name, _, _ := strings.Cut(arg, "=")
+		if len(arg) >= maxArgument {
+			return work.Fail(work.ClassInvalidRequest,
+				fmt.Sprintf("%.100s is %d bytes long; %s takes at most %d", name, len(arg), agent, maxArgument))
+		}
+		if strings.ContainsRune(arg, 0) {
+			return work.Fail(work.ClassInvalidRequest, name+" holds a NUL character")
+		}
+	}
+	return nil
+}
+
+// baseEnv is what every agent gets. PATH and LANG give way to the configured
+// ones.
+func baseEnv(home string) []string {
+	return []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8",
+		"HOME=" + home, "TERM=dumb",
+	}
+}
+
+// home is where one unit's agent keeps its things. Only tmp ends with the run.
+type home struct{ dir, tmp, files string }
+
+func makeHome(p program, req Request) (home, error) {
+	if req.Home == "" {
+		return home{}, fmt.Errorf("%s needs a home directory for the unit", p.name)
+	}
+	h := home{dir: req.Home, tmp: filepath.Join(req.Home, "tmp"), files: filepath.Join(req.Home, "files")}
+	return h, makeDir(h.tmp)
+}
+
+func makeDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make an agent's directory: %w", err)
+	}
+	return nil
+}
+
+// put writes a file that the agent is to read.
+func (h home) put(name, text string) (string, error) {
+	path := filepath.Join(h.dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		return "", fmt.Errorf("write an agent's file: %w", err)
+	}
+	return path, nil
+}
+
+// sessionOf sees that a request's session id is one that agents take.
+func sessionOf(req Request) Request {
+	if uuid.Validate(req.SessionID) != nil {
+		req.SessionID, req.Resume, req.SessionCostUSD = uuid.NewString(), false, 0
+	}
+	return req
+}
+
+// died says what it means that an agent ended without its last word.
+func died(agent string, end ending) *work.Failure {
+	how := "in an unknown way"
+	if end.state != nil {
+		how = end.state.String()
+		if !end.state.Exited() {
+			return work.Fail(work.ClassCrash, agent+" was ended by a signal ("+how+") before it gave a result"+withStderr(end.stderr))
+		}
+	}
+	if !end.silent || end.state == nil || end.state.Success() {
+		return work.Fail(work.ClassCrash, agent+" ended ("+how+") without a result"+withStderr(end.stderr))
+	}
+	class := classOfWords(end.stderr)
+	if class == "" {
+		class = work.ClassInfra
+		if refusedToStart.MatchString(end.stderr) {
+			class = work.ClassInvalidRequest
+		}
+	}
+	return work.Fail(class, agent+" did not start ("+how+")"+withStderr(end.stderr))
+}
