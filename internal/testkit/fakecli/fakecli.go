@@ -1,9 +1,13 @@
-// Package fakecli is a command-line agent in the shape of Claude Code that
-// does what its prompt says, for tests of what runs such agents.
+// Package fakecli is a command-line agent in the shape of Claude Code, of Codex
+// or of Cursor that does what its prompt says, for tests of what runs such
+// agents.
 //
 //	fakecli.go  Build and Main: how a test binary becomes the agent; the prompt
 //	verb.go     what a line "@@ VERB ARGS" of a prompt does
-//	event.go    what is written to stdout
+//	dialect.go  what is written to stdout, whoever is spoken
+//	claude.go   as Claude Code says it
+//	codex.go    as Codex says it
+//	cursor.go   as Cursor says it
 //	child.go    processes that the agent leaves behind
 //
 // A test package that uses it begins with
@@ -38,9 +42,11 @@
 //	                               group, in a new session, double-forked
 //	holdstdout [setsid]            leaves a child that keeps stdout open
 //
-// Like the real one it answers SIGINT with an error_during_execution result
-// and exit code 0, SIGTERM with exit code 143 and no result, and ends with
-// exit code 1 after a result that is an error.
+// The words above are Claude Code's; in another dialect each becomes what comes
+// nearest. Like the real one, claude answers SIGINT with an
+// error_during_execution result and exit code 0, SIGTERM with exit code 143 and
+// no result, and ends with exit code 1 after a result that is an error. Codex
+// answers SIGINT with exit code 1 and dies of SIGTERM, neither with a word.
 package fakecli
 
 import (
@@ -69,21 +75,27 @@ const (
 	raceOptions = "GORACE"
 )
 
-// Build returns the path of an executable that is the agent; the test
-// binary's TestMain must call Main.
+// Build returns the path of an executable that is the agent in the shape of
+// Claude Code; the test binary's TestMain must call Main.
 func Build(t testing.TB) string {
+	t.Helper()
+	return BuildAs(t, "claude")
+}
+
+// BuildAs does the same for one of "claude", "codex" and "cursor".
+func BuildAs(t testing.TB, dialect string) string {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatalf("finding the test binary: %v", err)
 	}
-	path := filepath.Join(t.TempDir(), "claude")
+	path := filepath.Join(t.TempDir(), dialect)
 	quoted := "'" + strings.ReplaceAll(self, "'", `'\''`) + "'"
 	// A process forked while the script is open for writing would keep it
 	// "busy" and make its first start fail.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+mark+"=1 "+raceOptions+"=atexit_sleep_ms=0 exec "+quoted+" \"$@\"\n"), 0o755); err != nil {
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+mark+"="+dialect+" "+raceOptions+"=atexit_sleep_ms=0 exec "+quoted+" \"$@\"\n"), 0o755); err != nil {
 		t.Fatalf("writing the agent: %v", err)
 	}
 	return path
@@ -92,21 +104,23 @@ func Build(t testing.TB) string {
 // Main is the agent when the process was started as one; otherwise it returns
 // at once.
 func Main() {
-	if os.Getenv(mark) == "" {
+	dialect := os.Getenv(mark)
+	if dialect == "" {
 		return
 	}
 	// The verb env shows what the parent gave, not what the wrapper added.
 	_ = os.Unsetenv(mark)
 	_ = os.Unsetenv(raceOptions)
-	os.Exit(run(os.Args[1:]))
+	os.Exit(run(dialect, os.Args[1:]))
 }
 
-func run(args []string) int {
+func run(dialect string, args []string) int {
+	a := newAgent(args)
+	a.speak = dialectOf(dialect, a)
 	if slices.Contains(args, "--version") || slices.Contains(args, "-v") {
-		fmt.Println("9.9.9 (Fake Code)")
+		fmt.Println(a.speak.version())
 		return 0
 	}
-	a := newAgent(args)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	go a.obey(signals)
@@ -186,6 +200,7 @@ type agent struct {
 	session string
 	model   string
 	started time.Time
+	speak   dialect
 
 	mu    sync.Mutex // one event at a time on stdout
 	state            // what the next result says
@@ -197,9 +212,8 @@ type state struct {
 	structured json.RawMessage
 	exitCode   int
 
-	messageID string   // of the model's current answer
-	open      []string // ids of calls without a result
-	ids       int
+	open []call // without a result
+	ids  int
 }
 
 func newAgent(args []string) *agent {
@@ -207,7 +221,7 @@ func newAgent(args []string) *agent {
 	a.turns, a.cost = 1, 0.00045
 	for i := range len(args) - 1 {
 		switch args[i] {
-		case "--session-id", "--resume", "-r":
+		case "--session-id", "--resume", "-r", "resume":
 			a.session = args[i+1]
 		case "--model":
 			a.model = args[i+1]
@@ -217,14 +231,14 @@ func newAgent(args []string) *agent {
 }
 
 func (a *agent) obey(signals <-chan os.Signal) {
-	switch <-signals {
-	case syscall.SIGTERM:
-		os.Exit(128 + int(syscall.SIGTERM))
-	case syscall.SIGHUP:
-		os.Exit(128 + int(syscall.SIGHUP))
+	s, ok := (<-signals).(syscall.Signal)
+	if !ok {
+		return
 	}
-	// The lock is kept: nothing may follow the result.
-	a.mu.Lock()
-	a.writeResult(result{Subtype: "error_during_execution", IsError: true, TerminalReason: "aborted_streaming", Errors: []string{"Request was aborted."}})
-	os.Exit(0)
+	code := a.speak.signalled(s)
+	if code >= 0 {
+		os.Exit(code)
+	}
+	signal.Reset(s)
+	_ = die(s)
 }

@@ -311,3 +311,32 @@ func TestLeftovers(t *testing.T) {
 		t.Errorf("%d processes left, %d of them outside the group; want 5 and 3", len(left), len(outside))
 	}
 }
+
+// The same script in the other dialects: the events have their shapes, the
+// text of a line keeps its length.
+func TestDialects(t *testing.T) {
+	const script = "@@ init\n@@ text I look\n@@ tool Bash {\"command\":\"ls\"}\n@@ toolresult one\n@@ tool Look {}\n@@ toolresult two\n@@ line 5000\n@@ nul\n@@ result done"
+	for dialect, want := range map[string]string{
+		"codex":  "thread.started item.completed turn.started item.completed item.started item.completed item.started item.completed item.completed item.completed item.completed turn.completed",
+		"cursor": "system assistant tool_call tool_call tool_call tool_call assistant assistant result",
+	} {
+		cmd := command(t, script)
+		cmd.Path = fakecli.BuildAs(t, dialect)
+		stdout, stderr := start(t, cmd)
+		r := finish(t, cmd, stdout, stderr)
+		if got := strings.Join(r.kinds(), " "); got != want || r.exit != 0 {
+			t.Errorf("%s: exit %d, %s; want %s: %s", dialect, r.exit, got, want, r.stderr)
+		}
+		if !slices.ContainsFunc(slices.Collect(strings.Lines(r.stdout)), func(line string) bool { return len(line) == 5000 }) {
+			t.Errorf("%s: no line of 5000 bytes", dialect)
+		}
+		for end, exit := range map[string]int{"@@ init\n@@ error success 500 oh": 1, "@@ init\n@@ exit 3": 3} {
+			cmd := command(t, end)
+			cmd.Path = fakecli.BuildAs(t, dialect)
+			stdout, stderr := start(t, cmd)
+			if r := finish(t, cmd, stdout, stderr); r.exit != exit {
+				t.Errorf("%s: %q ends with %d: %s %s", dialect, end, r.exit, r.stdout, r.stderr)
+			}
+		}
+	}
+}

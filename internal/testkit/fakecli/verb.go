@@ -32,16 +32,16 @@ func (a *agent) say(verb, rest string) error {
 	defer a.mu.Unlock()
 	switch verb {
 	case "init":
-		a.writeInit()
+		a.speak.begin()
 	case "text":
-		a.writeText(rest)
+		writeJSON(a.speak.said(rest))
 	case "tool":
 		name, input, _ := strings.Cut(rest, " ")
 		return a.writeTool(name, input)
 	case "toolresult":
 		return a.writeToolResult(rest)
 	case "result":
-		a.writeResult(result{Subtype: "success", Result: &rest, TerminalReason: "completed"})
+		a.speak.end(rest)
 	case "error":
 		return a.writeError(rest)
 	case "ratelimit":
@@ -115,7 +115,7 @@ func (a *agent) tell(verb, rest string) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.writeText(text)
+	writeJSON(a.speak.said(text))
 	return nil
 }
 

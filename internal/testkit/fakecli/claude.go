@@ -2,11 +2,8 @@ package fakecli
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"os"
-	"strconv"
-	"strings"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -69,26 +66,19 @@ type result struct {
 	UUID           string          `json:"uuid"`
 }
 
-func write(text string) { _, _ = os.Stdout.WriteString(text) }
-
-func writeJSON(v any) {
-	encoded, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	write(string(encoded) + "\n")
+// claude speaks as Claude Code does.
+type claude struct {
+	*agent
+	messageID string // of the model's current answer
 }
 
-func (a *agent) event(kind string) event {
+func (*claude) version() string { return "9.9.9 (Fake Code)" }
+
+func (a *claude) event(kind string) event {
 	return event{Type: kind, Session: a.session, UUID: uuid.NewString()}
 }
 
-func (a *agent) nextID(prefix string) string {
-	a.ids++
-	return fmt.Sprintf("%s_%s_%d", prefix, a.session, a.ids)
-}
-
-func (a *agent) writeInit() {
+func (a *claude) begin() {
 	dir, _ := os.Getwd()
 	writeJSON(map[string]any{
 		"type": "system", "subtype": "init", "cwd": dir, "session_id": a.session, "tools": []string{"Bash", "Read", "Write"},
@@ -97,17 +87,14 @@ func (a *agent) writeInit() {
 	})
 }
 
-// writeText begins a new answer of the model, to which the calls that follow
+// said begins a new answer of the model, to which the calls that follow
 // belong.
-func (a *agent) writeText(text string) {
+func (a *claude) said(text string) any {
 	a.messageID = ""
-	a.writeAssistant(block{Type: "text", Text: &text})
+	return a.assistant(block{Type: "text", Text: &text})
 }
 
-func (a *agent) writeAssistant(b block) { writeJSON(a.assistant(b)) }
-
-// assistant is an event with one block of the current answer.
-func (a *agent) assistant(b block) event {
+func (a *claude) assistant(b block) event {
 	if a.messageID == "" {
 		a.messageID = a.nextID("msg")
 	}
@@ -119,33 +106,24 @@ func (a *agent) assistant(b block) event {
 	return e
 }
 
-func (a *agent) writeTool(name, input string) error {
-	if input == "" {
-		input = "{}"
-	}
-	if !json.Valid([]byte(input)) {
-		return errors.New("the input is not JSON")
-	}
-	id := a.nextID("toolu")
-	a.open = append(a.open, id)
-	a.writeAssistant(block{Type: "tool_use", ID: id, Name: name, Input: json.RawMessage(input)})
-	return nil
+func (a *claude) call(c call) {
+	writeJSON(a.assistant(block{Type: "tool_use", ID: c.id, Name: c.name, Input: c.input}))
 }
 
-func (a *agent) writeToolResult(text string) error {
-	if len(a.open) == 0 {
-		return errors.New("no open tool call")
-	}
+func (a *claude) answer(c call, text string) {
 	e := a.event("user")
 	e.Message = &message{Role: "user", Content: []block{
-		{Type: "tool_result", ToolUseID: a.open[0], Content: &text, IsError: new(false)},
+		{Type: "tool_result", ToolUseID: c.id, Content: &text, IsError: new(false)},
 	}}
-	a.open, a.messageID = a.open[1:], ""
+	a.messageID = ""
 	writeJSON(e)
-	return nil
 }
 
-func (a *agent) writeResult(r result) {
+func (a *claude) end(text string) {
+	a.writeResult(result{Subtype: "success", Result: &text, TerminalReason: "completed"})
+}
+
+func (a *claude) writeResult(r result) {
 	r.Type, r.Session, r.UUID = "result", a.session, uuid.NewString()
 	r.CostUSD, r.NumTurns, r.Structured = a.cost, a.turns, a.structured
 	r.Usage = usage{InputTokens: 100 * a.turns, OutputTokens: 10 * a.turns}
@@ -167,19 +145,9 @@ var terminalReasons = map[string]string{
 	"error_max_structured_output_retries": "structured_output_retry_exhausted",
 }
 
-// writeError writes a result that is an error. The subtype success is the
-// real one's word for a failed API call; its text is also said by a synthetic
-// assistant.
-func (a *agent) writeError(rest string) error {
-	fields := strings.SplitN(rest, " ", 3)
-	if len(fields) != 3 {
-		return errors.New("want SUBTYPE STATUS TEXT")
-	}
-	subtype, text := fields[0], fields[2]
-	status, err := strconv.Atoi(fields[1])
-	if err != nil {
-		return fmt.Errorf("reading the status: %w", err)
-	}
+// fail writes a result that is an error. The subtype success is the real one's
+// word for a failed API call; its text is also said by a synthetic assistant.
+func (a *claude) fail(subtype string, status int, text string) {
 	r := result{Subtype: subtype, IsError: true, TerminalReason: terminalReasons[subtype]}
 	if status != 0 {
 		r.APIStatus = &status
@@ -187,7 +155,7 @@ func (a *agent) writeError(rest string) error {
 	if subtype != "success" {
 		r.Errors = []string{text}
 		a.writeResult(r)
-		return nil
+		return
 	}
 	said := a.event("assistant")
 	said.Error = "unknown"
@@ -198,55 +166,23 @@ func (a *agent) writeError(rest string) error {
 	writeJSON(said)
 	r.Result = &text
 	a.writeResult(r)
-	return nil
 }
 
-func (a *agent) writeRateLimit(epoch string) error {
-	resets, err := strconv.ParseInt(epoch, 10, 64)
-	if err != nil {
-		return fmt.Errorf("reading the reset time: %w", err)
-	}
+func (a *claude) limit(resets int64) {
 	writeJSON(map[string]any{
 		"type": "rate_limit_event", "uuid": uuid.NewString(), "session_id": a.session,
 		"rate_limit_info": map[string]any{
 			"status": "rejected", "resetsAt": resets, "rateLimitType": "five_hour", "isUsingOverage": false,
 		},
 	})
-	return nil
 }
 
-// writeLine writes a text event whose line, with its newline, has this length.
-func (a *agent) writeLine(bytes string) error {
-	size, err := strconv.Atoi(bytes)
-	if err != nil {
-		return fmt.Errorf("reading the length: %w", err)
+func (a *claude) signalled(s syscall.Signal) int {
+	if s != syscall.SIGINT {
+		return 128 + int(s)
 	}
-	a.messageID = ""
-	text := ""
-	e := a.assistant(block{Type: "text", Text: &text})
-	frame, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
-	text = strings.Repeat("x", max(0, size-len(frame)-1))
-	writeJSON(e)
-	return nil
-}
-
-// writeDirt writes a text event with bytes that no encoder would let through.
-func (a *agent) writeDirt() {
-	a.messageID = a.nextID("msg")
-	write(`{"type":"assistant","message":{"id":"` + a.messageID + `","type":"message","role":"assistant","model":"` + a.model +
-		`","content":[{"type":"text","text":"nul \u0000 bad ` + "\xff\xfe" + ` lone \ud800 colour \u001b[31mred\u001b[0m end"}]},` +
-		`"parent_tool_use_id":null,"session_id":"` + a.session + `","uuid":"` + uuid.NewString() + `"}` + "\n")
-}
-
-func writeNoise(bytes string) error {
-	size, err := strconv.Atoi(bytes)
-	if err != nil {
-		return fmt.Errorf("reading the length: %w", err)
-	}
-	const noise = "fakecli makes noise on stderr to fill the pipe of a careless parent\n"
-	_, _ = os.Stderr.WriteString(strings.Repeat(noise, size/len(noise)+1)[:size])
-	return nil
+	// The lock is kept: nothing may follow the result.
+	a.mu.Lock()
+	a.writeResult(result{Subtype: "error_during_execution", IsError: true, TerminalReason: "aborted_streaming", Errors: []string{"Request was aborted."}})
+	return 0
 }
