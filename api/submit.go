@@ -234,6 +234,9 @@ func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	if b.MaxCostUSD != nil && !(*b.MaxCostUSD > 0 && *b.MaxCostUSD <= 1e6) {
 		return work.Invalidf("#/max_cost_usd", "must be more than 0 and at most 1000000")
 	}
+	if b.MaxCostUSD != nil && !backend.KnowsCost(b.Backend) {
+		return work.Invalidf("#/max_cost_usd", "the backend %s does not tell what a run costs; limit it by max_turns", b.Backend)
+	}
 	if len(b.OutputSchema) == 0 {
 		return nil
 	}

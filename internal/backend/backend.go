@@ -6,12 +6,17 @@
 //	cli.go            runs a command-line agent: limits, the stop ladder
 //	cli_output.go     its stdout by lines of any length, the end of its stderr
 //	cli_unit.go       one unit on its way: program, home, arguments, environment
+//	cli_events.go     events that are kept as they came
 //	cli_files.go      attached files as text, as images, by name
 //	failure.go        what statuses and words of a failure mean
 //	claude.go         Claude Code: command line, environment, sessions
 //	claude_input.go   prompt and files as one message
 //	claude_events.go  its events as steps of the transcript
 //	claude_result.go  its last word as a result, its failures by class
+//	codex.go          Codex: command line, environment, threads
+//	codex_events.go   its events as steps of the transcript
+//	codex_rollout.go  its own record of a thread, for what the events lack
+//	codex_result.go   its last word as a result, its failures by class
 //	schema.go         output_schema
 //	mock.go           no model at all: for demos and tests
 //	mock_look.go      what mock can truly say of payload and files
@@ -103,3 +108,7 @@ type Metadata struct {
 	DurationAPIMS int64
 	Usage         work.Usage
 }
+
+// KnowsCost tells whether a backend tells what a run costs while it can still
+// be stopped. One that does not is never given a max_cost_usd to keep.
+func KnowsCost(name string) bool { return name != "codex" && name != "cursor" }

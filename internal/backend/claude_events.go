@@ -2,7 +2,6 @@ package backend
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"piecework/internal/transcript"
-	"piecework/internal/work"
 )
 
 // claudeTold is what one claude process has told so far.
@@ -105,37 +103,10 @@ func (t *claudeTold) line(line []byte) bool {
 	return t.final
 }
 
-// decode reads JSON and forgives a field of another type than expected: the
-// client changes between patch versions.
-func decode(data []byte, into any) error {
-	err := json.Unmarshal(data, into)
-	if errors.As(err, new(*json.UnmarshalTypeError)) {
-		return nil
-	}
-	return err
-}
+func (t *claudeTold) system(text string) { addSystem(t.steps, text) }
 
-func (t *claudeTold) system(text string) {
-	text, _ = work.Cut(t.steps.Redact(text), maxEvent) // a secret cut in half would not be known
-	t.steps.Add(transcript.Step{Type: transcript.SystemText, Text: text})
-}
-
-// maxEvent bounds an event that is kept as it came.
-const maxEvent = 2 << 10
-
-// keep puts an event that is no conversation into the transcript, without the
-// ids that every event has.
 func (t *claudeTold) keep(e claudeEvent, line []byte) {
-	var fields map[string]json.RawMessage
-	if decode(line, &fields) != nil {
-		t.system(string(line))
-		return
-	}
-	for _, known := range []string{"type", "subtype", "session_id", "uuid"} {
-		delete(fields, known)
-	}
-	rest, _ := json.Marshal(fields)
-	t.system(strings.Trim(e.Type+"/"+e.Subtype, "/") + " " + string(rest))
+	addEvent(t.steps, strings.Trim(e.Type+"/"+e.Subtype, "/"), line)
 }
 
 func (t *claudeTold) init(e claudeEvent) {

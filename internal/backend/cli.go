@@ -18,6 +18,7 @@ import (
 // the request says otherwise.
 const (
 	defaultStartup = 60 * time.Second
+	checkEvery     = time.Second      // an agent may do much without a word
 	defaultGrace   = 10 * time.Second // from the agent's last word to its end
 	maxLine        = 32 << 20
 	maxOutput      = 512 << 20
@@ -31,6 +32,9 @@ type agent struct {
 	// line takes one line of stdout and tells whether the agent has said its
 	// last word. It may say more and take that back.
 	line func(line []byte) (final bool)
+	// check, if there is one, is asked now and then whether the agent has
+	// reached a limit of the request that it does not keep by itself.
+	check func() *work.Failure
 	// result makes the run's result of the lines seen. It is asked once, at the
 	// end, and sets no Error for a run that the runner itself stopped.
 	result func(ending) Result
@@ -72,6 +76,10 @@ type hang struct{ what string }
 
 func (h hang) Error() string { return h.what }
 
+type limitReached struct{ failure *work.Failure }
+
+func (r limitReached) Error() string { return r.failure.Message }
+
 type flood struct{ limit int64 }
 
 func (f flood) Error() string { return fmt.Sprintf("more than %d MiB of output", f.limit>>20) }
@@ -92,7 +100,7 @@ func run(ctx context.Context, a agent, l limits, steps *transcript.Writer) (Resu
 	go out.listen()
 	go func() { _, _ = io.Copy(errs, child.Stderr); close(drained) }()
 
-	why := attend(ctx, child, out, l)
+	why := attend(ctx, child, out, l, a.check)
 	state, swept := child.Close()
 	<-out.done
 	<-drained
@@ -109,7 +117,10 @@ func run(ctx context.Context, a agent, l limits, steps *transcript.Writer) (Resu
 
 // attend waits until the child has ended, and makes it end when it must. It
 // returns the reason, nil when the child said all it had to say.
-func attend(ctx context.Context, child *process.Process, out *listener, l limits) error {
+func attend(ctx context.Context, child *process.Process, out *listener, l limits, check func() *work.Failure) error {
+	if check == nil {
+		check = func() *work.Failure { return nil }
+	}
 	started := time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -132,10 +143,14 @@ func attend(ctx context.Context, child *process.Process, out *listener, l limits
 		case <-out.news:
 		case <-timer.C:
 		}
+		if f := check(); f != nil && !out.pulse().final {
+			child.Stop(l.ladder)
+			return limitReached{f}
+		}
 		now := time.Now()
 		due, why := deadline(out.pulse(), started, l)
 		if now.Before(due) && !errors.As(why, new(flood)) {
-			timer.Reset(due.Sub(now))
+			timer.Reset(min(due.Sub(now), checkEvery))
 			continue
 		}
 		if why == nil {
@@ -167,9 +182,12 @@ func deadline(p pulse, started time.Time, l limits) (time.Time, error) {
 func settle(r *Result, end ending) {
 	var f flood
 	var h hang
+	var reached limitReached
 	switch why := end.stopped; {
 	case why == nil:
 		return
+	case errors.As(why, &reached):
+		r.Error = reached.failure
 	case errors.As(why, &h):
 		r.Error = work.Fail(work.ClassHang, h.what+withStderr(end.stderr))
 	case errors.As(why, &f):

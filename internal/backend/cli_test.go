@@ -53,11 +53,16 @@ func try(ctx context.Context, t *testing.T, b Backend, req Request) trial {
 	if err != nil {
 		t.Errorf("Execute: %v", err)
 	}
+	wantNothingLeft(t, req)
+	return got
+}
+
+func wantNothingLeft(t *testing.T, req Request) {
+	t.Helper()
 	pids := process.Marked(func(mark string) bool { return strings.HasPrefix(mark, req.RunID.String()+"@") })
 	if len(pids) > 0 {
 		t.Errorf("processes %v are left", pids)
 	}
-	return got
 }
 
 func fake(t *testing.T) *Claude {

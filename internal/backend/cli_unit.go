@@ -43,16 +43,21 @@ func (c CLI) version(ctx context.Context, p program) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, "--version")
-	cmd.Env = append(baseEnv(os.TempDir()), c.Env...)
-	cmd.WaitDelay = time.Second
-	out, err := cmd.CombinedOutput()
-	version := strings.TrimSpace(string(out))
+	home, err := os.MkdirTemp("", "piecework-version-") // some write into it before they say a word
 	if err != nil {
-		shown, _ := work.Cut(version, 300)
+		return "", fmt.Errorf("make a home to ask %s for its version: %w", p.name, err)
+	}
+	defer func() { _ = os.RemoveAll(home) }()
+	var stdout, stderr strings.Builder
+	cmd := exec.CommandContext(ctx, path, "--version")
+	cmd.Env = append(baseEnv(home), c.Env...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.WaitDelay = time.Second
+	if err := cmd.Run(); err != nil {
+		shown, _ := work.Cut(strings.TrimSpace(stdout.String()+stderr.String()), 300)
 		return "", fmt.Errorf("%s does not start: %s --version: %w: %s; %s", p.name, path, err, shown, p.mend)
 	}
-	return version, nil
+	return strings.TrimSpace(stdout.String()), nil
 }
 
 func (c CLI) find(p program) (string, error) {

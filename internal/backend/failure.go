@@ -3,6 +3,9 @@ package backend
 import (
 	"net/http"
 	"regexp"
+	"strconv"
+	"strings"
+	"time"
 
 	"piecework/internal/work"
 )
@@ -34,8 +37,8 @@ var telling = []struct {
 }{
 	{work.ClassBilling, regexp.MustCompile(`(?i)credit balance|billing|insufficient (funds|credit|quota)`)},
 	{work.ClassContextTooLong, regexp.MustCompile(`(?i)prompt is too long|exceed.{0,20}context|context window`)},
-	{work.ClassAuth, regexp.MustCompile(`(?i)not logged in|/login\b|invalid (x-)?api.key|failed to authenticate|oauth token`)},
-	{work.ClassRateLimit, regexp.MustCompile(`(?i)(usage|session|weekly|5-hour|rate).limit|limit reached|hit your limit|overloaded`)},
+	{work.ClassAuth, regexp.MustCompile(`(?i)not logged in|/login\b|invalid (x-)?api.key|failed to authenticate|oauth token|incorrect api.key|missing environment variable|authentication required`)},
+	{work.ClassRateLimit, regexp.MustCompile(`(?i)(usage|session|weekly|5-hour|rate).limit|limit reached|hit your limit|overloaded|at capacity`)},
 }
 
 // classOfWords sorts a failure by what an agent says of it.
@@ -50,4 +53,26 @@ func classOfWords(words string) work.Class {
 
 // refusedToStart matches what agents say of flags they cannot take; the same
 // flags will not do better a second time.
-var refusedToStart = regexp.MustCompile(`(?m)^[Ee]rror: |cannot be used with root`)
+var refusedToStart = regexp.MustCompile(`(?m)^[Ee]rror: |cannot be used with root|^No prompt provided`)
+
+// waitIn reads "try again in 1m12s" and "try again in 2 hours 5 minutes".
+func waitIn(words string) (time.Duration, bool) {
+	found := again.FindStringSubmatch(words)
+	if found == nil {
+		return 0, false
+	}
+	var wait time.Duration
+	for _, part := range span.FindAllStringSubmatch(found[1], -1) {
+		number, _ := strconv.ParseFloat(part[1], 64)
+		wait += time.Duration(number * float64(spans[strings.ToLower(part[2])]))
+	}
+	return wait, true
+}
+
+var (
+	again = regexp.MustCompile(`(?i)try again in ((?:[\d.]+\s*(?:ms|days?|hours?|minutes?|seconds?|[smhd])\b?[\s,]*(?:and\s+)?)+)`)
+	span  = regexp.MustCompile(`(?i)(\d+(?:\.\d+)?)\s*(ms|d|h|m|s)`)
+	spans = map[string]time.Duration{
+		"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour,
+	}
+)

@@ -53,6 +53,18 @@ func (w *Writer) Add(s Step) int {
 	return w.add(s)
 }
 
+// Extend adds content to the newest step, which must be an action; otherwise
+// it begins a new action.
+func (w *Writer) Extend(c ...Content) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if last := len(w.steps); last > 0 && w.steps[last-1].Type == Action && w.dropped == 0 && w.bytes <= maxBytes {
+		w.grow(last, c)
+		return
+	}
+	w.add(Step{Type: Action, Content: c})
+}
+
 // Grow adds content to the action of the given number, also when other steps
 // have come since: a tool may answer while its message is still being written.
 func (w *Writer) Grow(number int, c ...Content) {

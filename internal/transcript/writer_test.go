@@ -29,7 +29,7 @@ func TestWriterNumbersAndNames(t *testing.T) {
 	if n := w.Add(Step{Type: ToolResult, CallID: "c1", Text: "found"}); n != 2 {
 		t.Errorf("number %d", n)
 	}
-	act(w, call("c2", "write", `{}`))
+	w.Extend(call("c2", "write", `{}`)) // the newest step is no action: a new one begins
 	steps := w.Steps()
 	if len(steps) != 3 || steps[1].Name != "read" || steps[2].Number != 3 || steps[2].Type != Action || w.ToolCalls() != 2 {
 		t.Errorf("steps %+v, %d tool calls", steps, w.ToolCalls())
@@ -49,7 +49,7 @@ func TestWriterGrowReplaces(t *testing.T) {
 	w, emitted := recorded()
 	act(w, Content{Type: Text, Text: "one"})
 	early := w.Steps()
-	w.Grow(1, Content{Type: Text, Text: "two"})
+	w.Extend(Content{Type: Text, Text: "two"})
 	w.Add(Step{Type: ToolResult, Text: "between"})
 	w.Grow(1, Content{Type: Text, Text: "three"})
 	w.Grow(9, Content{Type: Text, Text: "nowhere"})
@@ -137,8 +137,9 @@ func TestWriterMaxBytes(t *testing.T) {
 	text := Content{Type: Text, Text: strings.Repeat("x", MaxResult)}
 	const enough = maxBytes/MaxResult + 100
 	for name, write := range map[string]func(*Writer){
-		"add":  func(w *Writer) { w.Add(Step{Type: SystemText, Text: text.Text}) },
-		"grow": func(w *Writer) { w.Grow(1, text) },
+		"add":    func(w *Writer) { w.Add(Step{Type: SystemText, Text: text.Text}) },
+		"extend": func(w *Writer) { w.Extend(text) },
+		"grow":   func(w *Writer) { w.Grow(1, text) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,0 +1,280 @@
+package backend
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+// codexTold is what one codex process has told so far.
+type codexTold struct {
+	req    Request
+	schema *jsonschema.Schema
+	home   codexHome
+	steps  *transcript.Writer
+	began  time.Time
+
+	mu      sync.Mutex // events and checks come from two sides
+	record  *rollout
+	thread  string
+	text    string            // the last message
+	turn    int               // of the process
+	calls   map[string]string // item → its call's id, until it is answered
+	answers int               // of tools
+	walled  int               // answers that were the sandbox's own failure …
+	wall    string            // … and what it said
+	usage   *codexUsage       // of the thread
+	failed  *string
+	final   bool
+	misfit  bool // the answer does not fit the schema
+}
+
+type codexUsage struct {
+	Input      int64 `json:"input_tokens"`
+	Cached     int64 `json:"cached_input_tokens"`
+	CacheWrite int64 `json:"cache_write_input_tokens"`
+	Output     int64 `json:"output_tokens"`
+}
+
+func newCodexTold(req Request, schema *jsonschema.Schema, home codexHome, steps *transcript.Writer) *codexTold {
+	t := &codexTold{
+		req: req, schema: schema, home: home, steps: steps, began: time.Now(), calls: map[string]string{},
+		record: openRollout(""),
+	}
+	if req.Resume {
+		t.thread, t.record = req.SessionID, openRollout(home.rollout(req.SessionID))
+	}
+	return t
+}
+
+type codexEvent struct {
+	Type     string      `json:"type"`
+	ThreadID string      `json:"thread_id"`
+	Message  string      `json:"message"`
+	Item     codexItem   `json:"item"`
+	Usage    *codexUsage `json:"usage"`
+	Error    struct {
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+type codexItem struct {
+	ID        string          `json:"id"`
+	Type      string          `json:"type"`
+	Text      string          `json:"text"`
+	Message   string          `json:"message"`
+	Command   string          `json:"command"`
+	Output    string          `json:"aggregated_output"`
+	ExitCode  *int            `json:"exit_code"`
+	Status    string          `json:"status"`
+	Changes   json.RawMessage `json:"changes"`
+	Server    string          `json:"server"`
+	Tool      string          `json:"tool"`
+	Arguments json.RawMessage `json:"arguments"`
+	Result    struct {
+		Content    json.RawMessage `json:"content"`
+		Structured json.RawMessage `json:"structured_content"`
+	} `json:"result"`
+	Error struct {
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// line takes one line of stdout. Nothing that it cannot read is lost: it goes
+// into the transcript as it is.
+func (t *codexTold) line(line []byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var e codexEvent
+	if err := decode(line, &e); err != nil || e.Type == "" {
+		addSystem(t.steps, string(line))
+		return t.final
+	}
+	switch e.Type {
+	case "thread.started":
+		t.start(e.ThreadID)
+	case "turn.started":
+		t.final = false
+		t.turn++
+	case "turn.completed":
+		t.final, t.usage = true, e.Usage
+	case "turn.failed":
+		t.final, t.failed = true, &e.Error.Message
+	case "error": // some are fatal: then turn.failed says so
+		t.complain(e.Message, true)
+	case "item.started":
+		t.begin(e.Item)
+	case "item.updated": // a part of what comes whole
+	case "item.completed":
+		t.final = false
+		t.complete(e.Item, line)
+	default:
+		addEvent(t.steps, e.Type, line)
+	}
+	return t.final
+}
+
+func (t *codexTold) start(thread string) {
+	if t.thread != thread {
+		t.thread, t.record = thread, openRollout("")
+	}
+}
+
+func (t *codexTold) complain(text string, isError bool) {
+	t.steps.Add(transcript.Step{Type: transcript.SystemText, Text: text, IsError: isError})
+}
+
+// call gives a call an id that no other process of the unit has given.
+func (t *codexTold) call(item codexItem) string {
+	if id, ok := t.calls[item.ID]; ok {
+		return id
+	}
+	id := fmt.Sprintf("%s-%d-%d", item.ID, t.req.Attempt, t.turn)
+	t.calls[item.ID] = id
+	return id
+}
+
+func shellCall(command string) transcript.Content {
+	args, _ := json.Marshal(map[string]string{"command": command})
+	return transcript.Content{Type: transcript.ToolCall, Name: "shell", Args: string(args)}
+}
+
+// tool returns an item as a tool call, nil when it is none.
+func (i codexItem) tool() *transcript.Content {
+	call := transcript.Content{Type: transcript.ToolCall}
+	switch i.Type {
+	case "command_execution":
+		call = shellCall(i.Command)
+	case "mcp_tool_call":
+		call.Name, call.Args = i.Server+"."+i.Tool, string(i.Arguments)
+	case "file_change":
+		args, _ := json.Marshal(map[string]json.RawMessage{"changes": i.Changes})
+		call.Name, call.Args = "apply_patch", string(args)
+	default:
+		return nil
+	}
+	return &call
+}
+
+// answer is what a tool's item came to.
+func (i codexItem) answer() (text string, isError bool) {
+	isError = i.Status == "failed" || i.Status == "declined"
+	switch i.Type {
+	case "mcp_tool_call":
+		text = outputText(i.Result.Content)
+		if text == "" {
+			text = string(i.Result.Structured)
+		}
+		return text + i.Error.Message, isError || i.Error.Message != ""
+	case "file_change":
+		return i.Status, isError
+	}
+	if text = i.Output; i.ExitCode != nil && *i.ExitCode != 0 {
+		text = strings.TrimSuffix(text, "\n") + fmt.Sprintf("\n(exit code %d)", *i.ExitCode)
+		isError = true
+	}
+	if i.Status == "declined" {
+		text += "(declined)"
+	}
+	return strings.TrimPrefix(text, "\n"), isError
+}
+
+func (t *codexTold) begin(item codexItem) {
+	call := item.tool()
+	if call == nil {
+		return
+	}
+	t.final = false
+	if _, begun := t.calls[item.ID]; begun {
+		return
+	}
+	call.ID = t.call(item)
+	t.steps.Extend(*call)
+}
+
+func (t *codexTold) complete(item codexItem, line []byte) {
+	t.read()
+	t.addUntold(t.record.until(item.Type))
+	switch {
+	case item.Type == "agent_message":
+		t.text = item.Text
+		t.steps.Extend(transcript.Content{Type: transcript.Text, Text: item.Text})
+	case item.Type == "reasoning":
+		t.steps.Add(transcript.Step{Type: transcript.Reasoning, Text: item.Text})
+	case item.Type == "error": // a warning
+		t.complain(item.Message, false)
+	case item.tool() != nil:
+		t.begin(item)
+		text, isError := item.answer()
+		t.answered(transcript.Step{Type: transcript.ToolResult, CallID: t.call(item), Text: text, IsError: isError})
+		delete(t.calls, item.ID)
+	default:
+		addEvent(t.steps, item.Type, line)
+	}
+}
+
+func (t *codexTold) addUntold(calls []untold) {
+	for _, c := range calls {
+		t.steps.Extend(c.call)
+		t.answered(c.answer)
+	}
+}
+
+func (t *codexTold) answered(step transcript.Step) {
+	t.answers++
+	if at := strings.Index(step.Text, "bwrap: "); at >= 0 && step.IsError {
+		t.walled++
+		t.wall, _, _ = strings.Cut(step.Text[at:], "\n")
+	}
+	t.steps.Add(step)
+}
+
+// read brings the thread's own record up to date.
+func (t *codexTold) read() {
+	if t.record.path == "" && t.thread != "" {
+		t.record.path = t.home.rollout(t.thread)
+	}
+	t.record.read()
+}
+
+// check stops a run that wants more turns than it may have: the client has no
+// limit of its own.
+func (t *codexTold) check() *work.Failure {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.req.MaxTurns < 1 {
+		return nil
+	}
+	t.read()
+	over := t.record.turnOver(t.req.MaxTurns)
+	if t.record.path == "" {
+		over = t.answers >= t.req.MaxTurns && len(t.calls) == 0
+	}
+	if !over {
+		return nil
+	}
+	return tooManyTurns(t.req)
+}
+
+func tooManyTurns(req Request) *work.Failure {
+	return work.Fail(work.ClassMaxTurns, fmt.Sprintf("max_turns (%d) was reached", req.MaxTurns))
+}
+
+// turns counts the calls of the model; without the record, the answers of
+// tools and what came after them.
+func (t *codexTold) turns() int {
+	switch {
+	case t.record.turns > 0:
+		return t.record.turns
+	case t.turn == 0:
+		return 0
+	}
+	return t.answers + 1
+}

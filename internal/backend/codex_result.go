@@ -1,0 +1,101 @@
+package backend
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"piecework/internal/work"
+)
+
+// end makes the run's result of all that was told.
+func (t *codexTold) end(end ending) Result {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.read()
+	t.addUntold(t.record.rest())
+	result := Result{Output: t.text, Metadata: t.metadata()}
+	switch {
+	case end.stopped != nil:
+		return result
+	case t.failed != nil:
+		result.Error = codexFailure(*t.failed, end.stderr)
+	case !t.final:
+		result.Error = died("codex", end)
+	case t.req.MaxTurns > 0 && result.Metadata.NumTurns > t.req.MaxTurns: // it was faster than our check
+		result.Error = tooManyTurns(t.req)
+	case t.walled > 0 && t.walled == t.answers:
+		result.Error = work.Fail(work.ClassInfra, "codex's sandbox does not work here, every command failed: "+t.wall+
+			"; mend it, or set PIECEWORK_CODEX_SANDBOX=danger-full-access where the machine itself is one")
+	case t.schema != nil:
+		result.Error = checkOutput(t.schema, t.text)
+		t.misfit = result.Error != nil
+	}
+	result.Success = result.Error == nil
+	return result
+}
+
+func (t *codexTold) metadata() Metadata {
+	m := Metadata{
+		SessionID: t.req.SessionID, Model: t.req.Model, NumTurns: t.turns(), DurationMS: time.Since(t.began).Milliseconds(),
+	}
+	if t.thread != "" {
+		m.SessionID = t.thread
+	}
+	if t.record.model != "" {
+		m.Model = t.record.model
+	}
+	total, former := t.record.total, t.record.former
+	if t.usage != nil {
+		total = *t.usage
+	}
+	m.Usage = work.Usage{
+		InputTokens:     max(0, total.Input-total.Cached-total.CacheWrite-former.Input+former.Cached+former.CacheWrite),
+		OutputTokens:    max(0, total.Output-former.Output),
+		CacheReadTokens: max(0, total.Cached-former.Cached), CacheCreationTokens: max(0, total.CacheWrite-former.CacheWrite),
+	}
+	return m
+}
+
+// codexFailure says what kind of failure the client tells of: it gives words
+// only, in which a status may be found. It shows the body of a 400 as it came.
+func codexFailure(words, stderr string) *work.Failure {
+	var body struct {
+		Error struct {
+			Message string `json:"message"`
+			Code    string `json:"code"`
+		} `json:"error"`
+	}
+	class := work.Class("")
+	if decode([]byte(words), &body) == nil && body.Error.Message != "" {
+		words = strings.TrimSpace(body.Error.Message + " " + body.Error.Code)
+		class = work.ClassInvalidRequest
+	}
+	status := 0
+	if m := statusIn.FindStringSubmatch(words); m != nil {
+		status, _ = strconv.Atoi(m[1])
+	}
+	if told := classOfWords(words); told != "" && status < 500 {
+		class = told
+	} else if told := classOfStatus(status); told != "" {
+		class = told
+	} else if class == "" && noSuchModel.MatchString(words) {
+		class = work.ClassInvalidRequest
+	} else if class == "" {
+		class = work.ClassInfra
+	}
+	if words == "" {
+		words = "codex failed and did not say why"
+	}
+	failure := work.Fail(class, words+withStderr(stderr))
+	if wait, ok := waitIn(words); ok && class == work.ClassRateLimit {
+		failure.ResetAt = time.Now().Add(wait).UTC()
+	}
+	return failure
+}
+
+var (
+	statusIn    = regexp.MustCompile(`\bstatus:? (\d{3})\b`)
+	noSuchModel = regexp.MustCompile(`(?i)model.{0,80}(does not exist|not found|not supported)`)
+)

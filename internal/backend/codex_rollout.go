@@ -1,0 +1,242 @@
+package backend
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/transcript"
+)
+
+// rollout is the client's own record of a thread. It has what the events lack:
+// calls that the sandbox denied, what each call of the model used, and all of
+// it also for a run that was killed. It is read while it is written.
+type rollout struct {
+	path   string
+	offset int64 // read so far, whole lines only
+
+	model  string
+	total  codexUsage // of the thread
+	former codexUsage // of the thread, before this run
+	turns  int        // calls of the model in this run
+
+	calls, answers int // tool calls of this run, and results of them
+	before         int // tool calls before the newest call of the model …
+	asked          int // … and those that it made
+
+	ahead []rollEntry // not yet told by an event
+	told  map[string]bool
+}
+
+// rollEntry is a call, the answer to one, or an item that an event tells of.
+type rollEntry struct {
+	call   *transcript.Content
+	answer *transcript.Step
+	item   string // its type, as events call it
+	id     string
+}
+
+// rollout finds a thread's record; without an id, that of the newest thread.
+func (h codexHome) rollout(thread string) string {
+	if thread != "" && uuid.Validate(thread) != nil {
+		return ""
+	}
+	paths, _ := filepath.Glob(filepath.Join(h.config, "sessions", "*", "*", "*", "rollout-*"+thread+".jsonl"))
+	if len(paths) == 0 {
+		return ""
+	}
+	return slices.Max(paths) // a name begins with the time
+}
+
+func threadOf(path string) string {
+	name := strings.TrimSuffix(filepath.Base(path), ".jsonl")
+	if id := name[max(0, len(name)-36):]; uuid.Validate(id) == nil {
+		return id
+	}
+	return ""
+}
+
+// openRollout passes over what earlier runs of the thread have written.
+func openRollout(path string) *rollout {
+	r := &rollout{path: path, told: map[string]bool{}}
+	r.read()
+	r.former, r.turns, r.calls, r.answers, r.before, r.ahead = r.total, 0, 0, 0, 0, nil
+	return r
+}
+
+// read takes in what has been written since. A record that cannot be read is
+// no reason for the run to fail: the events are enough.
+func (r *rollout) read() {
+	if r == nil || r.path == "" {
+		return
+	}
+	file, err := os.Open(r.path)
+	if err != nil {
+		return
+	}
+	defer func() { _ = file.Close() }()
+	if _, err := file.Seek(r.offset, io.SeekStart); err != nil {
+		return
+	}
+	lines := bufio.NewReaderSize(file, 64<<10)
+	for {
+		line, size, err := readLine(lines, maxLine)
+		if err != nil {
+			return // the last line is still being written
+		}
+		r.offset += size
+		r.line(line)
+	}
+}
+
+type rollLine struct {
+	Type    string `json:"type"`
+	Payload struct {
+		Type      string          `json:"type"`
+		Model     string          `json:"model"`
+		CallID    string          `json:"call_id"`
+		Name      string          `json:"name"`
+		Arguments string          `json:"arguments"`
+		Input     string          `json:"input"`
+		Action    json.RawMessage `json:"action"`
+		Output    json.RawMessage `json:"output"`
+		Total     *codexUsage     `json:"thread_token_usage"`
+		Item      struct {
+			Type string `json:"type"`
+			ID   string `json:"id"`
+		} `json:"item"`
+	} `json:"payload"`
+}
+
+func (r *rollout) line(line []byte) {
+	var l rollLine
+	if decode(line, &l) != nil {
+		return
+	}
+	p := l.Payload
+	switch {
+	case l.Type == "turn_context" && p.Model != "":
+		r.model = p.Model
+	case l.Type == "token_usage_record" && p.Total != nil:
+		r.total, r.asked, r.before = *p.Total, r.calls-r.before, r.calls
+		r.turns++
+	case l.Type == "event_msg" && p.Type == "item_completed":
+		r.ahead = append(r.ahead, rollEntry{item: eventWord(p.Item.Type), id: p.Item.ID})
+	case l.Type == "response_item" && strings.HasSuffix(p.Type, "_call_output"):
+		r.answers++
+		text := outputText(p.Output)
+		r.ahead = append(r.ahead, rollEntry{id: p.CallID, answer: &transcript.Step{
+			Type: transcript.ToolResult, CallID: p.CallID, Text: text, IsError: exitedBadly.MatchString(text),
+		}})
+	case l.Type == "response_item" && strings.HasSuffix(p.Type, "_call") && p.CallID != "":
+		r.calls++
+		call := rollCall(p.Name, p.Arguments+p.Input+string(p.Action))
+		call.ID = p.CallID
+		r.ahead = append(r.ahead, rollEntry{id: p.CallID, call: &call})
+	}
+}
+
+// turnOver tells whether the model has had its say in this many turns and
+// wants another: it called tools, and they have answered.
+func (r *rollout) turnOver(turns int) bool {
+	return r.turns > turns || r.turns == turns && r.asked > 0 && r.answers >= r.calls
+}
+
+// eventWord turns CommandExecution into command_execution.
+func eventWord(name string) string {
+	return strings.ToLower(capital.ReplaceAllString(name, "${1}_$2"))
+}
+
+var (
+	capital      = regexp.MustCompile(`([a-z])([A-Z])`)
+	exitedBadly  = regexp.MustCompile(`Process exited with code [1-9]`)
+	stillRunning = regexp.MustCompile(`Process running with session ID`)
+)
+
+// rollCall gives a call the form it has when an event tells of it.
+func rollCall(name, args string) transcript.Content {
+	var command struct {
+		Cmd string `json:"cmd"`
+	}
+	if name == "exec_command" && decode([]byte(args), &command) == nil && command.Cmd != "" {
+		return shellCall(command.Cmd)
+	}
+	return transcript.Content{Type: transcript.ToolCall, Name: name, Args: args}
+}
+
+// outputText reads a call's output, which is a string or a list of parts.
+func outputText(raw json.RawMessage) string {
+	var text string
+	if decode(raw, &text) == nil && text != "" {
+		return text
+	}
+	var parts []struct{ Type, Text string }
+	_ = decode(raw, &parts)
+	var texts []string
+	for _, part := range parts {
+		if part.Text == "" {
+			part.Text = "[" + strings.TrimPrefix(part.Type, "input_") + "]"
+		}
+		texts = append(texts, part.Text)
+	}
+	return strings.Join(texts, "\n")
+}
+
+// untold is a call with its answer that no event has told of.
+type untold struct {
+	call   transcript.Content
+	answer transcript.Step
+}
+
+// until returns the untold calls that came before the next item of a kind, and
+// goes past it. Where the record is behind the events it returns nothing yet.
+func (r *rollout) until(item string) []untold {
+	if r == nil {
+		return nil
+	}
+	at := slices.IndexFunc(r.ahead, func(e rollEntry) bool { return e.item == item })
+	return r.pass(at + 1)
+}
+
+// rest returns all untold calls that are left.
+func (r *rollout) rest() []untold {
+	if r == nil {
+		return nil
+	}
+	return r.pass(len(r.ahead))
+}
+
+func (r *rollout) pass(count int) (found []untold) {
+	passed := r.ahead[:count]
+	var open []rollEntry
+	for _, e := range passed {
+		if e.item != "" {
+			r.told[e.id] = true
+		}
+	}
+	for _, e := range passed {
+		switch {
+		case e.call != nil:
+			open = append(open, e)
+		case e.answer != nil:
+			at := slices.IndexFunc(open, func(c rollEntry) bool { return c.id == e.id })
+			if at < 0 {
+				continue
+			}
+			// A command that runs on is told of when it ends.
+			if !r.told[e.id] && !stillRunning.MatchString(e.answer.Text) {
+				found = append(found, untold{*open[at].call, *e.answer})
+			}
+			open = slices.Delete(open, at, at+1)
+		}
+	}
+	r.ahead = append(open, r.ahead[count:]...)
+	return found
+}
