@@ -17,6 +17,8 @@
 //	codex_events.go   its events as steps of the transcript
 //	codex_rollout.go  its own record of a thread, for what the events lack
 //	codex_result.go   its last word as a result, its failures by class
+//	cursor.go         the Cursor CLI: command line, environment, sessions
+//	cursor_events.go  its events as steps, its last word as a result
 //	schema.go         output_schema
 //	mock.go           no model at all: for demos and tests
 //	mock_look.go      what mock can truly say of payload and files

@@ -155,3 +155,8 @@ func TestOldLimitTextTellsTheReset(t *testing.T) {
 		t.Errorf("%+v", r.Error)
 	}
 }
+
+func TestClaudeTurnsUsedUp(t *testing.T) {
+	got := try(t.Context(), t, fake(t), request(t, verbs("init", "error error_max_turns 0 too many")))
+	got.wantFailure(t, work.ClassMaxTurns, "max_turns")
+}

@@ -184,22 +184,23 @@ func TestAgentsThatMisbehave(t *testing.T) {
 		{"no result", []string{"init", "text so far", "exit 0"}, 30 * time.Second, work.ClassCrash, "without a result"},
 		{"nothing at all", []string{"exit 0"}, 30 * time.Second, work.ClassCrash, "without a result"},
 		{"an error that is a success", []string{"init", "error success 500 API Error: 500 oh"}, 30 * time.Second, work.ClassInfra, "500"},
-		{"turns", []string{"init", "error error_max_turns 0 too many"}, 30 * time.Second, work.ClassMaxTurns, "max_turns"},
 		{"two results", []string{"init", "result first", "init", "text more", "result fine"}, 30 * time.Second, "", ""},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			got := try(t.Context(), t, fake(t), request(t, verbs(test.script...)))
-			got.wantWithin(t, test.within)
-			if test.class != "" {
-				got.wantFailure(t, test.class, test.words)
-				if slices.Contains(test.script, "text so far") && got.Output != "so far" {
-					t.Errorf("the partial output is %q", got.Output)
+		for _, name := range dialects {
+			t.Run(name+"/"+test.name, func(t *testing.T) {
+				t.Parallel()
+				got := try(t.Context(), t, fakeAs(t, name), request(t, verbs(test.script...)))
+				got.wantWithin(t, test.within)
+				if test.class != "" {
+					got.wantFailure(t, test.class, test.words)
+					if slices.Contains(test.script, "text so far") && got.Output != "so far" {
+						t.Errorf("the partial output is %q", got.Output)
+					}
+					return
 				}
-				return
-			}
-			got.wantSuccess(t, "fine")
-		})
+				got.wantSuccess(t, "fine")
+			})
+		}
 	}
 }
 
@@ -214,16 +215,17 @@ func TestAgentThatHangs(t *testing.T) {
 		{"silent later", []string{"init", "text so far", "hang"}, 30 * time.Second, "no output for"},
 		{"silent and deaf", []string{"ignore", "init", "setsid", "hang"}, 30 * time.Second, "no output for"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			req := request(t, verbs(test.script...))
-			req.IdleTimeout = 500 * time.Millisecond
-			c := fake(t)
-			c.startup = 700 * time.Millisecond
-			got := try(t.Context(), t, c, req)
-			got.wantFailure(t, work.ClassHang, test.words)
-			got.wantWithin(t, test.within)
-		})
+		for _, name := range dialects {
+			t.Run(name+"/"+test.name, func(t *testing.T) {
+				t.Parallel()
+				req := request(t, verbs(test.script...))
+				req.IdleTimeout = 500 * time.Millisecond
+				agent := fakeAs(t, name, func(c *CLI) { c.startup = 700 * time.Millisecond })
+				got := try(t.Context(), t, agent, req)
+				got.wantFailure(t, work.ClassHang, test.words)
+				got.wantWithin(t, test.within)
+			})
+		}
 	}
 }
 
@@ -238,49 +240,51 @@ func TestCallerEndsTheRun(t *testing.T) {
 		{"cancel", work.ErrCancelled, ""},
 		{"shutdown", work.ErrShutdown, ""},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			ctx, cancel := context.WithCancelCause(t.Context())
-			req := request(t, verbs("init", "cost 0.5", "text half an answer", "setsid", "hang"))
-			steps := transcript.NewWriter(func(s transcript.Step) {
-				if s.Type == transcript.Action {
-					cancel(test.cause)
+		for _, name := range dialects {
+			t.Run(name+"/"+test.name, func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithCancelCause(t.Context())
+				req := request(t, verbs("init", "cost 0.5", "text half an answer", "setsid", "hang"))
+				steps := transcript.NewWriter(func(s transcript.Step) {
+					if s.Type == transcript.Action {
+						cancel(test.cause)
+					}
+				}, nil)
+				result, err := fakeAs(t, name).Execute(ctx, req, steps)
+				if err != nil || result.Success || result.Output != "half an answer" || len(result.Metadata.SessionID) != 36 {
+					t.Errorf("%v, %+v", err, result)
 				}
-			}, nil)
-			result, err := fake(t).Execute(ctx, req, steps)
-			if err != nil || result.Success || result.Output != "half an answer" || result.Metadata.SessionID != req.SessionID {
-				t.Errorf("%v, %+v", err, result)
-			}
-			if cost := result.Metadata.TotalCostUSD; cost == nil || *cost != 0.5 {
-				t.Errorf("the cost is lost: %v", cost)
-			}
-			if test.class == "" && result.Error != nil || test.class != "" && (result.Error == nil || result.Error.Class != test.class) {
-				t.Errorf("error %v, want class %q", result.Error, test.class)
-			}
-			if pids := process.Marked(func(m string) bool { return strings.HasPrefix(m, req.RunID.String()) }); len(pids) > 0 {
-				t.Errorf("processes %v are left", pids)
-			}
-		})
+				if cost := result.Metadata.TotalCostUSD; KnowsCost(name) && (cost == nil || *cost != 0.5) {
+					t.Errorf("the cost is lost: %v", cost)
+				}
+				if test.class == "" && result.Error != nil || test.class != "" && (result.Error == nil || result.Error.Class != test.class) {
+					t.Errorf("error %v, want class %q", result.Error, test.class)
+				}
+				wantNothingLeft(t, req)
+			})
+		}
 	}
 }
 
 // A run that lost its lease is killed at once: another may begin any moment.
 func TestFencedAgentIsNotAsked(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(t.Context())
-	req := request(t, verbs("ignore", "init", "text working", "daemon", "hang"))
-	steps := transcript.NewWriter(func(s transcript.Step) {
-		if s.Type == transcript.Action {
-			cancel(work.ErrFenced)
-		}
-	}, nil)
-	claude := fake(t)
-	claude.ladder = process.Ladder{Interrupt: time.Hour, Terminate: time.Hour}
-	result, err := claude.Execute(ctx, req, steps)
-	if err != nil || result.Success || result.Error != nil || !result.CostIncomplete {
-		t.Errorf("%v, %+v", err, result)
-	}
-	if pids := process.Marked(func(m string) bool { return strings.HasPrefix(m, req.RunID.String()) }); len(pids) > 0 {
-		t.Errorf("processes %v are left", pids)
+	for _, name := range dialects {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			req := request(t, verbs("ignore", "init", "text working", "daemon", "hang"))
+			steps := transcript.NewWriter(func(s transcript.Step) {
+				if s.Type == transcript.Action {
+					cancel(work.ErrFenced)
+				}
+			}, nil)
+			agent := fakeAs(t, name, func(c *CLI) { c.ladder = process.Ladder{Interrupt: time.Hour, Terminate: time.Hour} })
+			result, err := agent.Execute(ctx, req, steps)
+			if err != nil || result.Success || result.Error != nil || result.CostIncomplete != KnowsCost(name) {
+				t.Errorf("%v, %+v", err, result)
+			}
+			wantNothingLeft(t, req)
+		})
 	}
 }
 
@@ -352,15 +356,18 @@ func TestRateLimitTellsWhenItEnds(t *testing.T) {
 }
 
 func TestAvailable(t *testing.T) {
-	if err := fake(t).Available(t.Context()); err != nil {
-		t.Error(err)
-	}
-	for _, path := range []string{"/nonexistent/claude", "no-such-claude", "/bin/false"} {
-		err := (&Claude{CLI: CLI{Path: path}}).Available(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "PIECEWORK_CLAUDE_PATH") {
-			t.Errorf("%s: %v", path, err)
+	for _, name := range dialects {
+		if err := fakeAs(t, name).Available(t.Context()); err != nil {
+			t.Error(err)
 		}
+		variable := "PIECEWORK_" + strings.ToUpper(name) + "_PATH"
+		for _, path := range []string{"/nonexistent/agent", "no-such-agent", "/bin/false"} {
+			err := fakeAs(t, name, func(c *CLI) { c.Path = path }).Available(t.Context())
+			if err == nil || !strings.Contains(err.Error(), variable) {
+				t.Errorf("%s %s: %v", name, path, err)
+			}
+		}
+		got := try(t.Context(), t, fakeAs(t, name, func(c *CLI) { c.Path = "/nonexistent/agent" }), request(t, "hi"))
+		got.wantFailure(t, work.ClassInfra, variable)
 	}
-	got := try(t.Context(), t, &Claude{CLI: CLI{Path: "/nonexistent/claude"}}, request(t, "hi"))
-	got.wantFailure(t, work.ClassInfra, "PIECEWORK_CLAUDE_PATH")
 }

@@ -166,7 +166,7 @@ func TestRealCodexDeniedCommand(t *testing.T) {
 	}
 	call, answer := got.steps[1], got.steps[2]
 	if len(call.Content) != 2 || call.Content[0].Text != "I try" || call.Content[1].Args != `{"command":"touch denied.txt"}` ||
-		answer.CallID != call.Content[1].ID || answer.Name != "shell" || !answer.IsError || !strings.Contains(answer.Text, "Read-only") {
+		answer.CallID != call.Content[1].ID || answer.Name != "shell" || !answer.IsError || !strings.HasSuffix(answer.Text, "Read-only file system\n(exit code 1)") {
 		t.Errorf("the denied call %+v and its answer %+v", call, answer)
 	}
 	if got.Metadata.NumTurns != 3 {

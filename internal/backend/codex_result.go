@@ -1,8 +1,6 @@
 package backend
 
 import (
-	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
@@ -59,7 +57,7 @@ func (t *codexTold) metadata() Metadata {
 }
 
 // codexFailure says what kind of failure the client tells of: it gives words
-// only, in which a status may be found. It shows the body of a 400 as it came.
+// only. It shows the body of a 400 as it came.
 func codexFailure(words, stderr string) *work.Failure {
 	var body struct {
 		Error struct {
@@ -67,35 +65,12 @@ func codexFailure(words, stderr string) *work.Failure {
 			Code    string `json:"code"`
 		} `json:"error"`
 	}
-	class := work.Class("")
-	if decode([]byte(words), &body) == nil && body.Error.Message != "" {
-		words = strings.TrimSpace(body.Error.Message + " " + body.Error.Code)
-		class = work.ClassInvalidRequest
+	if decode([]byte(words), &body) != nil || body.Error.Message == "" {
+		return failureOf("codex", words, stderr)
 	}
-	status := 0
-	if m := statusIn.FindStringSubmatch(words); m != nil {
-		status, _ = strconv.Atoi(m[1])
-	}
-	if told := classOfWords(words); told != "" && status < 500 {
-		class = told
-	} else if told := classOfStatus(status); told != "" {
-		class = told
-	} else if class == "" && noSuchModel.MatchString(words) {
-		class = work.ClassInvalidRequest
-	} else if class == "" {
-		class = work.ClassInfra
-	}
-	if words == "" {
-		words = "codex failed and did not say why"
-	}
-	failure := work.Fail(class, words+withStderr(stderr))
-	if wait, ok := waitIn(words); ok && class == work.ClassRateLimit {
-		failure.ResetAt = time.Now().Add(wait).UTC()
+	failure := failureOf("codex", strings.TrimSpace(body.Error.Message+" "+body.Error.Code), stderr)
+	if failure.Class == work.ClassInfra {
+		failure.Class = work.ClassInvalidRequest
 	}
 	return failure
 }
-
-var (
-	statusIn    = regexp.MustCompile(`\bstatus:? (\d{3})\b`)
-	noSuchModel = regexp.MustCompile(`(?i)model.{0,80}(does not exist|not found|not supported)`)
-)

@@ -131,10 +131,14 @@ func (r *rollout) line(line []byte) {
 		r.ahead = append(r.ahead, rollEntry{item: eventWord(p.Item.Type), id: p.Item.ID})
 	case l.Type == "response_item" && strings.HasSuffix(p.Type, "_call_output"):
 		r.answers++
-		text := outputText(p.Output)
-		r.ahead = append(r.ahead, rollEntry{id: p.CallID, answer: &transcript.Step{
-			Type: transcript.ToolResult, CallID: p.CallID, Text: text, IsError: exitedBadly.MatchString(text),
-		}})
+		step := transcript.Step{Type: transcript.ToolResult, CallID: p.CallID, Text: outputText(p.Output)}
+		if found := exited.FindStringSubmatch(step.Text); found != nil {
+			step.Text, step.IsError = found[2], found[1] != "0"
+			if step.IsError {
+				step.Text += "(exit code " + found[1] + ")"
+			}
+		}
+		r.ahead = append(r.ahead, rollEntry{id: p.CallID, answer: &step})
 	case l.Type == "response_item" && strings.HasSuffix(p.Type, "_call") && p.CallID != "":
 		r.calls++
 		call := rollCall(p.Name, p.Arguments+p.Input+string(p.Action))
@@ -156,7 +160,7 @@ func eventWord(name string) string {
 
 var (
 	capital      = regexp.MustCompile(`([a-z])([A-Z])`)
-	exitedBadly  = regexp.MustCompile(`Process exited with code [1-9]`)
+	exited       = regexp.MustCompile(`(?s)^Chunk ID: .*?\nProcess exited with code (\d+)\n.*?Output:\n(.*)$`)
 	stillRunning = regexp.MustCompile(`Process running with session ID`)
 )
 

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -39,6 +40,7 @@ var telling = []struct {
 	{work.ClassContextTooLong, regexp.MustCompile(`(?i)prompt is too long|exceed.{0,20}context|context window`)},
 	{work.ClassAuth, regexp.MustCompile(`(?i)not logged in|/login\b|invalid (x-)?api.key|failed to authenticate|oauth token|incorrect api.key|missing environment variable|authentication required`)},
 	{work.ClassRateLimit, regexp.MustCompile(`(?i)(usage|session|weekly|5-hour|rate).limit|limit reached|hit your limit|overloaded|at capacity`)},
+	{work.ClassInvalidRequest, regexp.MustCompile(`(?i)model.{0,80}(does not exist|not found|not supported)`)},
 }
 
 // classOfWords sorts a failure by what an agent says of it.
@@ -49,6 +51,32 @@ func classOfWords(words string) work.Class {
 		}
 	}
 	return ""
+}
+
+// classOf sorts a failure of which there are words only: a status may be among
+// them. "" is a failure that they do not tell.
+func classOf(words string) work.Class {
+	status := 0
+	if found := statusIn.FindStringSubmatch(words); found != nil {
+		status, _ = strconv.Atoi(found[1])
+	}
+	if class := classOfWords(words); class != "" && status < 500 {
+		return class
+	}
+	return classOfStatus(status)
+}
+
+var statusIn = regexp.MustCompile(`(?i)\b(?:status|error):? (\d{3})\b`)
+
+// failureOf makes a failure of an agent's words, or of its stderr alone. What
+// they do not tell is likely to pass.
+func failureOf(agent, words, stderr string) *work.Failure {
+	class := classOf(cmp.Or(words, stderr))
+	failure := work.Fail(cmp.Or(class, work.ClassInfra), cmp.Or(words, agent+" failed")+withStderr(stderr))
+	if wait, ok := waitIn(cmp.Or(words, stderr)); ok && class == work.ClassRateLimit {
+		failure.ResetAt = time.Now().Add(wait).UTC()
+	}
+	return failure
 }
 
 // refusedToStart matches what agents say of flags they cannot take; the same

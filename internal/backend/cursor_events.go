@@ -1,0 +1,266 @@
+package backend
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+// cursorTold is what one cursor process has told so far.
+type cursorTold struct {
+	req      Request
+	steps    *transcript.Writer
+	began    time.Time
+	remember func(session string)
+
+	mu       sync.Mutex // events and checks come from two sides
+	session  string
+	model    string
+	text     string // the newest of the model's
+	thinking strings.Builder
+	open     map[string]bool // calls without an answer
+	answers  int
+	result   *cursorEvent
+	final    bool
+}
+
+func newCursorTold(req Request, steps *transcript.Writer) *cursorTold {
+	return &cursorTold{req: req, steps: steps, began: time.Now(), open: map[string]bool{}, remember: func(string) {}}
+}
+
+type cursorEvent struct {
+	Type           string `json:"type"`
+	Subtype        string `json:"subtype"`
+	SessionID      string `json:"session_id"`
+	Model          string `json:"model"`
+	PermissionMode string `json:"permissionMode"`
+	Text           string `json:"text"`
+	Message        struct {
+		Content json.RawMessage `json:"content"`
+	} `json:"message"`
+	CallID   string                     `json:"call_id"`
+	ToolCall map[string]json.RawMessage `json:"tool_call"`
+
+	IsError       bool    `json:"is_error"`
+	Result        string  `json:"result"`
+	DurationMS    float64 `json:"duration_ms"`
+	DurationAPIMS float64 `json:"duration_api_ms"`
+	Usage         struct {
+		Input      int64 `json:"inputTokens"`
+		Output     int64 `json:"outputTokens"`
+		CacheRead  int64 `json:"cacheReadTokens"`
+		CacheWrite int64 `json:"cacheWriteTokens"`
+	} `json:"usage"`
+}
+
+// line takes one line of stdout. Nothing that it cannot read is lost: it goes
+// into the transcript as it is.
+func (t *cursorTold) line(line []byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var e cursorEvent
+	if err := decode(line, &e); err != nil || e.Type == "" {
+		addSystem(t.steps, string(line))
+		return t.final
+	}
+	if e.SessionID != "" && e.SessionID != t.session {
+		t.session = e.SessionID
+		t.remember(t.session)
+	}
+	switch e.Type {
+	case "result":
+		t.result, t.final = &e, true
+	case "assistant", "tool_call", "thinking":
+		t.final = false
+		t.act(e)
+	case "user": // the prompt again
+	case "system":
+		t.system(e, line)
+	default:
+		addEvent(t.steps, strings.Trim(e.Type+"/"+e.Subtype, "/"), line)
+	}
+	return t.final
+}
+
+func (t *cursorTold) system(e cursorEvent, line []byte) {
+	if e.Subtype != "init" {
+		addEvent(t.steps, "system/"+e.Subtype, line)
+		return
+	}
+	t.final, t.model = false, e.Model
+	addSystem(t.steps, fmt.Sprintf("Cursor CLI, model %s, permission mode %s", e.Model, e.PermissionMode))
+}
+
+func (t *cursorTold) act(e cursorEvent) {
+	switch e.Type + "/" + e.Subtype {
+	case "thinking/delta":
+		t.thinking.WriteString(e.Text)
+	case "thinking/completed":
+		t.steps.Add(transcript.Step{Type: transcript.Reasoning, Text: t.thinking.String() + e.Text})
+		t.thinking.Reset()
+	case "tool_call/started":
+		t.call(e)
+	case "tool_call/completed":
+		t.call(e)
+		_, body := e.tool()
+		text, isError := cursorAnswer(body)
+		t.answers++
+		delete(t.open, e.CallID)
+		t.steps.Add(transcript.Step{Type: transcript.ToolResult, CallID: e.CallID, Text: text, IsError: isError})
+	case "assistant/":
+		t.text = outputText(e.Message.Content)
+		t.steps.Extend(transcript.Content{Type: transcript.Text, Text: t.text})
+	}
+}
+
+// call adds a call, unless it was added when it began.
+func (t *cursorTold) call(e cursorEvent) {
+	if _, known := t.open[e.CallID]; known {
+		return
+	}
+	t.open[e.CallID] = true
+	call, _ := e.tool()
+	t.steps.Extend(call)
+}
+
+type cursorTool struct {
+	Args      json.RawMessage `json:"args"`
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments"`
+	Result    struct {
+		Success  json.RawMessage `json:"success"`
+		Error    json.RawMessage `json:"error"`
+		Rejected json.RawMessage `json:"rejected"`
+	} `json:"result"`
+}
+
+// tool reads a call, whose kind is the name of its one field.
+func (e cursorEvent) tool() (call transcript.Content, body cursorTool) {
+	call = transcript.Content{Type: transcript.ToolCall, ID: e.CallID, Name: "unknown"}
+	for kind, raw := range e.ToolCall {
+		if kind != "function" && !strings.HasSuffix(kind, "ToolCall") {
+			continue
+		}
+		_ = decode(raw, &body)
+		call.Name, call.Args = strings.TrimSuffix(kind, "ToolCall"), string(body.Args)
+		switch kind {
+		case "function":
+			call.Name, call.Args = body.Name, string(body.Arguments)
+			_ = decode(body.Arguments, &call.Args) // a string that holds JSON
+		case "mcpToolCall":
+			var of struct {
+				Server string          `json:"serverIdentifier"`
+				Tool   string          `json:"toolName"`
+				Args   json.RawMessage `json:"args"`
+			}
+			_ = decode(body.Args, &of)
+			call.Name, call.Args = of.Server+"."+of.Tool, string(of.Args)
+		}
+	}
+	return call, body
+}
+
+// cursorAnswer is what a tool came to, as text.
+func cursorAnswer(body cursorTool) (text string, isError bool) {
+	r := body.Result
+	switch {
+	case len(r.Rejected) > 0:
+		return "(rejected) " + oneOf(r.Rejected, "reason"), true
+	case len(r.Error) > 0:
+		return oneOf(r.Error, "errorMessage", "message", "error"), true
+	}
+	var shell struct {
+		ExitCode *int   `json:"exitCode"`
+		Stdout   string `json:"stdout"`
+		Stderr   string `json:"stderr"`
+	}
+	if decode(r.Success, &shell) == nil && shell.ExitCode != nil {
+		text = strings.Join(slices.DeleteFunc([]string{shell.Stdout, shell.Stderr}, func(s string) bool { return s == "" }), "\n")
+		if *shell.ExitCode != 0 {
+			text += fmt.Sprintf("\n(exit code %d)", *shell.ExitCode)
+		}
+		return strings.TrimPrefix(text, "\n"), *shell.ExitCode != 0
+	}
+	return oneOf(r.Success, "content"), false
+}
+
+// oneOf returns the first of the named fields that is a text, else all of it.
+func oneOf(raw json.RawMessage, names ...string) string {
+	var text string
+	if decode(raw, &text) == nil && text != "" {
+		return text
+	}
+	var fields map[string]json.RawMessage
+	_ = decode(raw, &fields)
+	for _, name := range names {
+		if decode(fields[name], &text) == nil && text != "" {
+			return text
+		}
+	}
+	return string(raw)
+}
+
+// check stops a run that wants more turns than it may have: the client has no
+// limit of its own.
+func (t *cursorTold) check() *work.Failure {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.req.MaxTurns < 1 || t.answers < t.req.MaxTurns || len(t.open) > 0 {
+		return nil
+	}
+	return tooManyTurns(t.req)
+}
+
+// end makes the run's result of all that was told.
+func (t *cursorTold) end(end ending) Result {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	result := Result{Output: t.text, Metadata: t.metadata()}
+	if t.result != nil && !t.result.IsError && t.result.Result != "" {
+		result.Output = t.result.Result
+	}
+	switch {
+	case end.stopped != nil:
+		return result
+	case t.result == nil:
+		result.Error = cursorFailure(end)
+	case t.result.IsError || t.result.Subtype != "success":
+		result.Error = failureOf("cursor", t.result.Result, end.stderr)
+	case t.req.MaxTurns > 0 && result.Metadata.NumTurns > t.req.MaxTurns: // it was faster than our check
+		result.Error = tooManyTurns(t.req)
+	}
+	result.Success = result.Error == nil
+	return result
+}
+
+// cursorFailure reads a failure off stderr: there is no event for it.
+func cursorFailure(end ending) *work.Failure {
+	if end.state != nil && end.state.Exited() && !end.state.Success() && classOf(end.stderr) != "" {
+		return failureOf("cursor", "", end.stderr)
+	}
+	return died("cursor", end)
+}
+
+func (t *cursorTold) metadata() Metadata {
+	m := Metadata{SessionID: t.req.SessionID, Model: t.req.Model, DurationMS: time.Since(t.began).Milliseconds()}
+	if t.session != "" {
+		m.SessionID, m.NumTurns = t.session, t.answers+1
+	}
+	if t.model != "" {
+		m.Model = t.model
+	}
+	if r := t.result; r != nil {
+		m.DurationMS, m.DurationAPIMS = int64(r.DurationMS), int64(r.DurationAPIMS)
+		m.Usage = work.Usage{
+			InputTokens: r.Usage.Input, OutputTokens: r.Usage.Output,
+			CacheReadTokens: r.Usage.CacheRead, CacheCreationTokens: r.Usage.CacheWrite,
+		}
+	}
+	return m
+}

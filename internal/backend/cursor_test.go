@@ -1,0 +1,77 @@
+package backend
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+func TestCursorArguments(t *testing.T) {
+	c := fakeAs(t, "cursor").(*Cursor)
+	c.Force = true
+	req := request(t, verbs("init", "args", "result fine"))
+	req.Model = "--trust"
+	got := try(t.Context(), t, c, req)
+	got.wantSuccess(t, "fine")
+	if args := strings.Join(argsOf(t, got), " "); args != "--print --output-format=stream-json --force --model=--trust" {
+		t.Error(args)
+	}
+}
+
+func TestCursorRefusesWhatCannotWork(t *testing.T) {
+	req := request(t, "hi")
+	req.OutputSchema = json.RawMessage(`{"type":"object"}`)
+	try(t.Context(), t, fakeAs(t, "cursor"), req).wantFailure(t, work.ClassInvalidRequest, "output_schema")
+	req.OutputSchema, req.MaxCostUSD = nil, new(1.0)
+	try(t.Context(), t, fakeAs(t, "cursor"), req).wantFailure(t, work.ClassInvalidRequest, "max_cost_usd")
+}
+
+// A lost run could not tell its session; the unit's home remembers it.
+func TestCursorResume(t *testing.T) {
+	req := request(t, verbs("init", "text half", "kill"))
+	first := try(t.Context(), t, fakeAs(t, "cursor"), req)
+	first.wantFailure(t, work.ClassCrash)
+	req.Prompt, req.Resume = verbs("init", "args", "result fine"), true
+	got := try(t.Context(), t, fakeAs(t, "cursor"), req)
+	if args := strings.Join(argsOf(t, got), " "); !strings.Contains(args, "--resume="+first.Metadata.SessionID) {
+		t.Error(args)
+	}
+	lost := request(t, verbs("init", "args", "result fine"))
+	lost.Resume = true
+	got = try(t.Context(), t, fakeAs(t, "cursor"), lost)
+	got.wantStep(t, transcript.SystemText, "from the beginning")
+	if args := strings.Join(argsOf(t, got), " "); strings.Contains(args, "--resume") {
+		t.Error(args)
+	}
+}
+
+func TestCursorFailsOnStderr(t *testing.T) {
+	for words, want := range map[string]work.Class{
+		"Error: Authentication required. Please run 'agent login' first": work.ClassAuth,
+		"ActionRequiredError: You've hit your usage limit":               work.ClassRateLimit,
+		"Cannot use this model: model gpt-9 not found":                   work.ClassInvalidRequest,
+		"something broke": work.ClassCrash,
+	} {
+		got := try(t.Context(), t, fakeAs(t, "cursor"), request(t, verbs("init", "error x 0 "+words)))
+		got.wantFailure(t, want, words)
+	}
+}
+
+func TestCursorPromptIsInert(t *testing.T) {
+	for _, prompt := range []string{"/cost", "&go away", "@/etc/hostname", "!ls"} {
+		if got := inert("", prompt); strings.HasPrefix(strings.TrimSpace(got), prompt[:1]) || !strings.HasSuffix(got, prompt) {
+			t.Errorf("%q becomes %q", prompt, got)
+		}
+	}
+	if got := inert("/rules", "task"); strings.HasPrefix(got, "/") || !strings.HasSuffix(got, "/rules\n\ntask") {
+		t.Errorf("%q", got)
+	}
+	for _, prompt := range []string{"task", "-", "--help", ""} {
+		if got := inert("", prompt); got != prompt {
+			t.Errorf("%q becomes %q", prompt, got)
+		}
+	}
+}
