@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,19 +54,28 @@ type Agents struct {
 	ClaudePermissionMode string `env:"PIECEWORK_CLAUDE_PERMISSION_MODE" default:"acceptEdits" placeholder:"MODE" help:"Claude Code's --permission-mode (${default})."`
 	ClaudeAllowedTools   string `env:"PIECEWORK_CLAUDE_ALLOWED_TOOLS" placeholder:"TOOL,…" help:"Tools that Claude Code may use without asking, such as Bash,WebFetch."`
 	ClaudeConfigDir      string `env:"PIECEWORK_CLAUDE_CONFIG_DIR" placeholder:"DIR" help:"A Claude Code login that all units share; each has its own when left out."`
+	CodexPath            string `env:"PIECEWORK_CODEX_PATH" default:"codex" placeholder:"PATH" help:"Codex's program (${default})."`
+	CodexSandbox         string `env:"PIECEWORK_CODEX_SANDBOX" default:"workspace-write" enum:"read-only,workspace-write,danger-full-access" help:"What Codex's commands may do: ${enum} (${default})."`
+	CursorPath           string `env:"PIECEWORK_CURSOR_PATH" default:"cursor-agent" placeholder:"PATH" help:"The Cursor CLI's program (${default})."`
+	CursorForce          bool   `env:"PIECEWORK_CURSOR_FORCE" help:"Let Cursor run commands without asking; they are rejected otherwise."`
 }
 
-// agentEnv are the variables that agents may see beside PIECEWORK_PASS_ENV.
-var agentEnv = []string{
-	"PATH", "LANG", "LC_ALL", "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
-	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
-	"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "CLAUDE_CODE_OAUTH_TOKEN",
-}
+// agentEnv are the variables that every agent may see beside PIECEWORK_PASS_ENV;
+// the others are for one of them alone.
+var (
+	agentEnv = []string{
+		"PATH", "LANG", "LC_ALL", "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+		"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
+	}
+	claudeEnv = []string{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "CLAUDE_CODE_OAUTH_TOKEN"}
+	codexEnv  = []string{"OPENAI_API_KEY", "OPENAI_BASE_URL", "CODEX_API_KEY"}
+	cursorEnv = []string{"CURSOR_API_KEY"}
+)
 
-// environment returns the NAME=VALUE pairs for agents and the secret values among
-// them.
-func (c Agents) environment(getenv func(string) string) (env, secrets []string) {
-	names := append([]string{}, agentEnv...)
+// environment returns the NAME=VALUE pairs for one agent and the secret values
+// among them.
+func (c Agents) environment(getenv func(string) string, own []string) (env, secrets []string) {
+	names := slices.Concat(agentEnv, own)
 	for name := range strings.SplitSeq(c.PassEnv, ",") {
 		if name = strings.TrimSpace(name); name != "" {
 			names = append(names, name)
@@ -96,7 +106,11 @@ func secretName(name string) bool {
 }
 
 func (c Agents) backends(getenv func(string) string) (list []backend.Backend, secrets []string) {
-	env, secrets := c.environment(getenv)
+	cli := func(path string, own []string) backend.CLI {
+		env, found := c.environment(getenv, own)
+		secrets = append(secrets, found...)
+		return backend.CLI{Path: path, Env: env}
+	}
 	if c.ClaudeConfigDir != "" {
 		// Agents run elsewhere. Without a current directory nothing is relative.
 		if dir, err := filepath.Abs(c.ClaudeConfigDir); err == nil {
@@ -104,14 +118,19 @@ func (c Agents) backends(getenv func(string) string) (list []backend.Backend, se
 		}
 	}
 	claude := &backend.Claude{
-		CLI: backend.CLI{Path: c.ClaudePath, Env: env}, PermissionMode: c.ClaudePermissionMode, ConfigDir: c.ClaudeConfigDir,
+		CLI: cli(c.ClaudePath, claudeEnv), PermissionMode: c.ClaudePermissionMode, ConfigDir: c.ClaudeConfigDir,
 	}
 	for tool := range strings.SplitSeq(c.ClaudeAllowedTools, ",") {
 		if tool = strings.TrimSpace(tool); tool != "" {
 			claude.AllowedTools = append(claude.AllowedTools, tool)
 		}
 	}
-	return []backend.Backend{backend.Mock{}, claude}, secrets
+	list = []backend.Backend{
+		backend.Mock{}, claude,
+		&backend.Codex{CLI: cli(c.CodexPath, codexEnv), Sandbox: c.CodexSandbox},
+		&backend.Cursor{CLI: cli(c.CursorPath, cursorEnv), Force: c.CursorForce},
+	}
+	return list, secrets
 }
 
 // check finds what no single flag can tell.

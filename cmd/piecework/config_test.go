@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"piecework/internal/backend"
 )
 
 func TestPrintedConfigurationHidesSecrets(t *testing.T) {
@@ -29,14 +31,34 @@ func TestPrintedConfigurationHidesSecrets(t *testing.T) {
 
 func TestAgentsSeeOnlyWhatIsAllowed(t *testing.T) {
 	t.Parallel()
-	given := map[string]string{"PATH": "/bin", "ANTHROPIC_API_KEY": "sk-1", "AWS_SECRET": "no", "MY_TOKEN": "yes-please", "CLAUDECODE": "1"}
-	env, secrets := Agents{PassEnv: " MY_TOKEN ,"}.environment(func(name string) string { return given[name] })
-	slices.Sort(env)
-	if got := strings.Join(env, " "); got != "ANTHROPIC_API_KEY=sk-1 MY_TOKEN=yes-please PATH=/bin" {
-		t.Error(got)
+	given := map[string]string{
+		"PATH": "/bin", "ANTHROPIC_API_KEY": "sk-1", "OPENAI_API_KEY": "sk-2", "CURSOR_API_KEY": "sk-3",
+		"AWS_SECRET": "no", "MY_TOKEN": "yes-please", "CLAUDECODE": "1",
 	}
-	if slices.Sort(secrets); strings.Join(secrets, " ") != "sk-1 yes-please" {
-		t.Error(secrets)
+	list, secrets := Agents{PassEnv: " MY_TOKEN ,", CodexSandbox: "read-only"}.backends(func(name string) string { return given[name] })
+	for _, b := range list {
+		var env []string
+		want := map[string]string{"claude": "ANTHROPIC_API_KEY=sk-1", "codex": "OPENAI_API_KEY=sk-2", "cursor": "CURSOR_API_KEY=sk-3"}[b.Name()]
+		switch b := b.(type) {
+		case *backend.Claude:
+			env = b.Env
+		case *backend.Codex:
+			env = b.Env
+			if b.Sandbox != "read-only" {
+				t.Errorf("sandbox %q", b.Sandbox)
+			}
+		case *backend.Cursor:
+			env = b.Env
+		default:
+			continue
+		}
+		if got := strings.Join(env, " "); got != "PATH=/bin "+want+" MY_TOKEN=yes-please" {
+			t.Errorf("%s sees %s", b.Name(), got)
+		}
+	}
+	slices.Sort(secrets)
+	if got := strings.Join(slices.Compact(secrets), " "); got != "sk-1 sk-2 sk-3 yes-please" {
+		t.Error(got)
 	}
 }
 

@@ -68,7 +68,7 @@ func TestDoctorIsContentWithWarnings(t *testing.T) {
 		t.Error(err)
 	}
 	var findings []work.Finding
-	if err := json.Unmarshal(s.out.Bytes(), &findings); err != nil || len(findings) != 3 || findings[2].Status != work.FindingWarn {
+	if err := json.Unmarshal(s.out.Bytes(), &findings); err != nil || len(findings) != 5 || findings[4].Status != work.FindingWarn {
 		t.Errorf("%v: %s", err, s.out.String())
 	}
 }
