@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -83,10 +84,14 @@ type Bell struct {
 	up        atomic.Bool // the last write probe succeeded
 }
 
-// Connect returns a Bell for the Redis at url (redis://, rediss:// or
+// Connect returns a Bell for the Redis at address (redis://, rediss:// or
 // unix://). It does not fail when Redis is away: a bell may be rung later.
-func Connect(url string, log *slog.Logger) (*Bell, error) {
-	opts, err := redis.ParseURL(url)
+func Connect(address string, log *slog.Logger) (*Bell, error) {
+	opts, err := redis.ParseURL(address)
+	if errors.As(err, new(*url.Error)) {
+		// The error would quote the address, and the password with it.
+		return nil, errors.New("read REDIS_URL: it is no address; write special characters of a password as %XX")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read REDIS_URL: %w", err)
 	}

@@ -23,6 +23,9 @@ const (
 	sweepEvery  = time.Minute     // how often the slow duties are done
 	epochKey    = "piecework:epoch"
 	foldAtATime = 50
+	// After Postgres was away, worker processes get this long to give a sign
+	// of life and to hand in what they finished meanwhile.
+	recovery = 10 * time.Second
 )
 
 // Reconciler makes the ledger and the bell agree. Any process may run one; an
@@ -33,7 +36,8 @@ type Reconciler struct {
 	Log   *slog.Logger
 
 	swept time.Time
-	away  bool // Postgres was, so bells may have been heard for nothing
+	away  bool      // Postgres was, so bells may have been heard for nothing
+	calm  time.Time // until then nobody's lease is ended
 }
 
 // Run reconciles once a second until ctx ends.
@@ -60,11 +64,14 @@ func (r *Reconciler) Once(ctx context.Context) error {
 		if _, err := r.Store.RecheckAll(ctx); err != nil {
 			return err
 		}
-		r.away = false
+		r.away, r.calm = false, time.Now().Add(recovery)
 	}
-	lost, err := r.Store.ExpireLeases(ctx)
-	if err != nil {
-		return err
+	var lost int64
+	if time.Now().After(r.calm) {
+		var err error
+		if lost, err = r.Store.ExpireLeases(ctx); err != nil {
+			return err
+		}
 	}
 	overdue, err := r.Store.ExpireDeadlines(ctx)
 	if err != nil {
@@ -87,8 +94,11 @@ func (r *Reconciler) Once(ctx context.Context) error {
 }
 
 func (r *Reconciler) sweep(ctx context.Context) error {
-	if _, err := r.Store.FoldLost(ctx, foldAtATime); err != nil {
-		return err
+	for folded := foldAtATime; folded == foldAtATime; {
+		var err error
+		if folded, err = r.Store.FoldLost(ctx, foldAtATime); err != nil {
+			return err
+		}
 	}
 	r.swept = time.Now()
 	if !r.Bell.Up() {

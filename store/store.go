@@ -17,6 +17,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -113,7 +114,8 @@ func dsn(text string) (string, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil {
-		return "", fmt.Errorf("read DATABASE_URL: %w", err)
+		// The error would quote the address, and the password with it.
+		return "", errors.New("read DATABASE_URL: it is no address; write special characters of a password as %XX")
 	}
 	q := u.Query()
 	q.Set("binary_parameters", "yes")

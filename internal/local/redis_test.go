@@ -47,8 +47,17 @@ func startRedis(t *testing.T, o RedisOptions) *Redis {
 	return server
 }
 
+// needServer skips a test of a real server's life where there is none.
+func needServer(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Skip("redis-server is not installed; the embedded server has tests of its own")
+	}
+}
+
 func TestRedisKeepsData(t *testing.T) {
 	t.Parallel()
+	needServer(t)
 	for name, end := range map[string]func(*testing.T, *Redis){
 		"stop": func(t *testing.T, r *Redis) { stop(t, r) },
 		"kill": func(_ *testing.T, r *Redis) { r.Kill() },
@@ -98,6 +107,7 @@ func TestRedisThatCannotStart(t *testing.T) {
 
 func TestStopInsists(t *testing.T) {
 	t.Parallel()
+	needServer(t)
 	server := startRedis(t, RedisOptions{Dir: dataDir(t)})
 	// A stopped process does not obey SIGTERM.
 	if err := server.child.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
