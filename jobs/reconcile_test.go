@@ -187,3 +187,22 @@ func TestArchiveIsTrimmed(t *testing.T) {
 		t.Error("the oldest was kept")
 	}
 }
+
+// After Postgres was away every lease has run out; whoever held one gets time
+// to come back.
+func TestLeasesRestAfterPostgresWasAway(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	u := h.put()
+	h.claim(u.ID, uuid.New()) // a process that never registered: its lease is over
+	h.rec.away = true
+	h.once()
+	if got := h.unit(u.ID); got.State != work.Running {
+		t.Errorf("right after the outage the unit is %s", got.State)
+	}
+	h.rec.calm = time.Time{}
+	h.once()
+	if got := h.unit(u.ID); got.State != work.Queued || got.Losses != 1 {
+		t.Errorf("later the unit is %s with %d losses", got.State, got.Losses)
+	}
+}
