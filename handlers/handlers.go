@@ -100,9 +100,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := os.MkdirAll(w.unitsDir(), 0o711); err != nil {
 		return fmt.Errorf("make data directory: %w", err)
 	}
-	if swept, err := process.SweepDead(); err != nil || swept > 0 {
-		w.Log.Warn("swept processes of a dead worker process", "count", swept, "err", err)
-	}
+	w.sweep()
 	if err := w.register(ctx); err != nil {
 		return err
 	}
@@ -135,6 +133,13 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.Log.Warn("sign off", "err", err)
 	}
 	return nil
+}
+
+// sweep kills what dead worker processes of this machine left running.
+func (w *Worker) sweep() {
+	if swept, err := process.SweepDead(); err != nil || swept > 0 {
+		w.Log.Warn("swept processes of a dead worker process", "count", swept, "err", err)
+	}
 }
 
 // probe finds out which backends can run here.

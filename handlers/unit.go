@@ -25,6 +25,9 @@ func (w *Worker) runUnit(unit uuid.UUID) error {
 	log := w.Log.With("unit", unit, "attempt", claimed.RunCount, "backend", claimed.Backend)
 	ctx := w.contextOf(claimed.RunID)
 	defer w.end(claimed.RunID)
+	if claimed.Losses > 0 {
+		w.sweep() // the lost run's agent may still be at work in the same directory
+	}
 	log.Info("run begins")
 	w.announce(unit)
 
