@@ -133,6 +133,24 @@ func payloadDirectory(payload json.RawMessage) string {
 	return directory
 }
 
+// checkFileFields refuses files that are named in a shape that would be passed
+// over: the caller would believe them attached.
+func checkFileFields(payload json.RawMessage) error {
+	var fields map[string]json.RawMessage // a struct would take File_Path for file_path
+	if err := json.Unmarshal(payload, &fields); err != nil {
+		return work.Invalidf("#/payload", "must be an object")
+	}
+	var path *string
+	if raw, ok := fields["file_path"]; ok && json.Unmarshal(raw, &path) != nil {
+		return work.Invalidf("#/payload/file_path", "must be a text; name several files in file_paths")
+	}
+	var paths []string
+	if raw, ok := fields["file_paths"]; ok && json.Unmarshal(raw, &paths) != nil {
+		return work.Invalidf("#/payload/file_paths", "must be an array of texts")
+	}
+	return nil
+}
+
 // payloadText is a text of the payload. A field of another shape belongs to
 // the prompt alone, and so does one of almost the same name.
 func payloadText(payload json.RawMessage, name string) (text string, ok bool) {
@@ -261,6 +279,9 @@ func (a *API) checkFiles(_ context.Context, b *unitBody, n *store.NewUnit) error
 		if _, err := a.Roots.Dir(n.WorkingDirectory); err != nil {
 			return work.Invalidf(pointer, "%v", err)
 		}
+	}
+	if err := checkFileFields(n.Payload); err != nil {
+		return err
 	}
 	refs := work.Attachments(n.Payload)
 	if len(refs) > work.MaxFiles {

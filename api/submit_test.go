@@ -175,6 +175,10 @@ func TestFileThatDoesNotExist(t *testing.T) {
 	f.post("/work-units", mock(`,"payload":{"file_path":"docs:b.txt"}`)).refused(422, "#/payload/file_path", "does not exist")
 	f.post("/work-units", mock(`,"payload":{"file_paths":["docs:a.txt","docs:b.txt"]}`)).refused(422, "#/payload/file_paths/1", "does not exist")
 	f.submit(mock(`,"payload":{"file_path":"docs:a.txt"}`))
+	f.submit(mock(`,"payload":{"file_path":null,"file_paths":null,"File_Path":5}`))
+	f.post("/work-units", mock(`,"payload":{"file_path":5}`)).refused(422, "#/payload/file_path", "must be a text")
+	f.post("/work-units", mock(`,"payload":{"file_paths":"docs:a.txt"}`)).refused(422, "#/payload/file_paths", "array of texts")
+	f.post("/work-units", mock(`,"payload":{"file_paths":["docs:a.txt",7]}`)).refused(422, "#/payload/file_paths", "array of texts")
 }
 
 func TestFileOutsideTheRoots(t *testing.T) {
