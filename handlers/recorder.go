@@ -77,11 +77,12 @@ func (r *recorder) write(ctx context.Context) {
 			return
 		case <-r.news:
 		}
+		calls := r.steps.ToolCalls() // first: a call is never counted before its step is shown
 		r.mu.Lock()
 		p := r.pending
 		r.pending = store.Progress{RunID: r.run}
 		r.mu.Unlock()
-		p.ToolCalls = r.steps.ToolCalls()
+		p.ToolCalls = calls
 		if err := r.store.Append(ctx, p); err != nil && ctx.Err() == nil {
 			r.log.Warn("steps not written yet; they will come with the finish", "err", err)
 		}
