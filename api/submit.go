@@ -252,11 +252,14 @@ func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	if b.MaxCostUSD != nil && !(*b.MaxCostUSD > 0 && *b.MaxCostUSD <= 1e6) {
 		return work.Invalidf("#/max_cost_usd", "must be more than 0 and at most 1000000")
 	}
-	if b.MaxCostUSD != nil && !backend.KnowsCost(b.Backend) {
+	if b.MaxCostUSD != nil && !backend.Can(b.Backend, work.CanMaxCost) {
 		return work.Invalidf("#/max_cost_usd", "the backend %s does not tell what a run costs; limit it by max_turns", b.Backend)
 	}
 	if len(b.OutputSchema) == 0 {
 		return nil
+	}
+	if !backend.Can(b.Backend, work.CanSchema) {
+		return work.Invalidf("#/output_schema", "the backend %s cannot be held to a schema; choose another, or leave it out", b.Backend)
 	}
 	if failure := backend.CheckSchema(n.OutputSchema); failure != nil {
 		return work.Invalidf("#/output_schema", "%s", failure.Message)

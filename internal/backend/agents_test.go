@@ -41,7 +41,7 @@ func TestAgentsAnswerAlike(t *testing.T) {
 				`tool Look {"at":"b"}`, "toolresult b", "turns 3", "text done", "result all is well")))
 			got.wantSuccess(t, "all is well")
 			m := got.Metadata
-			if len(m.SessionID) != 36 || m.NumTurns != 3 || m.DurationMS < 1 || m.Usage.OutputTokens != 30 || (m.TotalCostUSD != nil) != KnowsCost(name) {
+			if len(m.SessionID) != 36 || m.NumTurns != 3 || m.DurationMS < 1 || m.Usage.OutputTokens != 30 || (m.TotalCostUSD != nil) != Can(name, work.CanCost) {
 				t.Errorf("metadata %+v", m)
 			}
 			steps := slices.DeleteFunc(got.steps, func(s transcript.Step) bool { return s.Type == transcript.SystemText })

@@ -8,6 +8,7 @@
 //	cli_unit.go       one unit on its way: program, home, arguments, environment
 //	cli_events.go     events that are kept as they came
 //	cli_files.go      attached files as text, as images, by name
+//	capability.go     what each backend can do
 //	failure.go        what statuses and words of a failure mean
 //	claude.go         Claude Code: command line, environment, sessions
 //	claude_input.go   prompt and files as one message
@@ -110,7 +111,3 @@ type Metadata struct {
 	DurationAPIMS int64
 	Usage         work.Usage
 }
-
-// KnowsCost tells whether a backend tells what a run costs while it can still
-// be stopped. One that does not is never given a max_cost_usd to keep.
-func KnowsCost(name string) bool { return name != "codex" && name != "cursor" }

@@ -254,7 +254,7 @@ func TestCallerEndsTheRun(t *testing.T) {
 				if err != nil || result.Success || result.Output != "half an answer" || len(result.Metadata.SessionID) != 36 {
 					t.Errorf("%v, %+v", err, result)
 				}
-				if cost := result.Metadata.TotalCostUSD; KnowsCost(name) && (cost == nil || *cost != 0.5) {
+				if cost := result.Metadata.TotalCostUSD; Can(name, work.CanCost) && (cost == nil || *cost != 0.5) {
 					t.Errorf("the cost is lost: %v", cost)
 				}
 				if test.class == "" && result.Error != nil || test.class != "" && (result.Error == nil || result.Error.Class != test.class) {
@@ -280,7 +280,7 @@ func TestFencedAgentIsNotAsked(t *testing.T) {
 			}, nil)
 			agent := fakeAs(t, name, func(c *CLI) { c.ladder = process.Ladder{Interrupt: time.Hour, Terminate: time.Hour} })
 			result, err := agent.Execute(ctx, req, steps)
-			if err != nil || result.Success || result.Error != nil || result.CostIncomplete != KnowsCost(name) {
+			if err != nil || result.Success || result.Error != nil || result.CostIncomplete != Can(name, work.CanCost) {
 				t.Errorf("%v, %+v", err, result)
 			}
 			wantNothingLeft(t, req)

@@ -72,7 +72,7 @@ func (c *Codex) Execute(ctx context.Context, req Request, steps *transcript.Writ
 
 // needsNoCost refuses a budget that nobody could keep.
 func needsNoCost(agent string, req Request) *work.Failure {
-	if req.MaxCostUSD == nil || KnowsCost(agent) {
+	if req.MaxCostUSD == nil || Can(agent, work.CanMaxCost) {
 		return nil
 	}
 	return work.Fail(work.ClassInvalidRequest, agent+" does not tell what a run costs, so it cannot keep max_cost_usd: leave it out, or use max_turns")

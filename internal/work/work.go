@@ -2,14 +2,15 @@
 // the classes of failure. Every room imports it. It does no I/O and knows
 // neither Postgres nor Redis.
 //
-//	unit.go     Unit: one accepted piece of work
-//	run.go      Run: one attempt at a unit
-//	state.go    the states and the moves between them
-//	process.go  Process: one worker process, and the backends it offers
-//	file.go     the files that a payload names
-//	failure.go  Failure classes and what follows from each
-//	error.go    the few errors that cross a room's door
-//	finding.go  Finding: what a look at Postgres, Redis or a backend came to
-//	seconds.go  lengths of time as callers write them
-//	clean.go    text that Postgres can hold, that fits, that a terminal can show
+//	unit.go        Unit: one accepted piece of work
+//	run.go         Run: one attempt at a unit
+//	state.go       the states and the moves between them
+//	process.go     Process: one worker process, and the backends it offers
+//	capability.go  what a backend can do
+//	file.go        the files that a payload names
+//	failure.go     Failure classes and what follows from each
+//	error.go       the few errors that cross a room's door
+//	finding.go     Finding: what a look at Postgres, Redis or a backend came to
+//	seconds.go     lengths of time as callers write them
+//	clean.go       text that Postgres can hold, that fits, that a terminal can show
 package work
