@@ -7,7 +7,8 @@
 //	query.go       what a query must be, and how its parameters are read
 //	unit.go        work units: submit, read, list, cancel, retry
 //	submit.go      what a submitted unit must be
-//	offer.go       which backends can run just now
+//	explain.go     why a unit waits
+//	backend.go     which backends can run just now
 //	idempotency.go keys that name a unit
 //	wait.go        hold an answer until a unit is final
 //	run.go         runs: read, list
@@ -57,7 +58,6 @@ type API struct {
 	echo     *echo.Echo
 	huma     huma.API
 	watchers *watchers
-	offers   offers
 	accepted *prometheus.CounterVec
 	requests *prometheus.HistogramVec
 
@@ -114,6 +114,8 @@ func (a *API) routes() {
 	register(a, op("get-work-unit", "GET", "/work-units/{id}", "Read a unit with its runs", 200, 404), a.getUnit)
 	register(a, op("cancel-work-unit", "POST", "/work-units/{id}/cancel", "Cancel a unit", 202, 404, 409), a.cancelUnit)
 	register(a, op("retry-work-unit", "POST", "/work-units/{id}/retry", "Run a final unit again", 202, 404, 408, 409, 413, 415), a.retryUnit)
+	register(a, op("explain-work-unit", "GET", "/work-units/{id}/explain", "Why does a unit wait?", 200, 404), a.explainUnit)
+	register(a, op("list-backends", "GET", "/backends", "List backends: what they can do, and whether they can run", 200), a.listBackends)
 	register(a, op("list-runs", "GET", "/runs", "List runs, newest first", 200), a.listRuns)
 	register(a, op("get-run", "GET", "/runs/{id}", "Read a run", 200, 404), a.getRun)
 	register(a, op("get-transcript", "GET", "/runs/{id}/transcript", "Read a run's transcript", 200, 404), a.getTranscript)
@@ -155,6 +157,8 @@ func tagOf(path string) string {
 		return "Units"
 	case strings.HasPrefix(path, "/runs"):
 		return "Runs"
+	case strings.HasPrefix(path, "/backends"):
+		return "Backends"
 	}
 	return "Health"
 }

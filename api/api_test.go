@@ -216,7 +216,7 @@ func (f *front) claim(unit uuid.UUID) *store.Claimed {
 	f.t.Helper()
 	process := f.crew(work.Offer{Name: "mock", Available: true})
 	claimed, err := f.Store.Claim(f.t.Context(), store.Claim{
-		UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process, SessionID: "session",
+		UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process, SessionID: "session", Backends: []string{"mock", "claude"},
 	})
 	if err != nil || claimed == nil {
 		f.t.Fatalf("claim: %v, %v", claimed, err)

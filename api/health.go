@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -87,25 +86,32 @@ func (a *API) checkWorkers(ctx context.Context, checks map[string]check) {
 	}
 	live, slots := 0, 0
 	for _, p := range processes {
-		if time.Until(p.LeaseUntil) > 0 {
+		if p.Live {
 			live, slots = live+1, slots+p.Slots
 		}
 	}
 	checks["workers"] = check{OK: live > 0, Detail: fmt.Sprintf("%d worker processes with %d slots", live, slots)}
-	offers, err := a.offers.read(ctx, a.Store)
-	if err != nil {
-		return
-	}
 	var has []string
-	for name, o := range offers {
-		if o.Available {
-			has = append(has, name)
-			continue
+	for _, b := range viewBackends(processes) {
+		switch b.Status {
+		case "available":
+			has = append(has, b.Name)
+		case "paused", "unavailable":
+			checks["backend "+b.Name] = check{Detail: b.trouble()}
 		}
-		checks["backend "+name] = check{Detail: o.Detail}
 	}
-	slices.Sort(has)
 	checks["backends"] = check{OK: len(has) > 0, Detail: strings.Join(has, ", ")}
+}
+
+// trouble is the first that a worker process says of why it does not run the
+// backend.
+func (v *backendView) trouble() string {
+	for _, p := range v.Processes {
+		if p.Paused != nil {
+			return fmt.Sprintf("paused: %s: %s", p.Paused.Class, p.Paused.Message)
+		}
+	}
+	return v.Processes[0].Detail
 }
 
 // Health serves the health and the metrics of a process without an API.

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/internal/backend"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 )
@@ -142,6 +143,8 @@ func describeRuns(schemas map[string]*huma.Schema) {
 
 func describeRest(schemas map[string]*huma.Schema) {
 	schemas["Failure"].Properties["class"].Enum = words(work.Classes())
+	schemas["Pause"].Properties["class"].Enum = words(work.Classes())
+	schemas["BackendView"].Properties["capabilities"].Items.Enum = words(work.Capabilities)
 	schemas["Problem"].Properties["errors"].Nullable = false
 	schemas["Step"].Properties["content"].Nullable = false
 }
@@ -194,7 +197,11 @@ func addExamples(schemas map[string]*huma.Schema) {
 		"NewUnit":  map[string]any{"backend": "mock", "prompt": "Summarise {text}", "payload": map[string]any{"text": "A long text"}},
 		"Changes":  map[string]any{"max_turns": 40},
 		"Step":     exampleStep(run.StartedAt),
-		"Health":   map[string]any{"status": "ok"},
+		"Explanation": explanation{ID: unit.ID, Status: work.Queued, Ahead: new(3), Reasons: []reason{
+			{Code: "backend_unavailable", Detail: "claude is not here: install it, or set PIECEWORK_CLAUDE_PATH to the program"}}},
+		"Backends": map[string]any{"items": []backendView{{Name: "mock", Status: "available", Capabilities: backend.Capabilities("mock"),
+			Slots: 8, Processes: []backendProcess{{ID: run.WorkerProcess.String(), Hostname: "host", Available: true}}}}},
+		"Health": map[string]any{"status": "ok"},
 		"Readiness": map[string]any{"status": "ready", "checks": map[string]check{
 			"postgres": {OK: true, Detail: "reachable, schema up to date"}, "redis": {OK: true, Detail: "takes writes"},
 			"workers": {OK: true, Detail: "1 worker processes with 8 slots"}, "backends": {OK: true, Detail: "mock"},

@@ -163,7 +163,7 @@ func TestExamplesFitTheirSchemas(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	c, schemas := f.schemas()
-	without := []string{"Check", "Content", "Failure", "File", "ProblemError", "Usage"} // parts of others
+	without := []string{"BackendProcess", "BackendView", "Check", "Content", "Failure", "File", "Pause", "ProblemError", "Reason", "Usage"} // parts of others
 	for name, raw := range schemas {
 		if !regexp.MustCompile(`^[A-Z][a-z]+([A-Z][a-z]+)?$`).MatchString(name) {
 			t.Errorf("schema %s: the name tells no reader anything", name)
@@ -194,7 +194,8 @@ func TestAnswersFitTheirSchemas(t *testing.T) {
 	f.claim(f.submit(mock("")))
 	for path, schema := range map[string]string{
 		"/work-units/" + queued.String(): "Unit", "/work-units/" + done.String(): "Unit", "/work-units": "UnitList", "/work-units?limit=1": "UnitList",
-		"/runs": "RunList", "/runs/" + run: "Run", "/readyz": "Readiness", "/healthz": "Health", "/nope": "Problem", "/runs?limit=x": "Problem",
+		"/runs": "RunList", "/runs/" + run: "Run", "/readyz": "Readiness", "/backends": "Backends",
+		"/work-units/" + queued.String() + "/explain": "Explanation", "/work-units/" + done.String() + "/explain": "Explanation", "/healthz": "Health", "/nope": "Problem", "/runs?limit=x": "Problem",
 	} {
 		if err := f.misfit(schema, f.get(path).body); err != nil {
 			t.Errorf("%s: %v", path, err)

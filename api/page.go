@@ -83,6 +83,15 @@ func (a *API) unitPage(c echo.Context) error {
 		return err
 	}
 	page := web.Unit{Unit: view.Unit, Now: time.Now()}
+	if view.State == work.Queued {
+		e, err := a.explain(ctx, id)
+		if err != nil {
+			return err
+		}
+		for _, r := range e.Reasons {
+			page.Waits = append(page.Waits, r.Detail)
+		}
+	}
 	for _, run := range view.Runs {
 		steps, err := a.steps(ctx, run)
 		if err != nil {

@@ -118,7 +118,7 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 		s.WorkingDirectory = payloadDirectory(s.Payload)
 	}
 	for _, check := range []func(context.Context, *unitBody, *store.NewUnit) error{
-		a.checkBackend, checkTimes, checkLabels, checkLimits, a.checkFiles,
+		checkBackend, checkTimes, checkLabels, checkLimits, a.checkFiles,
 	} {
 		if err := check(ctx, b, &n); err != nil {
 			return n, err
@@ -162,7 +162,7 @@ func payloadText(payload json.RawMessage, name string) (text string, ok bool) {
 	return text, ok
 }
 
-func (a *API) checkBackend(ctx context.Context, b *unitBody, _ *store.NewUnit) error {
+func checkBackend(_ context.Context, b *unitBody, _ *store.NewUnit) error {
 	switch {
 	case b.Worker != "" && b.Backend != "":
 		return work.Invalidf("#/worker", "give either worker or backend, not both")
@@ -173,7 +173,7 @@ func (a *API) checkBackend(ctx context.Context, b *unitBody, _ *store.NewUnit) e
 	case !slices.Contains(backend.Names, b.Backend):
 		return work.Invalidf("#/backend", "there is no backend %q; choose one of %s", b.Backend, strings.Join(backend.Names, ", "))
 	}
-	return a.offers.check(ctx, a.Store, b.Backend)
+	return nil
 }
 
 func checkTimes(_ context.Context, b *unitBody, n *store.NewUnit) error {

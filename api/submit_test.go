@@ -63,23 +63,6 @@ func TestUnknownBackend(t *testing.T) {
 	newFront(t).post("/work-units", `{"prompt":"x","backend":"gpt"}`).refused(422, "#/backend", `no backend "gpt"; choose one of`)
 }
 
-func TestBackendNotAvailableHere(t *testing.T) {
-	t.Parallel()
-	f := newFront(t)
-	f.crew(work.Offer{Name: "mock", Available: true}, work.Offer{Name: "claude", Detail: "not logged in; run claude login"})
-	f.post("/work-units", `{"prompt":"x","backend":"claude"}`).refused(422, "#/backend", "not logged in; run claude login")
-	f.submit(mock(""))
-}
-
-// Without a live worker process a unit may wait for one.
-func TestBackendThatNobodyKnowsYet(t *testing.T) {
-	t.Parallel()
-	newFront(t).submit(`{"prompt":"x","backend":"claude"}`)
-	f := newFront(t)
-	f.crew(work.Offer{Name: "mock", Available: true})
-	f.post("/work-units", `{"prompt":"x","backend":"claude"}`).refused(422, "#/backend", "piecework doctor")
-}
-
 func TestPromptIsMissingOrBlank(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)

@@ -22,7 +22,7 @@ func (w *Worker) register(ctx context.Context) error {
 	sent := time.Now()
 	err = w.Store.Register(ctx, work.Process{
 		ID: w.id, Hostname: hostname, PID: os.Getpid(), Identity: process.Self(), Version: w.Version,
-		Slots: w.Slots, Queues: w.queueNames(), Backends: w.offers,
+		Slots: w.Slots, Queues: w.queueNames(), Backends: w.offers(),
 	}, w.Lease)
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (w *Worker) beatOnce(ctx context.Context) error {
 	sent := time.Now()
 	ask, cancel := context.WithTimeout(ctx, w.Lease)
 	defer cancel()
-	owned, err := w.Store.Beat(ask, w.id, w.Lease, len(mine))
+	owned, err := w.Store.Beat(ask, w.id, w.Lease, len(mine), w.offers())
 	if errors.Is(err, work.ErrNotFound) {
 		if err := w.register(ctx); err != nil {
 			return fmt.Errorf("register again: %w", err)

@@ -7,6 +7,8 @@
 //	unit.go      one unit: claim, prepare, execute, settle, announce
 //	prepare.go   a claimed unit made ready for its backend
 //	outcome.go   what becomes of a unit after a run
+//	lane.go      whether a unit of a backend may begin here just now
+//	probe.go     which backends there are, looked at again and again
 //	recorder.go  steps on their way to the ledger
 //	beat.go      signs of life, and what comes back with them
 //	poll.go      work without Redis
@@ -45,6 +47,7 @@ type Options struct {
 	Slots    int            // units at once
 	Lease    time.Duration  // silence after which others take its units
 	Beat     time.Duration  // between two signs of life
+	Probe    time.Duration  // between two looks at the backends
 	Grace    time.Duration  // for runs to end by themselves at shutdown
 	Data     string         // directory for what units need on disk
 	Roots    roots.Roots
@@ -59,8 +62,7 @@ type Options struct {
 type Worker struct {
 	Options
 	id       uuid.UUID
-	backends map[string]backend.Backend // the available ones
-	offers   []work.Offer
+	lanes    []*lane // one for each backend
 	slots    chan struct{}
 	rung     chan struct{}
 	draining context.Context // ends when no new unit is taken
@@ -83,9 +85,12 @@ type running struct {
 // New makes a worker process; Run starts it.
 func New(o Options) *Worker {
 	w := &Worker{
-		Options: o, id: uuid.Must(uuid.NewV7()), backends: map[string]backend.Backend{},
+		Options: o, id: uuid.Must(uuid.NewV7()),
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1),
 		metrics: newMetrics(o.Metrics), running: map[uuid.UUID]*running{}, asking: map[uuid.UUID]bool{},
+	}
+	for _, b := range o.Backends {
+		w.lanes = append(w.lanes, &lane{backend: b})
 	}
 	w.draining, w.letGo = context.WithCancel(context.Background())
 	w.idle = sync.NewCond(&w.mu)
@@ -96,7 +101,7 @@ func New(o Options) *Worker {
 // for the grace period, stops the rest and puts their units back. When it
 // returns, no process that it started is alive.
 func (w *Worker) Run(ctx context.Context) error {
-	w.probe(ctx)
+	w.probe(ctx, everyLane)
 	if err := os.MkdirAll(w.unitsDir(), 0o711); err != nil {
 		return fmt.Errorf("make data directory: %w", err)
 	}
@@ -111,11 +116,10 @@ func (w *Worker) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){w.beat, w.watchLease, w.poll, w.hear, w.prune} {
+	for _, loop := range []func(context.Context){w.beat, w.watchLease, w.watchBackends, w.poll, w.hear, w.prune} {
 		loops.Go(func() { loop(life) })
 	}
-	lanes := jobs.Lanes(w.Queues, w.available())
-	stop, err := w.serve(lanes)
+	stop, err := w.serve(jobs.Lanes(w.Queues, w.laneNames(everyLane)))
 	if err != nil {
 		return err
 	}
@@ -142,21 +146,6 @@ func (w *Worker) sweep() {
 	}
 }
 
-// probe finds out which backends can run here.
-func (w *Worker) probe(ctx context.Context) {
-	for _, b := range w.Backends {
-		offer := work.Offer{Name: b.Name(), Available: true}
-		if err := b.Available(ctx); err != nil {
-			offer.Available, offer.Detail = false, err.Error()
-			w.Log.Info("backend not available", "backend", b.Name(), "reason", err)
-		} else {
-			w.backends[b.Name()] = b
-		}
-		w.offers = append(w.offers, offer)
-	}
-}
-
-func (w *Worker) available() []string  { return slices.Sorted(maps.Keys(w.backends)) }
 func (w *Worker) queueNames() []string { return slices.Sorted(maps.Keys(w.Queues)) }
 
 // serve starts the Asynq server on the lanes and returns its two stops: one
@@ -165,7 +154,7 @@ func (w *Worker) serve(lanes map[string]int) (stops [2]func(), err error) {
 	if len(lanes) == 0 {
 		return [2]func(){func() {}, func() {}}, nil
 	}
-	client := w.Bell.ServerClient(len(lanes), w.rung)
+	client := w.Bell.ServerClient(len(lanes), jobs.Gate{Wait: w.laneWait, Took: w.laneTook}, w.rung)
 	server := asynq.NewServerFromRedisClient(client, asynq.Config{
 		Concurrency:       w.Slots,
 		Queues:            lanes,
@@ -220,10 +209,7 @@ func (w *Worker) hear(ctx context.Context) {
 			w.stopUnit(n.Unit, work.ErrCancelled)
 			return
 		}
-		select {
-		case w.rung <- struct{}{}:
-		default:
-		}
+		w.wake()
 	}, jobs.NoticeWake, jobs.NoticeCancel)
 }
 

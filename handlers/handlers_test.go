@@ -117,7 +117,7 @@ func (h *house) start(change func(*Options)) *worker {
 	hears := make(chan struct{})
 	o := Options{
 		Store: h.store, Bell: h.bell, Backends: []backend.Backend{h.puppet}, Queues: map[string]int{"default": 1}, Slots: 4,
-		Lease: 3 * time.Second, Beat: 200 * time.Millisecond, Grace: 50 * time.Millisecond, Data: h.t.TempDir(),
+		Lease: 3 * time.Second, Beat: 200 * time.Millisecond, Probe: 200 * time.Millisecond, Grace: 50 * time.Millisecond, Data: h.t.TempDir(),
 		Roots: roots.Roots{}, Log: h.log, Metrics: prometheus.NewRegistry(), Hears: hears,
 	}
 	if change != nil {
@@ -406,7 +406,7 @@ func TestRunThatNobodyHeardOfIsGivenBack(t *testing.T) {
 	h := newHouse(t)
 	w := h.start(func(o *Options) { o.Backends = nil })
 	id := h.submit(nil)
-	if c, err := h.store.Claim(t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: w.id}); err != nil || c == nil {
+	if c, err := h.store.Claim(t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: w.id, Backends: []string{"mock"}}); err != nil || c == nil {
 		t.Fatal(c, err)
 	}
 	u := h.becomes(id, work.Queued)

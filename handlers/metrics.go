@@ -14,6 +14,7 @@ type metrics struct {
 	runs    *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
 	cost    *prometheus.CounterVec
+	paused  *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
@@ -26,6 +27,9 @@ func newMetrics(r prometheus.Registerer) metrics {
 			Name: "piecework_run_duration_seconds", Help: "From claim to recorded end of a run.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 3, 12),
 		}, []string{"backend"}),
+		paused: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "piecework_backend_pauses_total", Help: "Times a backend was paused because it refuses every unit.",
+		}, []string{"backend", "class"}),
 		cost: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "piecework_cost_usd_total", Help: "What runs have cost, as far as backends tell.",
 		}, []string{"backend"}),

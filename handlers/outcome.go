@@ -11,8 +11,9 @@ import (
 )
 
 // outcome decides what becomes of a unit after a run. cause is why the run's
-// context ended, nil if it did not.
-func outcome(c *store.Claimed, r ran, cause error) store.Finish {
+// context ended, nil if it did not. ownFault: refused credentials are this
+// unit's matter alone.
+func outcome(c *store.Claimed, r ran, cause error, ownFault bool) store.Finish {
 	f := finishOf(c, r.Result)
 	switch {
 	case r.Success:
@@ -29,19 +30,19 @@ func outcome(c *store.Claimed, r ran, cause error) store.Finish {
 		if f.Error == nil {
 			f.Error = work.Fail(work.ClassCrash, "the backend ended without a result and without an error")
 		}
-		follow(&f, c)
+		follow(&f, c, ownFault)
 	}
 	return f
 }
 
 // follow applies the rule of the failure's class.
-func follow(f *store.Finish, c *store.Claimed) {
+func follow(f *store.Finish, c *store.Claimed, ownFault bool) {
 	class := f.Error.Class
 	f.Status, f.Next = work.RunFailed, work.Failed
 	if class == work.ClassTimeout || class == work.ClassHang {
 		f.Status, f.Next = work.RunTimedOut, work.TimedOut
 	}
-	if class.Follow() == work.FollowWait {
+	if class.Follow() == work.FollowWait || class.Follow() == work.FollowPause && !ownFault {
 		f.Next, f.Waits, f.Delay = work.Queued, 1, untilReset(f.Error.ResetAt, c.Waits)
 		return
 	}

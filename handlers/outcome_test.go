@@ -44,10 +44,12 @@ func TestOutcome(t *testing.T) {
 		{"timeout, retries asked for", failed(work.ClassTimeout), work.ErrTimeout, work.Unit{Spec: work.Spec{MaxRetries: &asked}}, work.RunTimedOut, work.Queued},
 		{"hang", failed(work.ClassHang), nil, work.Unit{}, work.RunTimedOut, work.TimedOut},
 		{"third crash", failed(work.ClassCrash), nil, work.Unit{Crashes: 2, Spec: work.Spec{MaxRetries: ptr(50)}}, work.RunFailed, work.Failed},
-		{"auth", failed(work.ClassAuth), nil, work.Unit{}, work.RunFailed, work.Failed},
+		{"auth", failed(work.ClassAuth), nil, work.Unit{Failures: 9}, work.RunFailed, work.Queued},
+		{"auth, its own fault", failed(work.ClassAuth), nil, work.Unit{}, work.RunFailed, work.Failed},
+		{"billing", failed(work.ClassBilling), nil, work.Unit{Failures: 9}, work.RunFailed, work.Queued},
 		{"bad request, retries asked for", failed(work.ClassInvalidRequest), nil, work.Unit{Spec: work.Spec{MaxRetries: &asked}}, work.RunFailed, work.Failed},
 	} {
-		f := outcome(&store.Claimed{Unit: c.unit}, ran{Result: c.result}, c.cause)
+		f := outcome(&store.Claimed{Unit: c.unit}, ran{Result: c.result}, c.cause, c.name == "auth, its own fault")
 		if f.Status != c.status || f.Next != c.next {
 			t.Errorf("%s: run %s, unit %s; want %s, %s", c.name, f.Status, f.Next, c.status, c.next)
 		}

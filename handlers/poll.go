@@ -31,21 +31,25 @@ func (w *Worker) claimDue(ctx context.Context, runs *sync.WaitGroup) {
 	if free == 0 {
 		return
 	}
-	due, err := w.Store.Due(ctx, w.queueNames(), w.available(), free)
+	due, err := w.Store.Due(ctx, w.queueNames(), w.open(), free)
 	if err != nil {
 		w.Log.Warn("look for work without redis", "err", err)
 		return
 	}
 	for _, unit := range due {
+		if w.laneWait(unit.Backend) > 0 {
+			continue
+		}
 		select {
 		case w.slots <- struct{}{}:
 		default:
 			return
 		}
+		w.laneTook(unit.Backend)
 		runs.Go(func() {
 			defer func() { <-w.slots }()
-			if err := w.runUnit(unit); err != nil {
-				w.Log.Debug("run without redis", "unit", unit, "err", err)
+			if err := w.runUnit(unit.UnitID); err != nil {
+				w.Log.Debug("run without redis", "unit", unit.UnitID, "err", err)
 			}
 		})
 	}

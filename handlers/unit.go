@@ -34,12 +34,13 @@ func (w *Worker) runUnit(unit uuid.UUID) error {
 	begun := time.Now()
 	rec := newRecorder(w.Store, claimed.RunID, w.Secrets, log)
 	result := w.execute(ctx, claimed, rec)
-	finish := outcome(claimed, result, context.Cause(ctx))
+	finish := outcome(claimed, result, context.Cause(ctx), w.ownFault(claimed))
 	finish.ToolCalls = rec.steps.ToolCalls()
 	finish.RenderedPrompt = rec.steps.Redact(result.prompt)
 	finish.OutputFiles = result.files
 	rec.close(&finish)
 	redact(&finish, rec.steps.Redact)
+	w.learn(claimed, begun, finish)
 
 	verdict, err := w.settle(finish)
 	if err != nil {
@@ -61,6 +62,31 @@ func (w *Worker) runUnit(unit uuid.UUID) error {
 	return nil
 }
 
+// ownFault tells whether a unit whose credentials were refused before has only
+// itself to blame: others were answered since.
+func (w *Worker) ownFault(c *store.Claimed) bool {
+	return c.Error != nil && c.Error.Class.Follow() == work.FollowPause && c.NotBefore != nil &&
+		w.lane(c.Backend).answeredSince(*c.NotBefore)
+}
+
+// learn tells the backend's lane how a run of it ended.
+func (w *Worker) learn(c *store.Claimed, begun time.Time, f store.Finish) {
+	if f.Next == work.Failed && f.Error != nil && f.Error.Class.Follow() == work.FollowPause {
+		return // its own fault
+	}
+	answered := f.Status == work.RunSucceeded || f.Usage.OutputTokens > 0
+	paused, opened := w.lane(c.Backend).ended(begun, answered, f.Error)
+	if paused {
+		w.metrics.paused.WithLabelValues(c.Backend, string(f.Error.Class)).Inc()
+		w.Log.Error("BACKEND PAUSED: its units wait until one of them is answered again",
+			"backend", c.Backend, "unit", c.ID, "error", f.Error, "mend", f.Error.Class.Advice())
+	}
+	if opened {
+		w.Log.Warn("backend goes on", "backend", c.Backend, "unit", c.ID)
+		w.wake()
+	}
+}
+
 // claim asks for the unit until there is an answer. It asks for the same run
 // each time, so an answer that was lost on the way comes again.
 func (w *Worker) claim(unit uuid.UUID) (*store.Claimed, error) {
@@ -73,7 +99,7 @@ func (w *Worker) claim(unit uuid.UUID) (*store.Claimed, error) {
 			return nil, err
 		}
 	}
-	c := store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: w.id, SessionID: uuid.NewString()}
+	c := store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: w.id, SessionID: uuid.NewString(), Backends: w.available()}
 	defer w.claims(c.RunID)()
 	var claimed *store.Claimed
 	err := w.untilAnswered(ctx, func() (err error) {
@@ -123,11 +149,7 @@ func (w *Worker) execute(ctx context.Context, c *store.Claimed, rec *recorder) (
 			r.Result = backend.Result{Error: work.Fail(work.ClassCrash, fmt.Sprintf("the %s backend panicked: %v", c.Backend, p))}
 		}
 	}()
-	b := w.backends[c.Backend]
-	if b == nil {
-		r.Error = work.Fail(work.ClassInfra, "this worker process does not have the backend "+c.Backend)
-		return r
-	}
+	b := w.lane(c.Backend).backend
 	prep, failure := w.prepare(c)
 	r.prompt = prep.req.Prompt
 	if failure != nil {

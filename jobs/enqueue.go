@@ -98,3 +98,12 @@ func (b *Bell) pending(ctx context.Context, bells []store.Dispatch) ([]bool, err
 	}
 	return pending, nil
 }
+
+// Paused tells whether somebody has paused a lane in Redis, as Asynq's own
+// tools do. When Redis does not answer it is taken for not paused.
+func (b *Bell) Paused(ctx context.Context, lane string) bool {
+	ctx, cancel := context.WithTimeout(ctx, ringBudget)
+	defer cancel()
+	n, err := b.redis.Exists(ctx, "asynq:{"+lane+"}:paused").Result()
+	return err == nil && n > 0
+}

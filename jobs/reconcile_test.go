@@ -141,7 +141,7 @@ func TestReconcileWithoutRedis(t *testing.T) {
 
 func (h *house) claim(unit, process uuid.UUID) {
 	h.t.Helper()
-	c, err := h.store.Claim(h.t.Context(), store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process})
+	c, err := h.store.Claim(h.t.Context(), store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process, Backends: []string{"mock"}})
 	h.must(err)
 	if c == nil {
 		h.t.Fatal("nothing claimed")

@@ -17,11 +17,22 @@ import (
 // library.
 type WakingClient struct {
 	redis.UniversalClient
+	gate   Gate
 	lanes  int64
 	empty  atomic.Int64
+	soon   atomic.Int64 // nanoseconds until the first gate of this round opens
 	rung   <-chan struct{}
 	closed chan struct{}
 	once   sync.Once
+}
+
+// Gate keeps the bells of a backend in Redis while no unit of it may begin
+// here: other worker processes can hear them, and other backends go on.
+type Gate struct {
+	// Wait tells how long until a unit of the backend may begin, 0 for now.
+	Wait func(backend string) time.Duration
+	// Took is told of each bell that was heard.
+	Took func(backend string)
 }
 
 // CheckInterval is the Asynq server's own pause between rounds. It can be
@@ -38,9 +49,11 @@ const (
 )
 
 // ServerClient returns a client for an Asynq server that listens to that many
-// lanes; rung tells of bells.
-func (b *Bell) ServerClient(lanes int, rung <-chan struct{}) *WakingClient {
-	return &WakingClient{UniversalClient: b.redis, lanes: int64(lanes), rung: rung, closed: make(chan struct{})}
+// lanes; rung tells of bells and of gates that have opened.
+func (b *Bell) ServerClient(lanes int, gate Gate, rung <-chan struct{}) *WakingClient {
+	s := &WakingClient{UniversalClient: b.redis, gate: gate, lanes: int64(lanes), rung: rung, closed: make(chan struct{})}
+	s.soon.Store(int64(idle))
+	return s
 }
 
 // Release ends every wait; call it before the Asynq server shuts down.
@@ -49,7 +62,26 @@ func (s *WakingClient) Release() { s.once.Do(func() { close(s.closed) }) }
 // EvalSha runs a script; an Asynq dequeue that finds nothing in any lane waits
 // here for a bell.
 func (s *WakingClient) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	if cmd := s.shut(ctx, keys); cmd != nil {
+		return cmd
+	}
 	return s.waitAfter(s.UniversalClient.EvalSha(ctx, sha, keys, args...), keys)
+}
+
+// shut answers for Redis that a lane is empty while its gate is shut, nil when
+// it is open.
+func (s *WakingClient) shut(ctx context.Context, keys []string) *redis.Cmd {
+	if !dequeues(keys) {
+		return nil
+	}
+	wait := s.gate.Wait(backendOf(keys))
+	if wait <= 0 {
+		return nil
+	}
+	s.soon.Store(min(s.soon.Load(), int64(wait)))
+	cmd := redis.NewCmd(ctx)
+	cmd.SetErr(redis.Nil)
+	return s.waitAfter(cmd, keys)
 }
 
 // Eval is what becomes of EvalSha when Redis does not know the script.
@@ -67,18 +99,25 @@ func (s *WakingClient) waitAfter(cmd *redis.Cmd, keys []string) *redis.Cmd {
 	err := cmd.Err()
 	switch {
 	case err == nil:
-		s.empty.Store(0)
+		s.round()
+		s.gate.Took(backendOf(keys))
 	case errors.Is(err, redis.Nil):
 		if s.empty.Add(1) >= s.lanes {
-			s.empty.Store(0)
-			s.wait(idle, s.rung)
+			s.wait(s.round(), s.rung)
 		}
 	case redis.HasErrorPrefix(err, "NOSCRIPT"):
 	default:
-		s.empty.Store(0)
+		s.round()
 		s.wait(refused, nil)
 	}
 	return cmd
+}
+
+// round begins to count anew, and returns how long to wait if the round that
+// has ended found nothing.
+func (s *WakingClient) round() time.Duration {
+	s.empty.Store(0)
+	return time.Duration(s.soon.Swap(int64(idle)))
 }
 
 func (s *WakingClient) wait(d time.Duration, rung <-chan struct{}) {
@@ -89,6 +128,13 @@ func (s *WakingClient) wait(d time.Duration, rung <-chan struct{}) {
 	case <-timer.C:
 	case <-s.closed:
 	}
+}
+
+// backendOf reads the backend out of the keys of a dequeue, which name a lane.
+func backendOf(keys []string) string {
+	_, lane, _ := strings.Cut(keys[0], "{")
+	_, lane, _ = strings.Cut(lane, ":")
+	return lane[:strings.IndexAny(lane+"}", ":}")]
 }
 
 func dequeues(keys []string) bool {

@@ -35,6 +35,11 @@ func (s *script) Eval(ctx context.Context, source string, keys []string, args ..
 	return s.EvalSha(ctx, source, keys, args...)
 }
 
+// open is a gate that is never shut.
+func open() Gate {
+	return Gate{Wait: func(string) time.Duration { return 0 }, Took: func(string) {}}
+}
+
 func dequeueKeys(lane string) []string {
 	prefix := "asynq:{" + lane + "}:"
 	return []string{prefix + "pending", prefix + "paused", prefix + "active", prefix + "lease"}
@@ -58,7 +63,7 @@ func TestWakingClientWaits(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				source := redis.NewScript("return nil")
-				client := (&Bell{redis: &script{answers: test.answers}}).ServerClient(3, make(chan struct{}))
+				client := (&Bell{redis: &script{answers: test.answers}}).ServerClient(3, open(), make(chan struct{}))
 				for i, want := range test.waits {
 					start := time.Now()
 					source.Run(t.Context(), client, dequeueKeys("lane"))
@@ -71,6 +76,34 @@ func TestWakingClientWaits(t *testing.T) {
 	}
 }
 
+// A shut lane is not looked at, waits no longer than its gate, and is told of
+// each bell that was heard in it.
+func TestWakingClientKeepsGates(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begin, took := time.Now(), []string{}
+		gate := Gate{Took: func(backend string) { took = append(took, backend) }, Wait: func(backend string) time.Duration {
+			if backend == "shut" {
+				return time.Until(begin.Add(idle / 4))
+			}
+			return 0
+		}}
+		redis := &script{answers: []error{redis.Nil, nil, nil}}
+		client := (&Bell{redis: redis}).ServerClient(2, gate, make(chan struct{}))
+		call := func(lane string) time.Duration {
+			start := time.Now()
+			client.EvalSha(t.Context(), "", dequeueKeys(lane))
+			return time.Since(start)
+		}
+		if waited := call("q:shut:high") + call("q:mock"); waited != idle/4 || len(redis.answers) != 2 {
+			t.Errorf("waited %s, %d answers left", waited, len(redis.answers))
+		}
+		if waited := call("q:shut") + call("q:mock"); waited != 0 || !slices.Equal(took, []string{"shut", "mock"}) {
+			t.Errorf("waited %s, took %q", waited, took)
+		}
+	})
+}
+
 type redisError string
 
 func (e redisError) Error() string { return string(e) }
@@ -80,7 +113,7 @@ func TestWakingClientIsWoken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rung := make(chan struct{}, 1)
-		client := (&Bell{redis: &script{answers: slices.Repeat([]error{redis.Nil}, 4)}}).ServerClient(1, rung)
+		client := (&Bell{redis: &script{answers: slices.Repeat([]error{redis.Nil}, 4)}}).ServerClient(1, open(), rung)
 		call := func() time.Duration {
 			start := time.Now()
 			client.EvalSha(t.Context(), "", dequeueKeys("lane"))
@@ -108,7 +141,7 @@ func TestWakingClientIsWoken(t *testing.T) {
 func TestOtherScriptsDoNotWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		client := (&Bell{redis: &script{answers: []error{redis.Nil, errors.New("no")}}}).ServerClient(1, nil)
+		client := (&Bell{redis: &script{answers: []error{redis.Nil, errors.New("no")}}}).ServerClient(1, open(), nil)
 		start := time.Now()
 		for range 2 {
 			client.EvalSha(t.Context(), "", []string{"asynq:{lane}:active", "asynq:{lane}:lease"})
@@ -201,7 +234,7 @@ func (h *house) wakingServer(heard func()) {
 	}, NoticeWake)
 	h.awaitListeners(1)
 	lanes := Lanes(map[string]int{work.DefaultQueue: 1}, []string{"mock", "claude"})
-	h.serve(h.bell.ServerClient(len(lanes), rung), lanes, heard)
+	h.serve(h.bell.ServerClient(len(lanes), open(), rung), lanes, heard)
 }
 
 // An idle server hears a bell long before its next poll.

@@ -39,23 +39,27 @@ type Owned struct {
 	Cancel  bool // its unit was asked to stop
 }
 
-// Beat renews a worker process's lease and returns the runs it still owns. A
+// Beat renews a worker process's lease, brings its offers up to date and returns the runs it still owns. A
 // run that it holds and that is missing here has been given to another: stop
 // it. work.ErrNotFound means that the process must register again.
-func (s *Store) Beat(ctx context.Context, process uuid.UUID, lease time.Duration, running int) ([]Owned, error) {
+func (s *Store) Beat(ctx context.Context, process uuid.UUID, lease time.Duration, running int, offers []work.Offer) ([]Owned, error) {
+	backends, err := json.Marshal(offers)
+	if err != nil {
+		return nil, fmt.Errorf("encode backends: %w", err)
+	}
 	var rows []struct {
 		RunID   *uuid.UUID `db:"run_id"`
 		UnitID  *uuid.UUID `db:"unit_id"`
 		Attempt *int       `db:"attempt"`
 		Cancel  bool       `db:"cancel"`
 	}
-	err := s.db.SelectContext(ctx, &rows, `WITH beat AS (
-			UPDATE worker_processes SET beat_at = clock_timestamp(), running = $3,
+	err = s.db.SelectContext(ctx, &rows, `WITH beat AS (
+			UPDATE worker_processes SET beat_at = clock_timestamp(), running = $3, backends = $4,
 				lease_until = clock_timestamp() + $2 * interval '1 second'
 			WHERE id = $1 AND stopped_at IS NULL RETURNING id)
 		SELECT r.id AS run_id, r.unit_id, r.attempt, coalesce(u.cancel_requested_at IS NOT NULL, false) AS cancel
 		FROM beat LEFT JOIN worker_runs r ON r.worker_process = beat.id AND r.status = 'running'
-		LEFT JOIN work_units u ON u.id = r.unit_id`, process, lease.Seconds(), running)
+		LEFT JOIN work_units u ON u.id = r.unit_id`, process, lease.Seconds(), running, string(backends))
 	if err != nil {
 		return nil, translate(fmt.Errorf("beat: %w", err))
 	}
@@ -101,7 +105,7 @@ func (s *Store) Processes(ctx context.Context) ([]work.Process, error) {
 		Offers []byte         `db:"backends"`
 	}
 	err := s.db.SelectContext(ctx, &rows, `SELECT id, hostname, pid, identity, version, slots, running, queues, backends,
-		started_at, beat_at, lease_until, stopped_at FROM worker_processes WHERE stopped_at IS NULL
+		started_at, beat_at, lease_until, lease_until > clock_timestamp() AS live, stopped_at FROM worker_processes WHERE stopped_at IS NULL
 		ORDER BY started_at DESC LIMIT 1000`)
 	if err != nil {
 		return nil, translate(fmt.Errorf("list worker processes: %w", err))
@@ -116,28 +120,4 @@ func (s *Store) Processes(ctx context.Context) ([]work.Process, error) {
 		list = append(list, p)
 	}
 	return list, nil
-}
-
-// Offers returns what live worker processes say of each backend: one that has
-// it available if there is any, else one that tells why not.
-func (s *Store) Offers(ctx context.Context) (map[string]work.Offer, error) {
-	var raw [][]byte
-	err := s.db.SelectContext(ctx, &raw, `SELECT DISTINCT backends::text FROM worker_processes
-		WHERE stopped_at IS NULL AND lease_until > clock_timestamp()`)
-	if err != nil {
-		return nil, translate(fmt.Errorf("read backends: %w", err))
-	}
-	best := map[string]work.Offer{}
-	for _, text := range raw {
-		var offers []work.Offer
-		if err := json.Unmarshal(text, &offers); err != nil {
-			return nil, fmt.Errorf("read backends: %w", err)
-		}
-		for _, o := range offers {
-			if had, ok := best[o.Name]; !ok || !had.Available {
-				best[o.Name] = o
-			}
-		}
-	}
-	return best, nil
 }

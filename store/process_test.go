@@ -13,7 +13,7 @@ import (
 
 func (l *ledger) beat(process uuid.UUID) []Owned {
 	l.t.Helper()
-	owned, err := l.Beat(l.t.Context(), process, time.Hour, 3)
+	owned, err := l.Beat(l.t.Context(), process, time.Hour, 3, []work.Offer{{Name: "claude", Available: true}})
 	l.must(err)
 	return owned
 }
@@ -30,7 +30,7 @@ func TestProcesses(t *testing.T) {
 		t.Fatalf("processes %+v, error %v", list, err)
 	}
 	if got := list[0]; got.Hostname != "h" || got.PID != 7 || got.Identity != "i" || got.Version != "v" || got.Slots != 3 || got.Running != 3 ||
-		!slices.Equal(got.Queues, p.Queues) || !slices.Equal(got.Backends, p.Backends) || !got.LeaseUntil.After(got.BeatAt) {
+		!slices.Equal(got.Queues, p.Queues) || len(got.Backends) != 1 || !got.Backends[0].Available || !got.Live || !got.LeaseUntil.After(got.BeatAt) {
 		t.Errorf("process %+v", got)
 	}
 	l.must(l.Stop(t.Context(), p.ID))
@@ -58,7 +58,7 @@ func TestBeat(t *testing.T) {
 	if n, err := l.ExpireLeases(t.Context()); n != 0 || err != nil {
 		t.Errorf("%d lost after a sign of life, error %v", n, err)
 	}
-	if _, err := l.Beat(t.Context(), uuid.New(), time.Hour, 0); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Beat(t.Context(), uuid.New(), time.Hour, 0, nil); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("a process that never registered: %v", err)
 	}
 }
@@ -75,24 +75,21 @@ func TestBury(t *testing.T) {
 	if u := l.unit(c.ID); u.State != work.Queued {
 		t.Errorf("its unit is %s", u.State)
 	}
-	if _, err := l.Beat(t.Context(), l.process, time.Hour, 0); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Beat(t.Context(), l.process, time.Hour, 0, nil); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("a buried process: %v", err)
 	}
 	l.must(l.Register(t.Context(), work.Process{ID: l.process, Queues: []string{"q"}}, time.Hour))
 	l.beat(l.process)
 }
 
-func TestOffers(t *testing.T) {
+// A process is told apart from a dead one by Postgres's clock.
+func TestProcessesThatLive(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
-	add := func(lease time.Duration, offers ...work.Offer) {
-		l.must(l.Register(t.Context(), work.Process{ID: uuid.New(), Queues: []string{"q"}, Backends: offers}, lease))
-	}
-	add(time.Hour, work.Offer{Name: "claude", Detail: "no key"}, work.Offer{Name: "codex", Detail: "not installed"})
-	add(time.Hour, work.Offer{Name: "claude", Available: true})
-	add(-time.Second, work.Offer{Name: "codex", Available: true})
-	offers, err := l.Offers(t.Context())
-	if err != nil || len(offers) != 3 || !offers["claude"].Available || offers["codex"].Available || offers["codex"].Detail == "" || !offers["mock"].Available {
-		t.Errorf("offers %+v, error %v", offers, err)
+	dead := uuid.Must(uuid.NewV7())
+	l.must(l.Register(t.Context(), work.Process{ID: dead, Queues: []string{"q"}}, -time.Second))
+	list, err := l.Processes(t.Context())
+	if err != nil || len(list) != 2 || list[0].Live || !list[1].Live {
+		t.Errorf("processes %+v, error %v", list, err)
 	}
 }

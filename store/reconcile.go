@@ -166,15 +166,16 @@ func (s *Store) RecheckAll(ctx context.Context) (int64, error) {
 
 // Due returns queued units that may run now on one of the backends, most
 // urgent first: what a worker process asks when Redis is away.
-func (s *Store) Due(ctx context.Context, queues, backends []string, limit int) ([]uuid.UUID, error) {
-	var ids []uuid.UUID
-	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units WHERE state = 'queued' AND queue = ANY($1)
+func (s *Store) Due(ctx context.Context, queues, backends []string, limit int) ([]Dispatch, error) {
+	var due []Dispatch
+	err := s.db.SelectContext(ctx, &due, `SELECT id, dispatch, queue, backend, priority FROM work_units
+		WHERE state = 'queued' AND queue = ANY($1)
 		AND backend = ANY($2) AND (not_before IS NULL OR not_before <= clock_timestamp())
 		ORDER BY priority DESC, id LIMIT $3`, pq.Array(queues), pq.Array(backends), limit)
 	if err != nil {
 		return nil, translate(fmt.Errorf("find due units: %w", err))
 	}
-	return ids, nil
+	return due, nil
 }
 
 // Epoch returns the mark that Redis should bear, making one from fresh when

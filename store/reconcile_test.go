@@ -157,7 +157,11 @@ func TestDue(t *testing.T) {
 	l.put(func(n *NewUnit) { n.Backend = "claude" })
 	l.put(func(n *NewUnit) { n.NotBefore = &soon })
 	l.run()
-	ids, err := l.Due(t.Context(), []string{"default"}, []string{"mock"}, 10)
+	due, err := l.Due(t.Context(), []string{"default"}, []string{"mock"}, 10)
+	var ids []uuid.UUID
+	for _, d := range due {
+		ids = append(ids, d.UnitID)
+	}
 	if err != nil || !slices.Equal(ids, []uuid.UUID{high.ID, mid.ID, low.ID}) {
 		t.Errorf("due %v, error %v", ids, err)
 	}

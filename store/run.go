@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,6 +20,7 @@ type Claim struct {
 	RunID     uuid.UUID
 	Process   uuid.UUID
 	SessionID string
+	Backends  []string // that the process can run
 }
 
 // Claimed is a unit that is this worker process's to run.
@@ -42,17 +44,18 @@ func (s *Store) Claim(ctx context.Context, c Claim) (*Claimed, error) {
 	return claimed, nil
 }
 
-// In: $1..$4 arrays of unit, run, process, session. Out: the units that were
+// In: $1..$5 arrays of unit, run, process, session, and backends with commas
+// around each. Out: the units that were
 // claimed, each with its run. A unit that is asked for twice is given once.
 // Rows are locked in id order so that two processes cannot wait for each
 // other.
 const claimUnits = `
 WITH asked AS (
-    SELECT DISTINCT ON (unit_id) * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[])
-        AS a(unit_id, run_id, process, session_id) ORDER BY unit_id
+    SELECT DISTINCT ON (unit_id) * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[])
+        AS a(unit_id, run_id, process, session_id, backends) ORDER BY unit_id
 ), ripe AS (
     SELECT u.id FROM work_units u JOIN asked ON asked.unit_id = u.id
-    WHERE u.state = 'queued' AND (u.not_before IS NULL OR u.not_before <= clock_timestamp())
+    WHERE u.state = 'queued' AND strpos(asked.backends, ',' || u.backend || ',') > 0 AND (u.not_before IS NULL OR u.not_before <= clock_timestamp())
         AND (u.deadline IS NULL OR u.deadline > clock_timestamp())
     ORDER BY u.id FOR UPDATE OF u
 ), taken AS (
@@ -101,12 +104,13 @@ func (s *Store) held(ctx context.Context, runs []string) ([]claimedRow, error) {
 
 func (s *Store) claimAll(ctx context.Context, claims []Claim) ([]*Claimed, error) {
 	units, runs := make([]string, len(claims)), make([]string, len(claims))
-	processes, sessions := make([]string, len(claims)), make([]string, len(claims))
+	processes, sessions, backends := make([]string, len(claims)), make([]string, len(claims)), make([]string, len(claims))
 	for i, c := range claims {
 		units[i], runs[i], processes[i], sessions[i] = c.UnitID.String(), c.RunID.String(), c.Process.String(), c.SessionID
+		backends[i] = "," + strings.Join(c.Backends, ",") + ","
 	}
 	var rows []claimedRow
-	if err := s.db.SelectContext(ctx, &rows, claimUnits, pq.Array(units), pq.Array(runs), pq.Array(processes), pq.Array(sessions)); err != nil {
+	if err := s.db.SelectContext(ctx, &rows, claimUnits, pq.Array(units), pq.Array(runs), pq.Array(processes), pq.Array(sessions), pq.Array(backends)); err != nil {
 		return nil, err
 	}
 	if len(rows) < len(claims) {

@@ -114,7 +114,8 @@ func (l *ledger) take(unit uuid.UUID, process uuid.UUID) *Claimed {
 }
 
 func claimOf(unit, process uuid.UUID) Claim {
-	return Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process, SessionID: uuid.NewString()}
+	return Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process, SessionID: uuid.NewString(),
+		Backends: []string{"claude", "mock"}}
 }
 
 // run accepts and claims a unit.
@@ -328,11 +329,11 @@ func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
 		"Transcript":      func(ctx context.Context) error { _, err := l.Transcript(ctx, tenant, c.RunID); return err },
 		"FoldLost":        func(ctx context.Context) error { _, err := l.FoldLost(ctx, 1); return err },
 		"Register":        func(ctx context.Context) error { return l.Register(ctx, work.Process{ID: l.process}, time.Hour) },
-		"Beat":            func(ctx context.Context) error { _, err := l.Beat(ctx, l.process, time.Hour, 0); return err },
+		"Beat":            func(ctx context.Context) error { _, err := l.Beat(ctx, l.process, time.Hour, 0, nil); return err },
 		"Stop":            func(ctx context.Context) error { return l.Stop(ctx, l.process) },
 		"Bury":            func(ctx context.Context) error { return l.Bury(ctx, []uuid.UUID{id}) },
 		"Processes":       func(ctx context.Context) error { _, err := l.Processes(ctx); return err },
-		"Offers":          func(ctx context.Context) error { _, err := l.Offers(ctx); return err },
+		"Place":           func(ctx context.Context) error { _, err := l.Place(ctx, work.Unit{}); return err },
 		"Lead":            func(ctx context.Context) error { _, err := l.Lead(ctx, l.Ping); return err },
 		"ExpireLeases":    func(ctx context.Context) error { _, err := l.ExpireLeases(ctx); return err },
 		"ExpireDeadlines": func(ctx context.Context) error { _, err := l.ExpireDeadlines(ctx); return err },

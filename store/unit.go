@@ -192,6 +192,28 @@ func (s *Store) Unit(ctx context.Context, tenant string, id uuid.UUID) (work.Uni
 	return row.unit(), nil
 }
 
+// Place is where a queued unit stands among the others.
+type Place struct {
+	Scheduled bool `db:"scheduled"` // it is not due yet
+	Ahead     int  `db:"ahead"`     // due units of its queue and backend that go before it, maxAhead at most
+}
+
+const maxAhead = 10_000
+
+// Place tells where a queued unit stands.
+func (s *Store) Place(ctx context.Context, u work.Unit) (Place, error) {
+	var p Place
+	err := s.db.GetContext(ctx, &p, `SELECT coalesce((SELECT not_before > clock_timestamp() FROM work_units WHERE id = $1), false) AS scheduled,
+		(SELECT count(*) FROM (SELECT FROM work_units WHERE state = 'queued' AND queue = $2 AND backend = $3
+			AND (not_before IS NULL OR not_before <= clock_timestamp())
+			AND (priority > $4 OR priority = $4 AND id < $1) LIMIT $5) AS before) AS ahead`,
+		u.ID, u.Queue, u.Backend, u.Priority, maxAhead)
+	if err != nil {
+		return p, translate(fmt.Errorf("find the place of unit %s: %w", u.ID, err))
+	}
+	return p, nil
+}
+
 // UnitFilter chooses units of one tenant; zero fields choose all.
 type UnitFilter struct {
 	Tenant  string

@@ -309,3 +309,28 @@ func TestUnitOfAnotherTenant(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// A unit's place counts those that are due and go before it.
+func TestPlace(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	soon := time.Now().Add(time.Hour)
+	l.put()
+	l.put(func(n *NewUnit) { n.Priority = 9 })
+	l.put(func(n *NewUnit) { n.NotBefore = &soon })
+	l.put(func(n *NewUnit) { n.Backend = "claude" })
+	l.put(func(n *NewUnit) { n.Queue = "other" })
+	l.run()
+	u := l.put()
+	l.put()
+	l.put(func(n *NewUnit) { n.Priority = 1 })
+	late := l.put(func(n *NewUnit) { n.NotBefore = &soon })
+	for _, test := range []struct {
+		of   work.Unit
+		want Place
+	}{{u, Place{Ahead: 2}}, {late, Place{Ahead: 4, Scheduled: true}}} {
+		if got, err := l.Place(t.Context(), test.of); err != nil || got != test.want {
+			t.Errorf("place %+v, want %+v, error %v", got, test.want, err)
+		}
+	}
+}

@@ -44,8 +44,9 @@ func (p List) Render(w io.Writer) error { return render(w, "list.html", p.Now, p
 // Unit is one unit with its runs.
 type Unit struct {
 	work.Unit
-	Runs []Run
-	Now  time.Time
+	Runs  []Run
+	Waits []string // why it has not begun; empty unless it is queued
+	Now   time.Time
 }
 
 // Render writes the page.

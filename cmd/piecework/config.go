@@ -43,6 +43,7 @@ type Crew struct {
 	Queues      string        `env:"PIECEWORK_QUEUES" default:"default=1" placeholder:"NAME=WEIGHT,…" help:"Queues to take units from (${default})."`
 	Lease       time.Duration `env:"PIECEWORK_LEASE" default:"30s" help:"Silence after which others take a worker process's units (${default})."`
 	Heartbeat   time.Duration `env:"PIECEWORK_HEARTBEAT" default:"5s" help:"Between two signs of life (${default})."`
+	Probe       time.Duration `env:"PIECEWORK_PROBE" default:"30s" help:"Between two looks at backends that are missing or refuse every unit (${default}); ten times that for the others."`
 	Grace       time.Duration `env:"PIECEWORK_GRACE" default:"${grace}" help:"For runs to end by themselves at shutdown (${default})."`
 	Agents
 }
@@ -145,6 +146,9 @@ func (c Crew) check() (map[string]int, error) {
 	}
 	if c.Heartbeat < 100*time.Millisecond || c.Heartbeat > c.Lease/3 {
 		add("--heartbeat: must lie between 100ms and a third of --lease")
+	}
+	if c.Probe < 100*time.Millisecond {
+		add("--probe: must be at least 100ms")
 	}
 	if c.Grace < 0 {
 		add("--grace: must not be negative")

@@ -41,6 +41,7 @@ func TestDesignShowsWhatFollowsEachFailure(t *testing.T) {
 		work.FollowRetry:        "retry",
 		work.FollowRetryIfAsked: "retry if asked",
 		work.FollowWait:         "wait",
+		work.FollowPause:        "pause the backend",
 	}
 	want, got := map[string]string{}, map[string]string{}
 	for _, class := range work.Classes() {

@@ -93,9 +93,7 @@ func checkBackend(ctx context.Context, b backend.Backend) work.Finding {
 		finding.Mend = "Needed only if units are to use this backend on this machine."
 		return finding
 	}
-	versioned, ok := b.(interface {
-		Version(context.Context) (string, error)
-	})
+	versioned, ok := b.(backend.Versioned)
 	if !ok {
 		return finding
 	}

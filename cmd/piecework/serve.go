@@ -159,7 +159,7 @@ func (h house) worker(app *App, base *Base, crew *Crew, queues map[string]int, h
 	backends, secrets := crew.backends(app.Getenv)
 	return handlers.New(handlers.Options{
 		Store: h.store, Bell: h.bell, Backends: backends, Queues: queues, Slots: crew.Concurrency,
-		Lease: crew.Lease, Beat: crew.Heartbeat, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
+		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
 		Secrets: append(secrets, base.secrets()...), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
 	})
 }

@@ -19,6 +19,7 @@ type unit struct {
 	work.Unit
 	Runs     []work.Run `json:"runs"`
 	document []byte
+	waits    []string // why it has not begun, where that was asked
 }
 
 func parseUnit(document []byte) (*unit, error) {
@@ -69,12 +70,41 @@ func (c *GetCommand) Run(app *App) error {
 	if c.JSON {
 		return printJSON(app.Stdout, u.document)
 	}
+	if u.State == work.Queued {
+		if u.waits, err = client.explain(app.Ctx, c.ID); err != nil {
+			return fmt.Errorf("explain %s: %w", c.ID, err)
+		}
+	}
 	return printUnit(app.Stdout, u)
+}
+
+// explain returns why a unit waits, in words.
+func (c *client) explain(ctx context.Context, id string) ([]string, error) {
+	document, err := c.do(ctx, request{method: http.MethodGet, path: unitPath(id, "explain")})
+	if err != nil {
+		return nil, err
+	}
+	var e struct {
+		Reasons []struct {
+			Detail string `json:"detail"`
+		} `json:"reasons"`
+	}
+	if err := json.Unmarshal(document, &e); err != nil {
+		return nil, &exitError{exitUnreachable, fmt.Errorf("read the answer: %w", err)}
+	}
+	var words []string
+	for _, r := range e.Reasons {
+		words = append(words, r.Detail)
+	}
+	return words, nil
 }
 
 func printUnit(w io.Writer, u *unit) error {
 	facts := newTable(w, "unit", u.ID.String())
 	facts.row("status", string(u.State))
+	for _, why := range u.waits {
+		facts.row("waits", why)
+	}
 	facts.row("title", u.Title)
 	facts.row("backend", strings.TrimSpace(u.Backend+" "+u.Model))
 	facts.row("queue", fmt.Sprintf("%s, priority %d", u.Queue, u.Priority))

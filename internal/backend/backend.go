@@ -54,6 +54,11 @@ type Backend interface {
 	Execute(ctx context.Context, req Request, steps *transcript.Writer) (Result, error)
 }
 
+// Versioned is a backend that knows the version of what it runs.
+type Versioned interface {
+	Version(ctx context.Context) (string, error)
+}
+
 // Request is one run's work, ready to be done: prompt rendered, files checked.
 type Request struct {
 	UnitID  uuid.UUID

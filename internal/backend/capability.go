@@ -16,7 +16,9 @@ var capabilities = map[string][]work.Capability{
 }
 
 // Capabilities lists what a backend can do; none for a name that is no backend.
-func Capabilities(name string) []work.Capability { return slices.Clone(capabilities[name]) }
+func Capabilities(name string) []work.Capability {
+	return append([]work.Capability{}, capabilities[name]...)
+}
 
 // Can tells whether a backend can do what a unit asks of it.
 func Can(name string, c work.Capability) bool { return slices.Contains(capabilities[name], c) }

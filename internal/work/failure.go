@@ -37,6 +37,9 @@ const (
 	FollowRetryIfAsked
 	// FollowWait tries again after a delay that uses up no retry.
 	FollowWait
+	// FollowPause does so too, and pauses the backend: it refuses every unit
+	// until somebody mends it.
+	FollowPause
 )
 
 type classRule struct {
@@ -47,8 +50,8 @@ type classRule struct {
 var classes = map[Class]classRule{
 	ClassInfra:          {FollowRetry, "The backend or the network failed. Retry; if it persists, run `piecework doctor`."},
 	ClassRateLimit:      {FollowWait, "The provider's limit was reached. The unit goes on by itself when the limit resets."},
-	ClassAuth:           {FollowFail, "The backend refused the credentials. Set its API key or log its CLI in, then retry."},
-	ClassBilling:        {FollowFail, "The account behind the backend has no credit. Top it up, then retry."},
+	ClassAuth:           {FollowPause, "The backend refuses the credentials. Set its API key or log its CLI in; the unit goes on by itself."},
+	ClassBilling:        {FollowPause, "The account behind the backend has no credit. Top it up; the unit goes on by itself."},
 	ClassContextTooLong: {FollowFail, "The input is longer than the model can take. Shorten it or choose another model, then retry."},
 	ClassRefusal:        {FollowFail, "The model declined the task. Change the prompt, then retry."},
 	ClassSchemaInvalid:  {FollowFail, "The answer does not fit output_schema. Loosen the schema or change the prompt, then retry."},

@@ -20,12 +20,25 @@ type Process struct {
 	StartedAt  time.Time  `json:"started_at" db:"started_at"`
 	BeatAt     time.Time  `json:"beat_at" db:"beat_at"`
 	LeaseUntil time.Time  `json:"lease_until" db:"lease_until"`
+	Live       bool       `json:"live" db:"live"` // its lease has not run out
 	StoppedAt  *time.Time `json:"stopped_at,omitempty" db:"stopped_at"`
 }
 
 // Offer is one backend as a worker process found it.
 type Offer struct {
-	Name      string `json:"name"`
-	Available bool   `json:"available"`
-	Detail    string `json:"detail,omitempty"` // why not, and how to mend it
+	Name         string       `json:"name"`
+	Available    bool         `json:"available"`
+	Detail       string       `json:"detail,omitempty"` // why not, and how to mend it
+	Version      string       `json:"version,omitempty"`
+	Capabilities []Capability `json:"capabilities"`
+	Paused       *Pause       `json:"paused,omitempty"` // nil: its units may begin
+}
+
+// Pause is why units of a backend that is there do not begin in a worker
+// process.
+type Pause struct {
+	Class   Class      `json:"class"`
+	Message string     `json:"message"`
+	Since   time.Time  `json:"since,omitzero"`
+	Until   *time.Time `json:"until,omitempty"` // of a rate limit; else until a unit is answered
 }

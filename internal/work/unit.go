@@ -73,7 +73,7 @@ type Unit struct {
 // class c.
 func (u *Spec) Retries(c Class) int {
 	switch {
-	case c.Follow() == FollowFail:
+	case c.Follow() == FollowFail || c.Follow() == FollowPause:
 		return 0
 	case u.MaxRetries != nil:
 		return *u.MaxRetries

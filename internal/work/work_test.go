@@ -44,7 +44,7 @@ func TestClasses(t *testing.T) {
 	}
 	for class, want := range map[Class]Follow{
 		ClassInfra: FollowRetry, ClassCrash: FollowRetry, ClassRateLimit: FollowWait, ClassTimeout: FollowRetryIfAsked,
-		ClassHang: FollowRetryIfAsked, ClassAuth: FollowFail, "unheard of": FollowFail,
+		ClassHang: FollowRetryIfAsked, ClassAuth: FollowPause, ClassBilling: FollowPause, ClassRefusal: FollowFail, "unheard of": FollowFail,
 	} {
 		if got := class.Follow(); got != want {
 			t.Errorf("%s is followed by %d, want %d", class, got, want)

@@ -1,0 +1,94 @@
+package api
+
+import (
+	"context"
+
+	"piecework/internal/backend"
+	"piecework/internal/work"
+)
+
+// backendView is one backend over all live worker processes.
+type backendView struct {
+	Name         string            `json:"name"`
+	Status       string            `json:"status" enum:"available,paused,unavailable,unknown" doc:"unknown: no live worker process was told of it"`
+	Capabilities []work.Capability `json:"capabilities" nullable:"false" doc:"What a unit may ask of it"`
+	Slots        int               `json:"slots" doc:"Of worker processes that can run it now, shared with their other backends"`
+	Processes    []backendProcess  `json:"processes" nullable:"false"`
+}
+
+// backendProcess is what one worker process says of a backend.
+type backendProcess struct {
+	ID        string      `json:"id"`
+	Hostname  string      `json:"hostname"`
+	Available bool        `json:"available"`
+	Version   string      `json:"version,omitempty"`
+	Detail    string      `json:"detail,omitempty" doc:"Why it is not available, and how to mend it"`
+	Paused    *work.Pause `json:"paused,omitempty" doc:"Why its units do not begin there just now"`
+}
+
+type backendsAnswer struct {
+	Body struct {
+		Items []backendView `json:"items" nullable:"false"`
+	} `nameHint:"Backends"`
+}
+
+func (a *API) listBackends(ctx context.Context, _ *struct{}) (*backendsAnswer, error) {
+	processes, err := a.Store.Processes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var answer backendsAnswer
+	answer.Body.Items = viewBackends(processes)
+	return &answer, nil
+}
+
+// viewBackends looks at every backend of the design, so that a caller sees the
+// missing ones too.
+func viewBackends(processes []work.Process) []backendView {
+	views := make([]backendView, 0, len(backend.Names))
+	for _, name := range backend.Names {
+		v := backendView{Name: name, Status: "unknown", Capabilities: backend.Capabilities(name), Processes: []backendProcess{}}
+		for _, p := range processes {
+			if o, ok := offerOf(p, name); ok && p.Live {
+				v.add(p, o)
+			}
+		}
+		views = append(views, v)
+	}
+	return views
+}
+
+// statuses of a backend, from the worst to the best: the best of its worker
+// processes counts.
+var statuses = map[string]int{"unknown": 0, "unavailable": 1, "paused": 2, "available": 3}
+
+func (v *backendView) add(p work.Process, o work.Offer) {
+	status := statusOf(o)
+	if statuses[status] > statuses[v.Status] {
+		v.Status = status
+	}
+	if status == "available" {
+		v.Slots += p.Slots
+	}
+	v.Processes = append(v.Processes, backendProcess{ID: p.ID.String(), Hostname: p.Hostname,
+		Available: o.Available, Version: o.Version, Detail: o.Detail, Paused: o.Paused})
+}
+
+func statusOf(o work.Offer) string {
+	switch {
+	case !o.Available:
+		return "unavailable"
+	case o.Paused != nil:
+		return "paused"
+	}
+	return "available"
+}
+
+func offerOf(p work.Process, name string) (work.Offer, bool) {
+	for _, o := range p.Backends {
+		if o.Name == name {
+			return o, true
+		}
+	}
+	return work.Offer{}, false
+}

@@ -1,0 +1,159 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/work"
+	"piecework/jobs"
+	"piecework/store"
+)
+
+// reason is one thing that a unit waits for.
+type reason struct {
+	Code   string     `json:"code" enum:"ended,running,approval,scheduled,retry,no_worker_process,queue_not_served,backend_unavailable,backend_paused,rate_limited,queue_paused,busy,next" doc:"For programs"`
+	Detail string     `json:"detail" doc:"For people: what it waits for and what to do"`
+	Until  *time.Time `json:"until,omitempty" doc:"When this reason ends, if that is known"`
+}
+
+type explanation struct {
+	ID      uuid.UUID  `json:"id"`
+	Status  work.State `json:"status"`
+	Reasons []reason   `json:"reasons" nullable:"false" doc:"Every reason there is; the unit begins when none but next is left"`
+	Ahead   *int       `json:"ahead" doc:"Units that are due and go before it, 10000 at most; null unless it is queued"`
+}
+
+type explainAnswer struct {
+	Body explanation `nameHint:"Explanation"`
+}
+
+func (a *API) explainUnit(ctx context.Context, in *ByID) (*explainAnswer, error) {
+	id, err := parseID(in.ID)
+	if err != nil {
+		return nil, err
+	}
+	e, err := a.explain(ctx, id)
+	return &explainAnswer{e}, err
+}
+
+func (a *API) explain(ctx context.Context, id uuid.UUID) (explanation, error) {
+	u, err := a.Store.Unit(ctx, work.DefaultTenant, id)
+	if err != nil {
+		return explanation{}, err
+	}
+	e := explanation{ID: u.ID, Status: u.State, Reasons: whereItStands(u)}
+	if u.State != work.Queued {
+		return e, nil
+	}
+	place, err := a.Store.Place(ctx, u)
+	if err != nil {
+		return e, err
+	}
+	processes, err := a.Store.Processes(ctx)
+	if err != nil {
+		return e, err
+	}
+	e.Ahead = &place.Ahead
+	e.Reasons = append(whyScheduled(u, place), whyNowhere(u, processes)...)
+	if a.Bell.Up() && a.Bell.Paused(ctx, jobs.Lane(u.Queue, u.Backend, u.Priority)) {
+		e.Reasons = append(e.Reasons, reason{Code: "queue_paused", Detail: fmt.Sprintf(
+			"the Asynq queue %s is paused in Redis", jobs.Lane(u.Queue, u.Backend, u.Priority))})
+	}
+	if len(e.Reasons) == 0 {
+		e.Reasons = append(e.Reasons, whenNext(u, place, processes))
+	}
+	return e, nil
+}
+
+// whereItStands is the reason of a unit that is not queued.
+func whereItStands(u work.Unit) []reason {
+	switch u.State {
+	case work.Queued:
+		return nil
+	case work.Running:
+		return []reason{{Code: "running", Detail: fmt.Sprintf("run %d is at work", u.RunCount)}}
+	case work.Waiting:
+		return []reason{{Code: "approval", Detail: "a tool call waits for a person's answer"}}
+	}
+	return []reason{{Code: "ended", Detail: "the unit has " + ended(u.State)}}
+}
+
+func ended(s work.State) string {
+	switch s {
+	case work.TimedOut:
+		return "timed out"
+	case work.Cancelled:
+		return "been cancelled"
+	}
+	return string(s)
+}
+
+func whyScheduled(u work.Unit, place store.Place) []reason {
+	if !place.Scheduled {
+		return nil
+	}
+	if u.Error != nil {
+		return []reason{{Code: "retry", Until: u.NotBefore, Detail: fmt.Sprintf("run %d ended with %s; the next may begin at %s",
+			u.RunCount, u.Error, u.NotBefore.UTC().Format(time.RFC3339))}}
+	}
+	return []reason{{Code: "scheduled", Until: u.NotBefore, Detail: "it is not to run before " + u.NotBefore.UTC().Format(time.RFC3339)}}
+}
+
+// whyNowhere tells why no worker process would begin the unit just now, nil
+// when one would if it had a free slot.
+func whyNowhere(u work.Unit, processes []work.Process) []reason {
+	live := slices.DeleteFunc(slices.Clone(processes), func(p work.Process) bool { return !p.Live })
+	if len(live) == 0 {
+		return []reason{{Code: "no_worker_process", Detail: "no worker process is alive: start `piecework worker`"}}
+	}
+	serving := slices.DeleteFunc(live, func(p work.Process) bool { return !slices.Contains(p.Queues, u.Queue) })
+	if len(serving) == 0 {
+		return []reason{{Code: "queue_not_served", Detail: fmt.Sprintf(
+			"no live worker process serves the queue %q: name it in the PIECEWORK_QUEUES of one", u.Queue)}}
+	}
+	missing := reason{Code: "backend_unavailable", Detail: fmt.Sprintf("no live worker process of the queue %q has the backend %s", u.Queue, u.Backend)}
+	var paused *reason
+	for _, p := range serving {
+		o, ok := offerOf(p, u.Backend)
+		switch {
+		case !ok:
+		case statusOf(o) == "available":
+			return nil
+		case !o.Available:
+			missing.Detail = o.Detail
+		case paused == nil || o.Paused.Until != nil && paused.Until != nil && o.Paused.Until.Before(*paused.Until):
+			r := whyPaused(u.Backend, *o.Paused)
+			paused = &r
+		}
+	}
+	if paused != nil {
+		return []reason{*paused}
+	}
+	return []reason{missing}
+}
+
+func whyPaused(backend string, p work.Pause) reason {
+	if p.Until != nil {
+		return reason{Code: "rate_limited", Until: p.Until, Detail: fmt.Sprintf("the limit of %s was met: %s", backend, p.Message)}
+	}
+	return reason{Code: "backend_paused", Detail: fmt.Sprintf("%s is paused since %s: %s: %s (%s)",
+		backend, p.Since.UTC().Format(time.RFC3339), p.Class, p.Message, p.Class.Advice())}
+}
+
+func whenNext(u work.Unit, place store.Place, processes []work.Process) reason {
+	slots, running := 0, 0
+	for _, p := range processes {
+		o, _ := offerOf(p, u.Backend)
+		if p.Live && statusOf(o) == "available" && slices.Contains(p.Queues, u.Queue) {
+			slots, running = slots+p.Slots, running+p.Running
+		}
+	}
+	if running >= slots {
+		return reason{Code: "busy", Detail: fmt.Sprintf("all %d slots of its worker processes are in use; %d units go before it", slots, place.Ahead)}
+	}
+	return reason{Code: "next", Detail: fmt.Sprintf("nothing is in its way; %d units go before it", place.Ahead)}
+}

@@ -1,0 +1,136 @@
+package handlers
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"piecework/internal/backend"
+	"piecework/internal/work"
+)
+
+// probeBudget is how long a backend may take to say whether it is there.
+const probeBudget = 20 * time.Second
+
+// probe looks at some backends at once and notes in their lanes whether they
+// can run here.
+func (w *Worker) probe(ctx context.Context, which func(*lane) bool) (changed bool) {
+	var looks sync.WaitGroup
+	differ := make([]bool, len(w.lanes))
+	for i, l := range w.lanes {
+		if !which(l) {
+			continue
+		}
+		looks.Go(func() {
+			missing, version := look(ctx, l.backend)
+			if ctx.Err() != nil {
+				return // a look that was broken off has seen nothing
+			}
+			if differ[i] = l.probed(missing, version); differ[i] && missing != "" {
+				w.Log.Info("backend not available", "backend", l.backend.Name(), "reason", missing)
+			}
+		})
+	}
+	looks.Wait()
+	return slices.Contains(differ, true)
+}
+
+func look(ctx context.Context, b backend.Backend) (missing, version string) {
+	ctx, cancel := context.WithTimeout(ctx, probeBudget)
+	defer cancel()
+	err := b.Available(ctx)
+	if err != nil {
+		return err.Error(), ""
+	}
+	return "", version
+}
+
+// lookAtAll is how many looks go by until one is at every backend. The rest are
+// at those that were not there or have failed: to start a program only to ask
+// whether it starts is not free.
+const lookAtAll = 10
+
+func everyLane(*lane) bool { return true }
+
+// watchBackends looks at the backends again and again: a program is installed,
+// a key is set, a server comes back. The next beat tells the ledger.
+func (w *Worker) watchBackends(ctx context.Context) {
+	ticker := time.NewTicker(w.Probe)
+	defer ticker.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		which := (*lane).doubtful
+		if n%lookAtAll == 0 {
+			which = everyLane
+		}
+		if w.probe(ctx, which) {
+			w.wake()
+		}
+	}
+}
+
+// wake ends the wait for work.
+func (w *Worker) wake() {
+	select {
+	case w.rung <- struct{}{}:
+	default:
+	}
+}
+
+func (w *Worker) lane(name string) *lane {
+	for _, l := range w.lanes {
+		if l.backend.Name() == name {
+			return l
+		}
+	}
+	return nil
+}
+
+// laneWait tells how long until a unit of a backend may begin here.
+func (w *Worker) laneWait(name string) time.Duration {
+	if l := w.lane(name); l != nil {
+		return l.wait()
+	}
+	return never
+}
+
+func (w *Worker) laneTook(name string) {
+	if l := w.lane(name); l != nil {
+		l.took()
+	}
+}
+
+// laneNames lists the backends of this process that satisfy which.
+func (w *Worker) laneNames(which func(*lane) bool) []string {
+	var names []string
+	for _, l := range w.lanes {
+		if which(l) {
+			names = append(names, l.backend.Name())
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// available lists the backends that can run here, paused ones among them.
+func (w *Worker) available() []string {
+	return w.laneNames(func(l *lane) bool { return l.offer().Available })
+}
+
+// open lists the backends that a unit may begin on now.
+func (w *Worker) open() []string {
+	return w.laneNames(func(l *lane) bool { return l.wait() == 0 })
+}
+
+func (w *Worker) offers() []work.Offer {
+	offers := make([]work.Offer, 0, len(w.lanes))
+	for _, l := range w.lanes {
+		offers = append(offers, l.offer())
+	}
+	return offers
+}
