@@ -229,7 +229,7 @@ func exampleUnit() (work.Unit, work.Run) {
 		Spec: work.Spec{
 			Backend: "mock", Prompt: "Summarise {text}", Payload: json.RawMessage(`{"text":"A long text"}`),
 			Labels: json.RawMessage(`{"team":"legal"}`), Timeout: work.DefaultTimeout, IdleTimeout: work.DefaultIdle,
-			MissingKey: "fail", Queue: work.DefaultQueue, Priority: work.DefaultPriority,
+			MissingKey: "fail", SessionPolicy: work.Resume, Queue: work.DefaultQueue, Priority: work.DefaultPriority,
 		},
 	}
 	run := work.Run{

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -32,6 +33,7 @@ type unitBody struct {
 	WorkingDirectory string     `json:"working_directory,omitempty" doc:"name:path in a root, or an absolute path inside one; an own empty directory when left out"`
 	OutputSchema     object     `json:"output_schema,omitempty" doc:"JSON Schema that the output must fit"`
 	MissingKey       string     `json:"missing_key,omitempty" enum:"fail,note" doc:"What to do when the payload lacks a key of the prompt: fail before any money is spent, or note it in the prompt and go on"`
+	SessionPolicy    string     `json:"session_policy,omitempty" enum:"resume,fresh" doc:"After a loss, a shutdown, a timeout or a rate limit the next run goes on with the agent's session, where the backend has such, or begins afresh; resume when left out"`
 	MaxTurns         int        `json:"max_turns,omitempty" minimum:"1" maximum:"10000" doc:"No limit when left out"`
 	MaxCostUSD       *float64   `json:"max_cost_usd,omitempty" doc:"Of one run; no limit when left out"`
 	Timeout          *duration  `json:"timeout,omitempty" doc:"Of one run, in seconds or as \"1h30m\"; 1 h when left out, 24 h at most"`
@@ -97,7 +99,7 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 		Spec: work.Spec{
 			Backend: b.Backend, Model: b.Model, Prompt: b.Prompt, SystemPrompt: b.SystemPrompt,
 			Payload: json.RawMessage(b.Payload), WorkingDirectory: b.WorkingDirectory, OutputSchema: json.RawMessage(b.OutputSchema),
-			MissingKey: b.MissingKey, MaxTurns: b.MaxTurns, MaxCostUSD: b.MaxCostUSD, MaxRetries: b.MaxRetries,
+			MissingKey: b.MissingKey, SessionPolicy: cmp.Or(b.SessionPolicy, work.Resume), MaxTurns: b.MaxTurns, MaxCostUSD: b.MaxCostUSD, MaxRetries: b.MaxRetries,
 			Queue: b.Queue, Priority: work.DefaultPriority, NotBefore: b.NotBefore, Deadline: b.Deadline,
 		},
 	}}
@@ -105,12 +107,7 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 	if len(s.Payload) == 0 {
 		s.Payload = json.RawMessage("{}")
 	}
-	if s.MissingKey == "" {
-		s.MissingKey = "fail"
-	}
-	if s.Queue == "" {
-		s.Queue = work.DefaultQueue
-	}
+	s.MissingKey, s.Queue = cmp.Or(s.MissingKey, "fail"), cmp.Or(s.Queue, work.DefaultQueue)
 	if b.Priority != nil {
 		s.Priority = *b.Priority
 	}

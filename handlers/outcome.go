@@ -22,7 +22,6 @@ func outcome(c *store.Claimed, r ran, cause error, ownFault bool) store.Finish {
 		f.Status, f.Next, f.Error = work.RunCancelled, work.Cancelled, nil
 	case errors.Is(cause, work.ErrShutdown):
 		f.Status, f.Next, f.Losses, f.Error = work.RunReleased, work.Queued, 1, nil
-		f.Resumable = f.SessionID != ""
 	case errors.Is(cause, work.ErrFenced):
 		f.Status, f.Next, f.Losses = work.RunLost, work.Queued, 1
 		f.Error = work.Fail(work.ClassInfra, "the worker process lost its lease and stopped the run")
@@ -32,7 +31,16 @@ func outcome(c *store.Claimed, r ran, cause error, ownFault bool) store.Finish {
 		}
 		follow(&f, c, ownFault)
 	}
+	f.Resumable = resumable(c, f)
 	return f
+}
+
+// resumable tells whether the next run may go on with the session of one that
+// was cut off in the middle of its work.
+func resumable(c *store.Claimed, f store.Finish) bool {
+	cutOff := f.Status == work.RunReleased || f.Status == work.RunLost ||
+		f.Error != nil && (f.Error.Class == work.ClassTimeout || f.Error.Class == work.ClassRateLimit)
+	return cutOff && f.SessionID != "" && c.SessionPolicy != work.Fresh
 }
 
 // follow applies the rule of the failure's class.

@@ -86,3 +86,37 @@ func TestBackoffGrowsWithJitterAndIsBounded(t *testing.T) {
 		t.Errorf("a limit that is over holds the unit for %s", d)
 	}
 }
+
+// Only a run that was cut off leaves a session to go on with.
+func TestResumable(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		class  work.Class
+		cause  error
+		policy string
+		want   bool
+	}{
+		{work.ClassTimeout, work.ErrTimeout, work.Resume, true},
+		{work.ClassTimeout, work.ErrTimeout, work.Fresh, false},
+		{work.ClassRateLimit, nil, work.Resume, true},
+		{work.ClassHang, nil, work.Resume, false},
+		{work.ClassCrash, nil, work.Resume, false},
+		{"", work.ErrShutdown, work.Resume, true},
+		{"", work.ErrShutdown, work.Fresh, false},
+		{"", work.ErrFenced, work.Resume, true},
+		{"", work.ErrCancelled, work.Resume, false},
+	} {
+		r := backend.Result{Metadata: backend.Metadata{SessionID: "s"}}
+		if test.class != "" {
+			r.Error = work.Fail(test.class, "")
+		}
+		c := &store.Claimed{Unit: work.Unit{Spec: work.Spec{SessionPolicy: test.policy}}}
+		if got := outcome(c, ran{Result: r}, test.cause, false).Resumable; got != test.want {
+			t.Errorf("%+v: %t", test, got)
+		}
+		r.Metadata.SessionID = ""
+		if outcome(c, ran{Result: r}, test.cause, false).Resumable {
+			t.Errorf("%+v: resumes no session", test)
+		}
+	}
+}

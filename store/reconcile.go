@@ -59,11 +59,13 @@ func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 			UPDATE worker_runs r SET status = 'lost', given_up = true, completed_at = clock_timestamp(), error_class = 'infra',
 				error_message = format('the worker process %s (pid %s) stopped giving signs of life', v.hostname, v.pid),
 				cost_incomplete = true, execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
-			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.unit_id, r.attempt
+			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.unit_id, r.attempt, r.session_id
 		)
 		UPDATE work_units u SET losses = losses + 1, dispatch = dispatch + 1, check_at = clock_timestamp(),
 			state = CASE WHEN u.cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,
-			finished_at = CASE WHEN u.cancel_requested_at IS NOT NULL THEN clock_timestamp() END
+			finished_at = CASE WHEN u.cancel_requested_at IS NOT NULL THEN clock_timestamp() END,
+			resume_session = CASE WHEN u.session_policy = 'resume' THEN lost.session_id END,
+			session_cost_usd = CASE WHEN u.session_policy = 'resume' AND lost.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END
 		FROM lost WHERE u.id = lost.unit_id AND u.state = 'running' AND u.run_count = lost.attempt`)
 	if err != nil {
 		return 0, translate(fmt.Errorf("expire leases: %w", err))

@@ -146,6 +146,26 @@ func TestExpireLeases(t *testing.T) {
 	}
 }
 
+// The run after a lost one goes on with its session, unless the caller wants a
+// fresh one.
+func TestExpireLeasesKeepsTheSession(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	dying := *l
+	dying.process = l.register(-time.Second)
+	kept := dying.run()
+	fresh := dying.take(l.put(func(n *NewUnit) { n.SessionPolicy = work.Fresh }).ID, dying.process)
+	if n, err := l.ExpireLeases(t.Context()); err != nil || n != 2 {
+		t.Fatalf("%d lost, error %v", n, err)
+	}
+	if c := l.take(kept.ID, l.process); c.ResumeSession == "" || c.ResumeSession != kept.SessionID || c.SessionPolicy != work.Resume {
+		t.Errorf("goes on with %q, was %q", c.ResumeSession, kept.SessionID)
+	}
+	if c := l.take(fresh.ID, l.process); c.ResumeSession != "" {
+		t.Errorf("goes on with %q though it should begin afresh", c.ResumeSession)
+	}
+}
+
 func TestDue(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)

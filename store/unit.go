@@ -62,17 +62,17 @@ type unitIn struct {
 // another caller has used is left out; so is one that repeats in the array.
 const insertUnits = `
 INSERT INTO work_units (id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt,
-    system_prompt, payload, working_directory, output_schema, missing_key, max_turns, max_cost_usd, max_retries,
-    timeout, idle_timeout, not_before, deadline, check_at, created_at, idempotency_key, body_hash)
+    system_prompt, payload, working_directory, output_schema, missing_key, session_policy, max_turns,
+    max_cost_usd, max_retries, timeout, idle_timeout, not_before, deadline, check_at, created_at, idempotency_key, body_hash)
 SELECT id, tenant, 'queued', title, backend, coalesce(worker, ''), coalesce(model, ''), queue, priority, labels, prompt,
     coalesce(system_prompt, ''), payload, coalesce(working_directory, ''), output_schema, missing_key,
-    coalesce(max_turns, 0), max_cost_usd, max_retries, timeout, idle_timeout, due, deadline,
+    coalesce(nullif(session_policy, ''), 'resume'), coalesce(max_turns, 0), max_cost_usd, max_retries, timeout, idle_timeout, due, deadline,
     coalesce(due, clock_timestamp() + interval '2 seconds'), clock_timestamp(), idempotency_key, decode(body_hash, 'hex')
 FROM (
     SELECT *, CASE WHEN delay > 0 THEN clock_timestamp() + delay * interval '1 second' ELSE not_before END AS due
     FROM json_to_recordset($1) AS r(id uuid, tenant text, title text, backend text, worker text, model text,
         queue text, priority smallint, labels jsonb, prompt text, system_prompt text, payload json,
-        working_directory text, output_schema json, missing_key text, max_turns integer,
+        working_directory text, output_schema json, missing_key text, session_policy text, max_turns integer,
         max_cost_usd double precision, max_retries integer, timeout double precision, idle_timeout double precision,
         not_before timestamptz, delay double precision, deadline timestamptz, idempotency_key text, body_hash text)
 ) AS r
@@ -154,7 +154,7 @@ func deref(s *string) string {
 
 // unitColumns is everything a unit's own row says, without a run's output.
 const unitColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt, system_prompt,
-    payload, working_directory, coalesce(output_schema, 'null') AS output_schema, missing_key, max_turns, max_cost_usd,
+    payload, working_directory, coalesce(output_schema, 'null') AS output_schema, missing_key, session_policy, max_turns, max_cost_usd,
     max_retries, timeout, idle_timeout, not_before, deadline, run_count, failures, losses, waits, crashes, dispatch,
     cancel_requested_at, summary, error_class, error_message, cost_usd, created_at, started_at, finished_at`
 
@@ -228,7 +228,7 @@ type UnitFilter struct {
 
 // listColumns leaves out what may be large.
 const listColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, left(prompt, 500) AS prompt,
-    '' AS system_prompt, '{}'::json AS payload, working_directory, 'null'::json AS output_schema, missing_key, max_turns, max_cost_usd,
+    '' AS system_prompt, '{}'::json AS payload, working_directory, 'null'::json AS output_schema, missing_key, session_policy, max_turns, max_cost_usd,
     max_retries, timeout, idle_timeout, not_before, deadline, run_count, failures, losses, waits, crashes, dispatch,
     cancel_requested_at, summary, error_class, left(error_message, 500) AS error_message, cost_usd, created_at,
     started_at, finished_at`

@@ -21,6 +21,13 @@ const (
 	MaxCrashes        = 3
 )
 
+// What the run after one that was cut off does with that one's session, where
+// the backend has such: goes on with it, or begins a new one.
+const (
+	Resume = "resume"
+	Fresh  = "fresh"
+)
+
 // Spec is what the caller asked for. It never changes after the unit is
 // accepted, except by a retry with changes.
 type Spec struct {
@@ -37,6 +44,7 @@ type Spec struct {
 	Timeout          Seconds         `json:"timeout" db:"timeout"`
 	IdleTimeout      Seconds         `json:"idle_timeout" db:"idle_timeout"`
 	MissingKey       string          `json:"missing_key" db:"missing_key"`
+	SessionPolicy    string          `json:"session_policy" db:"session_policy"` // Resume or Fresh
 	MaxRetries       *int            `json:"max_retries,omitempty" db:"max_retries"`
 	Queue            string          `json:"queue" db:"queue"`
 	Priority         int             `json:"priority" db:"priority"`
