@@ -12,6 +12,7 @@
 //	recorder.go  steps on their way to the ledger
 //	beat.go      signs of life, and what comes back with them
 //	poll.go      work without Redis
+//	spool.go     finished runs on disk while Postgres is away
 //	prune.go     old directories of units
 package handlers
 
@@ -109,6 +110,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.register(ctx); err != nil {
 		return err
 	}
+	w.unspool(ctx) // before a lease that such a run needs is ended
 	if err := w.buryNeighbours(ctx); err != nil {
 		return err
 	}
@@ -116,7 +118,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){w.beat, w.watchLease, w.watchBackends, w.poll, w.hear, w.prune} {
+	for _, loop := range []func(context.Context){w.beat, w.watchLease, w.watchBackends, w.watchSpool, w.poll, w.hear, w.prune} {
 		loops.Go(func() { loop(life) })
 	}
 	stop, err := w.serve(jobs.Lanes(w.Queues, w.laneNames(everyLane)))

@@ -74,8 +74,13 @@ type house struct {
 
 func newHouse(t *testing.T) *house {
 	t.Helper()
+	return newHouseOn(t, testkit.DB(t, migrate))
+}
+
+func newHouseOn(t *testing.T, database string) *house {
+	t.Helper()
 	ctx := t.Context()
-	ledger, err := store.Open(ctx, testkit.DB(t, migrate), 20)
+	ledger, err := store.Open(ctx, database, 20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -179,20 +182,37 @@ const (
 )
 
 // settle writes the end of a run into the ledger, again and again until it
-// is known to be there: the run number makes repeats harmless.
+// is known to be there: the run number makes repeats harmless. Meanwhile it is
+// on disk.
 func (w *Worker) settle(f store.Finish) (store.Verdict, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	stopWaiting := context.AfterFunc(w.draining, func() { time.AfterFunc(lastPatience, cancel) })
 	defer stopWaiting()
+	keep := sync.OnceFunc(func() {
+		if err := w.spool(f); err != nil {
+			w.Log.Error("finished run is in memory only", "unit", f.UnitID, "err", err)
+		}
+	})
+	late := time.AfterFunc(spoolAfter, keep)
 	var verdict store.Verdict
 	err := w.untilAnswered(ctx, func() (err error) {
 		if verdict, err = w.Store.Finish(ctx, f); err != nil {
 			w.Log.Warn("the finished run is not in the ledger yet", "unit", f.UnitID, "err", err)
+			keep()
 		}
 		return err
 	})
-	return verdict, err
+	if !late.Stop() {
+		keep() // waits if it is at it just now
+	}
+	if err != nil {
+		return verdict, err
+	}
+	if err := os.Remove(w.spoolPath(f.RunID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.Log.Warn("take a finished run from the spool", "err", err) // handing it in again changes nothing
+	}
+	return verdict, nil
 }
 
 func (w *Worker) announce(unit uuid.UUID) {

@@ -1,0 +1,75 @@
+package handlers
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/testkit"
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+func exists(path string) bool { _, err := os.Stat(path); return err == nil }
+
+// A run that ends while Postgres is away is on disk until the ledger has it.
+func TestFinishedRunIsOnDiskWhilePostgresIsAway(t *testing.T) {
+	t.Parallel()
+	postgres := testkit.OwnPostgres(t, migrate)
+	h := newHouseOn(t, postgres.URL)
+	w := h.start(func(o *Options) { o.Lease = time.Minute })
+	id := h.submit(nil)
+	run := h.begun()
+	postgres.Kill()
+	run.end <- succeed("paid for")
+	path := w.spoolPath(run.req.RunID)
+	testkit.Eventually(t, 30*time.Second, "the run on disk", func() bool { return exists(path) })
+	postgres.Start()
+	if u := h.becomes(id, work.Succeeded); u.Losses != 0 || *u.Output != "paid for" {
+		t.Errorf("%d losses, output %q", u.Losses, *u.Output)
+	}
+	testkit.Eventually(t, 30*time.Second, "the disk cleared", func() bool { return !exists(path) })
+}
+
+// A worker process that died left its last results on disk. The next one hands
+// them in before the runs are given up, and runs nothing again. What the disk
+// has spoilt is set aside.
+func TestNextWorkerProcessHandsInWhatIsOnDisk(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	data := t.TempDir()
+	dead := New(Options{Store: h.store, Data: data, Slots: 1})
+	process := work.Process{ID: uuid.Must(uuid.NewV7()), Queues: []string{"default"}}
+	if err := h.store.Register(t.Context(), process, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	id := h.submit(nil)
+	c, err := h.store.Claim(t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: process.ID, Backends: []string{"mock"}})
+	if err != nil || c == nil {
+		t.Fatal(c, err)
+	}
+	blob, err := h.store.Encode(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cost := 0.5
+	err = dead.spool(store.Finish{UnitID: id, RunID: c.RunID, Attempt: 1, Status: work.RunSucceeded, Next: work.Succeeded,
+		Result: "paid for", TotalCostUSD: &cost, Blob: blob})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spoilt := dead.spoolPath(uuid.New())
+	if err := os.WriteFile(spoilt, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.start(func(o *Options) { o.Data = data })
+	u := h.becomes(id, work.Succeeded)
+	if *u.Output != "paid for" || u.CostUSD != cost || u.RunCount != 1 || len(h.puppet.started) != 0 {
+		t.Errorf("output %q, cost %v, %d runs", *u.Output, u.CostUSD, u.RunCount)
+	}
+	if exists(dead.spoolPath(c.RunID)) || exists(spoilt) || !exists(spoilt+".bad") {
+		t.Error("the disk is not cleared")
+	}
+}
