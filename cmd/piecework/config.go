@@ -184,6 +184,9 @@ func parseQueues(text string) (map[string]int, error) {
 
 // prepare makes the data directory and reads the roots.
 func (b *Base) prepare() (roots.Roots, error) {
+	if b.Data == "" {
+		return roots.Roots{}, usagef("--data: is empty: give a directory")
+	}
 	dir, err := filepath.Abs(b.Data)
 	if err != nil {
 		return roots.Roots{}, fmt.Errorf("--data: %w", err)
@@ -241,20 +244,30 @@ func (b *Base) logger(app *App) *slog.Logger {
 
 // listen opens the door. Without keys only this machine may come in.
 func (d *Door) listen() (net.Listener, bool, error) {
-	host, _, err := net.SplitHostPort(d.Listen)
+	loopback, err := d.check()
 	if err != nil {
-		return nil, false, usagef("--listen: %q: write HOST:PORT, such as 127.0.0.1:7070", d.Listen)
-	}
-	ip := net.ParseIP(host)
-	loopback := host == "localhost" || ip != nil && ip.IsLoopback()
-	if !loopback && !d.NoAuth {
-		return nil, false, usagef("--listen: %s can be reached from other machines, and no key protects it: listen on 127.0.0.1, or say --no-auth if something in front asks who comes", d.Listen)
+		return nil, false, err
 	}
 	l, err := net.Listen("tcp", d.Listen)
 	if err != nil {
 		return nil, false, fmt.Errorf("listen: %w", err)
 	}
 	return l, loopback, nil
+}
+
+// check finds what is wrong with the address, and tells whether only this
+// machine can reach it.
+func (d *Door) check() (loopback bool, err error) {
+	host, _, err := net.SplitHostPort(d.Listen)
+	if err != nil {
+		return false, usagef("--listen: %q: write HOST:PORT, such as 127.0.0.1:7070", d.Listen)
+	}
+	ip := net.ParseIP(host)
+	loopback = host == "localhost" || ip != nil && ip.IsLoopback()
+	if !loopback && !d.NoAuth {
+		return false, usagef("--listen: %s can be reached from other machines, and no key protects it: listen on 127.0.0.1, or say --no-auth if something in front asks who comes", d.Listen)
+	}
+	return loopback, nil
 }
 
 // defaultData is where a user's data belongs on this system.

@@ -30,6 +30,13 @@ func (c *DevCommand) Run(app *App) error {
 		}
 		c.Roots = "cwd=" + dir
 	}
+	// Before servers are started, only to be stopped again.
+	if _, err := c.Crew.check(); err != nil {
+		return err
+	}
+	if _, err := c.Door.check(); err != nil {
+		return err
+	}
 	if _, err := c.prepare(); err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -41,8 +42,20 @@ func main() {
 		<-signals // a second one means now
 		os.Exit(exitInterrupted)
 	}()
+	dropEmpty(os.Environ())
 	app := &App{Ctx: ctx, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version}
 	os.Exit(run(app, os.Args[1:]))
+}
+
+// dropEmpty unsets our variables that are empty: a compose file or a unit file
+// writes NAME= for what nobody has set.
+func dropEmpty(environ []string) {
+	for _, entry := range environ {
+		name, ours := strings.CutSuffix(entry, "=")
+		if ours && (strings.HasPrefix(name, "PIECEWORK_") || name == "DATABASE_URL" || name == "REDIS_URL") {
+			_ = os.Unsetenv(name)
+		}
+	}
 }
 
 // run is main without the process around it; it returns the exit code.

@@ -304,6 +304,8 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		{[]string{"dev", "--concurrency", "0"}, "between 1 and 10000"},
 		{[]string{"dev", "--queues", "Upper=1"}, "lower-case"},
 		{[]string{"dev", "--roots", "docs=/not/there"}, "docs"},
+		{[]string{"dev", "--probe", "0s"}, "--probe"},
+		{[]string{"dev", "--data", ""}, "give a directory"},
 		{[]string{"dev", "--nonsense"}, "unknown flag"},
 		{[]string{"migrate"}, "--database-url"},
 	} {
@@ -311,10 +313,27 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		app := &App{Ctx: t.Context(), Stdout: io.Discard, Stderr: &out, Version: "v0", Getenv: func(string) string { return "" }}
 		args := c.args
 		if args[0] == "dev" {
-			args = append(args, "--data", dataDir(t))
+			args = append([]string{"dev", "--data", dataDir(t)}, args[1:]...)
 		}
-		if code := run(app, args); code != exitUsage || !strings.Contains(out.String(), c.want) {
+		code := run(app, args)
+		if strings.Contains(out.String(), "postgres: ") {
+			t.Errorf("%v: a server was started before the flags were looked at", c.args)
+		}
+		if code != exitUsage || !strings.Contains(out.String(), c.want) {
 			t.Errorf("%v: exit code %d, %q; want %d and %q", c.args, code, out.String(), exitUsage, c.want)
+		}
+	}
+}
+
+func TestEmptyVariablesCountAsUnset(t *testing.T) {
+	for _, name := range []string{"PIECEWORK_LEASE", "DATABASE_URL", "PIECEWORK_DATA", "OTHER"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("PIECEWORK_LISTEN", "x=")
+	dropEmpty(os.Environ())
+	for name, want := range map[string]bool{"PIECEWORK_LEASE": false, "DATABASE_URL": false, "PIECEWORK_DATA": false, "OTHER": true, "PIECEWORK_LISTEN": true} {
+		if _, set := os.LookupEnv(name); set != want {
+			t.Errorf("%s is set: %t", name, set)
 		}
 	}
 }

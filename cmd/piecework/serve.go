@@ -89,6 +89,11 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 			return err
 		}
 	}
+	if door != nil {
+		if _, err := door.check(); err != nil {
+			return err
+		}
+	}
 	named, err := base.prepare()
 	if err != nil {
 		return err
