@@ -69,6 +69,7 @@ type Worker struct {
 	draining context.Context // ends when no new unit is taken
 	letGo    context.CancelFunc
 	metrics  metrics
+	alone    sync.RWMutex // held by each run, and by a suspect for itself
 
 	mu      sync.Mutex
 	running map[uuid.UUID]*running // by run

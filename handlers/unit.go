@@ -31,6 +31,7 @@ func (w *Worker) runUnit(unit uuid.UUID) error {
 	if claimed.Losses > 0 {
 		w.sweep() // the lost run's agent may still be at work in the same directory
 	}
+	defer w.company(claimed)()
 	log.Info("run begins")
 	w.announce(unit)
 
@@ -63,6 +64,18 @@ func (w *Worker) runUnit(unit uuid.UUID) error {
 		return fmt.Errorf("unit %s attempt %d: %w", unit, claimed.RunCount, finish.Error)
 	}
 	return nil
+}
+
+// company waits until a run may begin beside the others, or, for a suspect,
+// until there are none, and returns what ends it. Who waits has its lease.
+func (w *Worker) company(c *store.Claimed) (leave func()) {
+	if c.Suspect() {
+		w.Log.Warn("unit runs alone: worker processes died while it ran", "unit", c.ID, "deaths", c.Deaths)
+		w.alone.Lock()
+		return w.alone.Unlock
+	}
+	w.alone.RLock()
+	return w.alone.RUnlock
 }
 
 // ownFault tells whether a unit whose credentials were refused before has only

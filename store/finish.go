@@ -130,7 +130,7 @@ WITH f AS (
 ), moved AS (
     UPDATE work_units u SET state = was.next,
         failures = u.failures + f.failures, losses = u.losses + f.losses, waits = u.waits + f.waits,
-        crashes = u.crashes + f.crashes,
+        crashes = u.crashes + f.crashes, deaths = 0,
         not_before = CASE WHEN was.next = 'queued' THEN clock_timestamp() + f.delay * interval '1 second' ELSE u.not_before END,
         check_at = CASE WHEN was.next = 'queued' THEN clock_timestamp() + f.delay * interval '1 second' ELSE u.check_at END,
         dispatch = CASE WHEN was.next = 'queued' THEN u.dispatch + 1 ELSE u.dispatch END,
@@ -144,7 +144,8 @@ WITH f AS (
         cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0)
     FROM f JOIN was ON was.id = f.run_id AND was.mine WHERE u.id = f.unit_id RETURNING u.id
 ), charged AS (
-    UPDATE work_units u SET cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0)
+    -- It came back, so its worker process had not died.
+    UPDATE work_units u SET cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0), deaths = greatest(u.deaths - 1, 0)
     FROM f JOIN was ON was.id = f.run_id AND was.open AND NOT was.mine WHERE u.id = f.unit_id
 ), closed AS (
     UPDATE worker_runs r SET status = CASE WHEN was.mine THEN f.status ELSE 'fenced' END,

@@ -45,9 +45,10 @@ func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, 
 }
 
 // ExpireLeases closes the runs of worker processes whose lease has run out as
-// lost and puts their units back in the queue (or ends those that were asked
-// to stop). It returns how many. Units are locked before runs, as everywhere;
-// one that somebody is at work on is left for the next look.
+// lost and puts their units back in the queue, or ends those that were asked to
+// stop and those that have taken too many worker processes with them, the last
+// while they ran alone. It returns how many. Units are locked before runs, as
+// everywhere; one that somebody is at work on is left for the next look.
 func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH victims AS (
 			SELECT u.id AS unit_id, r.id AS run_id, p.hostname, p.pid
@@ -59,14 +60,22 @@ func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 			UPDATE worker_runs r SET status = 'lost', given_up = true, completed_at = clock_timestamp(), error_class = 'infra',
 				error_message = format('the worker process %s (pid %s) stopped giving signs of life', v.hostname, v.pid),
 				cost_incomplete = true, execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
-			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.unit_id, r.attempt, r.session_id
+			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.id, r.unit_id, r.attempt, r.session_id
+		), verdicts AS (
+			SELECT u.id, lost.id AS run, lost.session_id, CASE WHEN u.cancel_requested_at IS NOT NULL THEN 'cancelled'
+				WHEN u.deaths + 1 >= $1 THEN 'failed' ELSE 'queued' END AS next
+			FROM lost JOIN work_units u ON u.id = lost.unit_id AND u.state = 'running' AND u.run_count = lost.attempt
 		)
-		UPDATE work_units u SET losses = losses + 1, dispatch = dispatch + 1, check_at = clock_timestamp(),
-			state = CASE WHEN u.cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,
-			finished_at = CASE WHEN u.cancel_requested_at IS NOT NULL THEN clock_timestamp() END,
-			resume_session = CASE WHEN u.session_policy = 'resume' THEN lost.session_id END,
-			session_cost_usd = CASE WHEN u.session_policy = 'resume' AND lost.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END
-		FROM lost WHERE u.id = lost.unit_id AND u.state = 'running' AND u.run_count = lost.attempt`)
+		UPDATE work_units u SET losses = losses + 1, deaths = deaths + 1, dispatch = dispatch + 1, check_at = clock_timestamp(),
+			state = v.next,
+			finished_at = CASE WHEN v.next <> 'queued' THEN clock_timestamp() END,
+			final_run = CASE WHEN v.next = 'failed' THEN v.run END,
+			error_class = CASE WHEN v.next = 'failed' THEN 'crash' ELSE u.error_class END,
+			error_message = CASE WHEN v.next = 'failed' THEN
+				format('%s worker processes in a row died while it ran, the last while it ran alone', u.deaths + 1) ELSE u.error_message END,
+			resume_session = CASE WHEN u.session_policy = 'resume' THEN v.session_id END,
+			session_cost_usd = CASE WHEN u.session_policy = 'resume' AND v.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END
+		FROM verdicts v WHERE u.id = v.id`, work.MaxCrashes)
 	if err != nil {
 		return 0, translate(fmt.Errorf("expire leases: %w", err))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -143,6 +144,47 @@ func TestExpireLeases(t *testing.T) {
 	}
 	if got := l.unchecked(); len(got) != 2 {
 		t.Errorf("units whose bell must ring: %v", got)
+	}
+}
+
+// A unit that has seen two worker processes die is a suspect; with the third it
+// has failed. One that ended in between, or came back, is none.
+func TestPoison(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	die := func(id uuid.UUID) *Claimed {
+		t.Helper()
+		c := l.take(id, l.register(-time.Second))
+		if n, err := l.ExpireLeases(t.Context()); err != nil || n != 1 {
+			t.Fatalf("%d lost, error %v", n, err)
+		}
+		return c
+	}
+	poison := l.put().ID
+	for deaths := range 3 {
+		if u := l.unit(poison); u.Deaths != deaths || u.Suspect() != (deaths == 2) {
+			t.Fatalf("%+v", u)
+		}
+		die(poison)
+	}
+	u := l.unit(poison)
+	if u.State != work.Failed || u.Error.Class != work.ClassCrash || !strings.Contains(u.Error.Message, "3 worker processes in a row") || u.Losses != 3 {
+		t.Errorf("unit %s, error %v", u.State, u.Error)
+	}
+	if u, err := l.Retry(t.Context(), work.DefaultTenant, poison, Changes{}); err != nil || u.Deaths != 0 {
+		t.Errorf("retried with %d deaths, error %v", u.Deaths, err)
+	}
+	ended := l.put().ID
+	die(ended)
+	l.end(ending(l.take(ended, l.process), work.Queued), Recorded)
+	if u := l.unit(ended); u.Deaths != 0 {
+		t.Errorf("%d deaths after a run that ended", u.Deaths)
+	}
+	back := l.put().ID
+	c := die(back)
+	l.end(ending(c, work.Succeeded), Fenced)
+	if u := l.unit(back); u.Deaths != 0 {
+		t.Errorf("%d deaths of a worker process that came back", u.Deaths)
 	}
 }
 

@@ -155,7 +155,7 @@ func deref(s *string) string {
 // unitColumns is everything a unit's own row says, without a run's output.
 const unitColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt, system_prompt,
     payload, working_directory, coalesce(output_schema, 'null') AS output_schema, missing_key, session_policy, max_turns, max_cost_usd,
-    max_retries, timeout, idle_timeout, not_before, deadline, run_count, failures, losses, waits, crashes, dispatch,
+    max_retries, timeout, idle_timeout, not_before, deadline, run_count, failures, losses, waits, crashes, deaths, dispatch,
     cancel_requested_at, summary, error_class, error_message, cost_usd, created_at, started_at, finished_at`
 
 type unitRow struct {
@@ -229,7 +229,7 @@ type UnitFilter struct {
 // listColumns leaves out what may be large.
 const listColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, left(prompt, 500) AS prompt,
     '' AS system_prompt, '{}'::json AS payload, working_directory, 'null'::json AS output_schema, missing_key, session_policy, max_turns, max_cost_usd,
-    max_retries, timeout, idle_timeout, not_before, deadline, run_count, failures, losses, waits, crashes, dispatch,
+    max_retries, timeout, idle_timeout, not_before, deadline, run_count, failures, losses, waits, crashes, deaths, dispatch,
     cancel_requested_at, summary, error_class, left(error_message, 500) AS error_message, cost_usd, created_at,
     started_at, finished_at`
 
@@ -308,7 +308,7 @@ func (s *Store) Retry(ctx context.Context, tenant string, id uuid.UUID, c Change
 	err := s.db.GetContext(ctx, &row, `UPDATE work_units SET state = 'queued', finished_at = NULL, final_run = NULL,
 		summary = NULL, error_class = NULL, error_message = NULL, cancel_requested_at = NULL, not_before = NULL,
 		deadline = CASE WHEN deadline > clock_timestamp() THEN deadline END,
-		failures = 0, losses = 0, waits = 0, crashes = 0, dispatch = dispatch + 1,
+		failures = 0, losses = 0, waits = 0, crashes = 0, deaths = 0, dispatch = dispatch + 1,
 		check_at = clock_timestamp() + interval '2 seconds',
 		resume_session = CASE WHEN $3::text IS NULL AND $4::text IS NULL THEN resume_session END,
 		model = coalesce($3, model), prompt = coalesce($4, prompt), max_turns = coalesce($5, max_turns)

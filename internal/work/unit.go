@@ -18,7 +18,7 @@ const (
 	DefaultIdle       = Seconds(600)
 	MaxTimeout        = Seconds(24 * 3600)
 	DefaultPriority   = 5
-	MaxCrashes        = 3
+	MaxCrashes        = 3 // of the backend's process, or of worker processes in a row
 )
 
 // What the run after one that was cut off does with that one's session, where
@@ -67,6 +67,7 @@ type Unit struct {
 	Losses            int        `json:"losses" db:"losses"`
 	Waits             int        `json:"waits" db:"waits"`
 	Crashes           int        `json:"crashes" db:"crashes"`
+	Deaths            int        `json:"-" db:"deaths"` // worker processes that died of it or with it, in a row
 	CancelRequestedAt *time.Time `json:"cancel_requested_at,omitempty" db:"cancel_requested_at"`
 	Summary           *string    `json:"summary" db:"summary"` // the start of the output
 	Output            *string    `json:"output" db:"output"`   // whole in one unit's answer, absent in lists
@@ -76,6 +77,11 @@ type Unit struct {
 	StartedAt         *time.Time `json:"started_at" db:"started_at"`
 	FinishedAt        *time.Time `json:"finished_at" db:"finished_at"`
 }
+
+// Suspect tells whether the unit may be what kills its worker processes. It
+// runs alone: nobody else's run is lost with it, and if it is lost again, it
+// was the one.
+func (u *Unit) Suspect() bool { return u.Deaths >= MaxCrashes-1 }
 
 // Retries is how many failed runs may be followed by another for a failure of
 // class c.

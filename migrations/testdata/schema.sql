@@ -69,6 +69,7 @@ CREATE TABLE work_units (
     idempotency_key text,
     body_hash bytea,
     session_policy text NOT NULL DEFAULT 'resume'::text,
+    deaths integer NOT NULL DEFAULT 0,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
     CONSTRAINT finished_when_final CHECK (((state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) = (finished_at IS NOT NULL))),
