@@ -41,6 +41,10 @@
 //	spawn, setsid, daemon          leaves a child behind: in its own process
 //	                               group, in a new session, double-forked
 //	holdstdout [setsid]            leaves a child that keeps stdout open
+//	hide N                         leaves a daemon that shows no trace of its
+//	                               origin and is deaf to all but SIGKILL; it
+//	                               sleeps for N seconds, see Asleep
+//	parent SIGNAL                  sends its parent that signal, by number
 //
 // The words above are Claude Code's; in another dialect each becomes what comes
 // nearest. Like the real one, claude answers SIGINT with an
