@@ -18,7 +18,7 @@ export GOMODCACHE ?= $(GO_CACHES)/mod
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test race race-key lint golden bench check golangci-version
+.PHONY: help demo dev build test race race-key lint golden bench kills check golangci-version
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ golden: ## write every golden file anew
 
 bench: ## measure Piecework beside its peers; only the ratios mean anything
 	cd bench && go test -run '^$$' -bench . -benchtime 4000x ./...
+
+kills: ## kill 1,000 runs of unruly agents, and the worker processes of 1,000 more, at random moments
+	go test -count 1 -timeout 30m -run KilledAtRandomMoments -v ./internal/backend -kills 1000
 
 check: lint test race-key build ## everything that must pass before a change is merged
 

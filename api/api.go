@@ -35,6 +35,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"piecework/internal/process"
 	"piecework/internal/roots"
 	"piecework/jobs"
 	"piecework/store"
@@ -50,6 +51,9 @@ type Options struct {
 	Loopback bool  // serves this machine only: refuse other host names
 	Log      *slog.Logger
 	Registry *prometheus.Registry
+	// Containment is how the worker process of this house holds agents
+	// together; empty without one.
+	Containment process.Containment
 }
 
 // API serves the front door.

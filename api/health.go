@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"piecework/internal/process"
 	"piecework/store"
 )
 
@@ -49,6 +50,9 @@ func (a *API) readyz(ctx context.Context, _ *struct{}) (*readyAnswer, error) {
 	r.Body.Checks = map[string]check{"postgres": a.checkPostgres(ctx), "redis": a.checkRedis(ctx)}
 	if r.Body.Checks["postgres"].OK {
 		a.checkWorkers(ctx, r.Body.Checks)
+	}
+	if a.Containment != "" {
+		r.Body.Checks["containment"] = check{OK: a.Containment != process.MarksOnly, Detail: a.Containment.String()}
 	}
 	r.Status, r.Body.Status = http.StatusOK, "ready"
 	if !r.Body.Checks["postgres"].OK {
@@ -114,8 +118,8 @@ func (v *backendView) trouble() string {
 	return v.Processes[0].Detail
 }
 
-// Health serves the health and the metrics of a process without an API.
-func Health(registry *prometheus.Registry, ledger *store.Store) http.Handler {
+// Health serves the health and the metrics of a worker process without an API.
+func Health(registry *prometheus.Registry, ledger *store.Store, containment process.Containment) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -127,7 +131,7 @@ func Health(registry *prometheus.Registry, ledger *store.Store) http.Handler {
 			http.Error(w, "postgres cannot be reached", http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = io.WriteString(w, "ready\n") // as above
+		_, _ = fmt.Fprintf(w, "ready\ncontainment: %v\n", containment) // as above
 	})
 	return mux
 }

@@ -3,8 +3,10 @@ package api
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
+	"piecework/internal/process"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 )
@@ -32,7 +34,14 @@ func TestReadyWithEverything(t *testing.T) {
 	t.Parallel()
 	f := openFront(t, testkit.DB(t, migrate), testkit.Redis(t), nil)
 	f.crew(work.Offer{Name: "mock", Available: true}, work.Offer{Name: "claude", Detail: "no login"})
+	if _, known := f.ready(200).Checks["containment"]; known {
+		t.Error("a house without a worker process knows how agents are held together")
+	}
+	f.Containment = process.Subreaper
 	r := f.ready(200)
+	if c := r.Checks["containment"]; !c.OK || !strings.HasPrefix(c.Detail, "subreaper: ") {
+		t.Errorf("%+v", c)
+	}
 	if r.Status != "ready" || !r.Checks["postgres"].OK || !r.Checks["redis"].OK || !r.Checks["workers"].OK || !r.Checks["backends"].OK {
 		t.Errorf("%+v", r)
 	}
@@ -60,7 +69,7 @@ func TestNotReadyWithoutPostgres(t *testing.T) {
 	}
 	f.get("/healthz").is(200)
 	f.get("/metrics").is(200)
-	worker := httptest.NewServer(Health(f.Registry, f.Store))
+	worker := httptest.NewServer(Health(f.Registry, f.Store, process.Subreaper))
 	defer worker.Close()
 	for path, status := range map[string]int{"/healthz": 200, "/metrics": 200, "/readyz": 503, "/work-units": 404} {
 		resp, err := http.Get(worker.URL + path)

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -227,8 +228,8 @@ func TestUnrulyAgent(t *testing.T) {
 }
 
 // A worker process is killed while its agent has daemons; a sibling that was
-// running all along takes the unit over. The two trees must not live together.
-func TestLostTreeIsDeadBeforeTheUnitRunsAgain(t *testing.T) {
+// running all along takes the unit over. The first tree dies at once.
+func TestLostTreeDiesWithItsWorkerProcess(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + testkit.DB(t, nil), "REDIS_URL=" + testkit.Redis(t), "PIECEWORK_DATA=" + dataDir(t),
 		"PIECEWORK_LEASE=3s", "PIECEWORK_HEARTBEAT=700ms", "PIECEWORK_CLAUDE_PATH=" + fakecli.Build(t), "PIECEWORK_GRACE=0s"}
@@ -237,21 +238,26 @@ func TestLostTreeIsDeadBeforeTheUnitRunsAgain(t *testing.T) {
 	marked := func(u unitWithRuns, attempt int) int {
 		return len(process.Marked(func(mark string) bool { return strings.HasPrefix(mark, u.Runs[attempt-1].ID.String()) }))
 	}
-	u := front.post("/work-units", fmt.Sprintf(`{"backend":"claude","prompt":%q}`, "@@ init\n@@ daemon\n@@ setsid\n@@ text there\n@@ hang"))
+	hidden := 1e6 + rand.IntN(1e9)
+	u := front.post("/work-units", fmt.Sprintf(`{"backend":"claude","prompt":%q}`,
+		fmt.Sprintf("@@ init\n@@ daemon\n@@ setsid\n@@ hide %d\n@@ text there\n@@ hang", hidden)))
 	testkit.Eventually(t, 30*time.Second, "the first run with its daemons", func() bool {
 		u = front.unit(u.ID.String())
 		return u.State == work.Running && strings.Contains(front.transcript(u), "there")
 	})
+	if marked(u, 1) < 3 || len(fakecli.Asleep(t, hidden)) != 1 {
+		t.Error("there is nobody to be left: this test shows nothing")
+	}
 	launch(t, env, "worker").up()
 	first.kill()
-	if marked(u, 1) == 0 {
-		t.Error("the killed worker process left nothing: this test shows nothing")
+	ended := time.Now()
+	for marked(u, 1)+len(fakecli.Asleep(t, hidden)) > 0 {
+		if time.Since(ended) > 2*time.Second {
+			t.Fatalf("%d processes of the killed worker process live on", marked(u, 1)+len(fakecli.Asleep(t, hidden)))
+		}
 	}
 	testkit.Eventually(t, 30*time.Second, "the second run at work", func() bool {
 		u = front.unit(u.ID.String())
 		return len(u.Runs) == 2 && marked(u, 2) > 0
 	})
-	if left := marked(u, 1); left > 0 {
-		t.Errorf("%d processes of the lost run live beside the second run", left)
-	}
 }

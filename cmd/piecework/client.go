@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"piecework/internal/process"
 )
 
 // App is what every command gets from main: where to write, what the
@@ -23,6 +25,7 @@ type App struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 	Version        string
+	Keeper         process.Keeper // for what runs agents
 }
 
 // Remote is the flags that every client command shares.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"piecework/internal/backend"
+	"piecework/internal/process"
 	"piecework/internal/roots"
 )
 
@@ -106,11 +107,11 @@ func secretName(name string) bool {
 	return false
 }
 
-func (c Agents) backends(getenv func(string) string) (list []backend.Backend, secrets []string) {
+func (c Agents) backends(getenv func(string) string, keeper process.Keeper) (list []backend.Backend, secrets []string) {
 	cli := func(path string, own []string) backend.CLI {
 		env, found := c.environment(getenv, own)
 		secrets = append(secrets, found...)
-		return backend.CLI{Path: path, Env: env}
+		return backend.CLI{Path: path, Env: env, Keeper: keeper}
 	}
 	if c.ClaudeConfigDir != "" {
 		// Agents run elsewhere. Without a current directory nothing is relative.

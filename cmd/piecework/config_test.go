@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"piecework/internal/backend"
+	"piecework/internal/process"
 )
 
 func TestPrintedConfigurationHidesSecrets(t *testing.T) {
@@ -35,7 +36,7 @@ func TestAgentsSeeOnlyWhatIsAllowed(t *testing.T) {
 		"PATH": "/bin", "ANTHROPIC_API_KEY": "sk-1", "OPENAI_API_KEY": "sk-2", "CURSOR_API_KEY": "sk-3",
 		"AWS_SECRET": "no", "MY_TOKEN": "yes-please", "CLAUDECODE": "1",
 	}
-	list, secrets := Agents{PassEnv: " MY_TOKEN ,", CodexSandbox: "read-only"}.backends(func(name string) string { return given[name] })
+	list, secrets := Agents{PassEnv: " MY_TOKEN ,", CodexSandbox: "read-only"}.backends(func(name string) string { return given[name] }, process.Keeper{})
 	for _, b := range list {
 		var env []string
 		want := map[string]string{"claude": "ANTHROPIC_API_KEY=sk-1", "codex": "OPENAI_API_KEY=sk-2", "cursor": "CURSOR_API_KEY=sk-3"}[b.Name()]

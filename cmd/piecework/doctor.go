@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"piecework/internal/backend"
+	"piecework/internal/process"
 	"piecework/internal/work"
 	"piecework/jobs"
 	"piecework/store"
@@ -40,7 +41,8 @@ func (c *DoctorCommand) plug(app *App) {
 	if url := c.RedisURL; url != "" {
 		c.checks = append(c.checks, func(ctx context.Context) []work.Finding { return jobs.Diagnose(ctx, url) })
 	}
-	c.backends, _ = c.Agents.backends(app.Getenv) // nothing is stored, so no secret needs to be known
+	c.checks = append(c.checks, func(context.Context) []work.Finding { return []work.Finding{checkContainment(app.Keeper)} })
+	c.backends, _ = c.Agents.backends(app.Getenv, app.Keeper) // nothing is stored, so no secret needs to be known
 }
 
 // Run looks at everything and says how to mend what it finds. It ends with 1
@@ -84,6 +86,18 @@ func (c *DoctorCommand) examine(ctx context.Context, client *client) []work.Find
 		cancel()
 	}
 	return findings
+}
+
+// checkContainment tells how sure it is that no process of an agent outlives
+// its run.
+func checkContainment(keeper process.Keeper) work.Finding {
+	kind := keeper.Containment()
+	finding := work.Finding{Name: "containment", Status: work.FindingOK, Detail: kind.String()}
+	if kind == process.MarksOnly {
+		finding.Status = work.FindingWarn
+		finding.Mend = "Run worker processes on Linux, with /proc."
+	}
+	return finding
 }
 
 func checkBackend(ctx context.Context, b backend.Backend) work.Finding {

@@ -27,12 +27,15 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	"piecework/internal/process"
 )
 
 // version is set by the Makefile.
 var version = "dev"
 
 func main() {
+	keeper := process.Main(os.Args, os.Environ()) // does not return in a keeper
 	ctx, stop := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -43,7 +46,7 @@ func main() {
 		os.Exit(exitInterrupted)
 	}()
 	dropEmpty(os.Environ())
-	app := &App{Ctx: ctx, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version}
+	app := &App{Ctx: ctx, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version, Keeper: keeper}
 	os.Exit(run(app, os.Args[1:]))
 }
 

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"piecework/internal/process"
 	"piecework/internal/testkit"
 	"piecework/internal/testkit/fakecli"
 	"piecework/internal/work"
@@ -26,6 +27,7 @@ import (
 const asProgram = "PIECEWORK_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
+	process.Main(os.Args, os.Environ()) // for the servers in it
 	fakecli.Main()
 	if os.Getenv(asProgram) != "" {
 		_ = os.Unsetenv(asProgram)

@@ -16,6 +16,7 @@ import (
 
 	"piecework/api"
 	"piecework/handlers"
+	"piecework/internal/process"
 	"piecework/internal/roots"
 	"piecework/jobs"
 	"piecework/store"
@@ -75,6 +76,9 @@ type house struct {
 	store    *store.Store
 	bell     *jobs.Bell
 	roots    roots.Roots
+	// containment is how the worker process holds agents together; empty
+	// without one.
+	containment process.Containment
 }
 
 // runHouse wires the parts and runs them until the context ends: an API when
@@ -132,6 +136,8 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 
 	shift := shift{hears: make(chan struct{}), drained: make(chan struct{})}
 	if crew != nil {
+		h.containment = app.Keeper.Containment()
+		log.Info("processes of agents are held together", "by", h.containment)
 		worker := h.worker(app, base, crew, queues, shift.hears)
 		group.Go(func() error { defer close(shift.drained); return worker.Run(ctx) })
 	} else {
@@ -161,7 +167,7 @@ func newRegistry() *prometheus.Registry {
 }
 
 func (h house) worker(app *App, base *Base, crew *Crew, queues map[string]int, hears chan struct{}) *handlers.Worker {
-	backends, secrets := crew.backends(app.Getenv)
+	backends, secrets := crew.backends(app.Getenv, app.Keeper)
 	return handlers.New(handlers.Options{
 		Store: h.store, Bell: h.bell, Backends: backends, Queues: queues, Slots: crew.Concurrency,
 		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
@@ -178,7 +184,7 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 	}
 	front := api.New(api.Options{
 		Store: h.store, Bell: h.bell, Roots: h.roots, Version: app.Version, MaxBody: door.MaxBody,
-		Loopback: loopback, Log: h.log, Registry: h.registry,
+		Loopback: loopback, Log: h.log, Registry: h.registry, Containment: h.containment,
 	})
 	watch, unwatch := context.WithCancel(ctx)
 	var watching sync.WaitGroup
@@ -194,7 +200,7 @@ func (h house) serveHealth(ctx context.Context, app *App, address string, shift 
 	if err != nil {
 		return err
 	}
-	return serveHTTP(ctx, app, listener, api.Health(h.registry, h.store), shift)
+	return serveHTTP(ctx, app, listener, api.Health(h.registry, h.store, h.containment), shift)
 }
 
 // serveHTTP serves, says so on stdout once units are taken too, and ends when

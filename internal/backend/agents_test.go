@@ -23,6 +23,10 @@ func fakeAs(t *testing.T, name string, change ...func(*CLI)) Backend {
 	for _, c := range change {
 		c(&cli)
 	}
+	return backendAs(name, cli)
+}
+
+func backendAs(name string, cli CLI) Backend {
 	switch name {
 	case "codex":
 		return &Codex{CLI: cli}

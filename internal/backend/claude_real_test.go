@@ -28,7 +28,7 @@ func real(t *testing.T) (*Claude, *fakemodel.Server) {
 		t.Skipf("real claude not installed: %v (set PIECEWORK_TEST_CLAUDE)", err)
 	}
 	model := fakemodel.Start(t)
-	return &Claude{AllowedTools: []string{"Bash"}, CLI: CLI{Path: path, Env: []string{
+	return &Claude{AllowedTools: []string{"Bash"}, CLI: CLI{Path: path, Keeper: keeper, Env: []string{
 		"ANTHROPIC_API_KEY=sk-secret-value", "ANTHROPIC_BASE_URL=" + model.URL, "CLAUDE_CODE_MAX_RETRIES=1",
 	}}}, model
 }

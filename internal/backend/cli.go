@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -60,9 +59,9 @@ func limitsOf(req Request) limits {
 
 // ending is how an agent's process came to its end.
 type ending struct {
-	state  *os.ProcessState // nil when it could not be killed
-	stderr string           // its last words
-	silent bool             // nothing came on stdout, not one byte
+	state  *process.State // nil when it could not be killed
+	stderr string         // its last words
+	silent bool           // nothing came on stdout, not one byte
 	// stopped is why the runner ended it, nil when it ended by itself or after
 	// its last word.
 	stopped error

@@ -17,8 +17,15 @@ import (
 	"piecework/internal/work"
 )
 
+// keeper is what the agents are started with, as in the program.
+var keeper process.Keeper
+
 func TestMain(m *testing.M) {
+	keeper = process.Main(os.Args, os.Environ())
 	fakecli.Main()
+	if os.Getenv(asWorker) != "" {
+		beWorker()
+	}
 	os.Exit(m.Run())
 }
 
@@ -73,7 +80,7 @@ func fake(t *testing.T) *Claude {
 // fakeCLI runs a fake agent with little patience.
 func fakeCLI(path string) CLI {
 	return CLI{
-		Path: path, grace: 300 * time.Millisecond,
+		Path: path, Keeper: keeper, grace: 300 * time.Millisecond,
 		ladder: process.Ladder{Interrupt: 500 * time.Millisecond, Terminate: 300 * time.Millisecond},
 	}
 }

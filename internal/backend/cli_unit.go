@@ -25,6 +25,9 @@ type CLI struct {
 	// Env is what the child may have of our environment, as NAME=VALUE: API
 	// key, base URL, PATH for its tools. Nothing else is passed on.
 	Env []string
+	// Keeper holds the agent's processes together. Without one, what an agent
+	// hides well enough may outlive its run.
+	Keeper process.Keeper
 
 	// Times the tests shorten.
 	startup, grace time.Duration
@@ -125,7 +128,7 @@ func (u cliUnit) run(ctx context.Context, a agent) (Result, error) {
 	l.ladder = cmp.Or(u.cli.ladder, l.ladder)
 	a.name = u.program.name
 	a.command.Path, a.command.Dir = u.path, u.dir()
-	a.command.Mark = process.NewMark(u.req.RunID.String())
+	a.command.Mark, a.command.Keeper = process.NewMark(u.req.RunID.String()), u.cli.Keeper
 	result, err := run(ctx, a, l, u.steps)
 	if errors.Is(err, errNotStarted) {
 		return refuse(work.Fail(work.ClassInfra, err.Error()), u.req, u.steps), nil

@@ -25,7 +25,7 @@ func realCodex(t *testing.T, script ...answer) (*Codex, *responses) {
 		t.Skipf("real codex not installed: %v (set PIECEWORK_TEST_CODEX)", err)
 	}
 	model := startResponses(t, script...)
-	return &Codex{CLI: CLI{Path: path, Env: []string{"OPENAI_API_KEY=sk-secret-value", "OPENAI_BASE_URL=" + model.URL + "/v1"}}}, model
+	return &Codex{CLI: CLI{Path: path, Keeper: keeper, Env: []string{"OPENAI_API_KEY=sk-secret-value", "OPENAI_BASE_URL=" + model.URL + "/v1"}}}, model
 }
 
 func codexRequest(t *testing.T, prompt string) Request {

@@ -26,7 +26,7 @@ func Dead(identity string) bool {
 	if !ok || where != machine() {
 		return false
 	}
-	return orphaned("@" + who)
+	return gone(who)
 }
 
 func machine() string {
@@ -34,9 +34,15 @@ func machine() string {
 	if err != nil {
 		return ""
 	}
-	namespace, err := os.Readlink("/proc/self/ns/pid")
-	if err != nil {
+	namespace := pidNamespace()
+	if namespace == "" {
 		return ""
 	}
 	return strings.TrimSpace(string(boot)) + "/" + namespace
+}
+
+// pidNamespace names the numbers by which we know processes.
+func pidNamespace() string {
+	namespace, _ := os.Readlink("/proc/self/ns/pid")
+	return namespace
 }

@@ -8,3 +8,6 @@ func Self() string { return "" }
 
 // Dead is false: nothing is known.
 func Dead(string) bool { return false }
+
+// pidNamespace is the only one.
+func pidNamespace() string { return "pid:all" }

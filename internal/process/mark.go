@@ -15,25 +15,23 @@ const markName = "PIECEWORK_MARK"
 // that must be alive for the child to have a reason to live.
 func NewMark(run string) string {
 	pid := os.Getpid()
-	return fmt.Sprintf("%s@%d-%s", run, pid, startOf(pid))
-}
-
-// owner reads the worker process out of a mark.
-func owner(mark string) (pid int, start string, ok bool) {
-	_, worker, ok := strings.Cut(mark, "@")
-	if !ok {
-		return 0, "", false
-	}
-	number, start, ok := strings.Cut(worker, "-")
-	pid, err := strconv.Atoi(number)
-	return pid, start, ok && err == nil && pid > 0 && start != ""
+	return fmt.Sprintf("%s@%s@%d-%s", run, pidNamespace(), pid, startOf(pid))
 }
 
 // orphaned tells whether the worker process that a mark names is gone. A
-// process whose mark is not ours to read is left alone.
+// process whose mark is not ours to read is left alone: the same pid means
+// another process in another container.
 func orphaned(mark string) bool {
-	pid, start, ok := owner(mark)
-	return ok && startOf(pid) != start
+	_, worker, ok := strings.Cut(mark, "@")
+	namespace, who, ok2 := strings.Cut(worker, "@")
+	return ok && ok2 && namespace == pidNamespace() && gone(who)
+}
+
+// gone tells whether no process has this pid and start.
+func gone(who string) bool {
+	number, start, ok := strings.Cut(who, "-")
+	pid, err := strconv.Atoi(number)
+	return ok && err == nil && pid > 0 && start != "" && startOf(pid) != start
 }
 
 // markIn finds the mark in an environment of NUL-ended NAME=VALUE strings.

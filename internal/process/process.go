@@ -3,6 +3,10 @@
 // forked, not the orphan that still holds its stdout.
 //
 //	process.go         Process: start, ask to stop, close
+//	state.go           how a child ended
+//	keeper.go          Keeper: how descendants are held together
+//	keeper_linux.go    the process that does it, by a pid namespace or as a subreaper
+//	keeper_other.go    no such process
 //	outlet.go          stdout and stderr, which always end
 //	mark.go            the mark that a child's descendants inherit
 //	tree.go            who belongs to a child, and the sweep
@@ -25,12 +29,15 @@ import (
 
 // Command says what to start.
 type Command struct {
-	Path  string
-	Args  []string // without the program's own name
-	Env   []string // all of the child's environment, save for its mark
-	Dir   string
-	Mark  string    // unique to this child, see NewMark
-	Stdin io.Reader // nil: nothing to read
+	Path   string
+	Args   []string // without the program's own name
+	Env    []string // all of the child's environment, save for its mark
+	Dir    string
+	Mark   string    // unique to this child, see NewMark
+	Stdin  io.Reader // nil: nothing to read
+	Keeper Keeper    // what Main returned; the zero one has its limits
+
+	probe bool // start the keeper only
 }
 
 // Process is a running child. Its Stdout and Stderr must be read until they
@@ -39,47 +46,100 @@ type Command struct {
 type Process struct {
 	Stdout, Stderr *Outlet
 
-	cmd     *exec.Cmd
-	tree    *tree
-	exited  chan struct{} // the child has ended, and is a zombie until released
-	release chan struct{}
-	reaped  chan struct{}
-	stdin   *os.File
+	containment Containment
+	cmd         *exec.Cmd     // the child, or its keeper
+	link        *link         // to the keeper, nil without one
+	tree        *tree         // who belongs to the child, for when no keeper can tell
+	gone        chan struct{} // what cmd started has ended, and is a zombie until released
+	exited      chan struct{} // the child has ended
+	release     chan struct{}
+	reaped      chan struct{}
+	stdin       *os.File
+	state       State // once exited (with a keeper) or reaped (without)
 }
 
 // Start starts a child in a session of its own. On Linux it dies when this
-// process dies, however that happens.
+// process dies, however that happens, and with a Keeper its descendants die
+// too. It is held together by the best means that there is.
 func Start(c Command) (*Process, error) {
-	p := &Process{
-		Stdout: &Outlet{}, Stderr: &Outlet{},
-		exited: make(chan struct{}), release: make(chan struct{}), reaped: make(chan struct{}),
-	}
-	p.cmd = &exec.Cmd{
-		Path: c.Path, Args: append([]string{c.Path}, c.Args...), Dir: c.Dir,
-		Env:         append(append([]string(nil), c.Env...), markName+"="+c.Mark),
-		SysProcAttr: attributes(),
-	}
+	p := &Process{Stdout: &Outlet{}, Stderr: &Outlet{}}
 	theirs, err := p.pipes(c.Stdin != nil)
 	defer closeAll(theirs)
 	if err != nil {
 		closeAll(p.ours())
 		return nil, err
 	}
-	started := make(chan error)
-	go p.live(started)
-	if err := <-started; err != nil {
+	for _, p.containment = range c.Keeper.containments() {
+		if err = p.launch(c, theirs); !errors.Is(err, errDenied) {
+			break
+		}
+	}
+	if err != nil {
 		closeAll(p.ours())
 		return nil, fmt.Errorf("start %s: %w", c.Path, err)
 	}
-	p.tree = newTree(p.cmd.Process.Pid, c.Mark)
 	if p.stdin != nil {
 		go p.feed(c.Stdin)
 	}
 	return p, nil
 }
 
-// live is the child's whole life on one thread: the kernel kills the child
-// when the thread that forked it ends.
+// launch starts the child by one kind of containment. The error is errDenied
+// when another kind may do.
+func (p *Process) launch(c Command, theirs []*os.File) error {
+	p.gone, p.release, p.reaped = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	p.exited, p.link = p.gone, nil
+	p.cmd = &exec.Cmd{
+		Path: c.Path, Args: append([]string{c.Path}, c.Args...), Dir: c.Dir,
+		Env:   append(append([]string(nil), c.Env...), markName+"="+c.Mark),
+		Stdin: theirs[0], Stdout: theirs[1], Stderr: theirs[2],
+		SysProcAttr: attributes(),
+	}
+	if p.containment == MarksOnly {
+		if err := p.spawn(); err != nil {
+			return err
+		}
+		p.tree = newTree(p.cmd.Process.Pid, c.Mark)
+		return nil
+	}
+	var err error
+	if p.link, err = newLink(); err != nil {
+		return err
+	}
+	p.link.keep(p.cmd, c.Keeper, p.containment, c.probe)
+	err = p.spawn()
+	closeAll(p.link.theirs)
+	if err != nil {
+		p.link.close()
+		return fmt.Errorf("%w: %w", errDenied, err)
+	}
+	pid, err := p.link.begun()
+	if err != nil {
+		p.link.close()
+		close(p.release)
+		<-p.reaped
+		return err
+	}
+	if p.containment == PIDNamespace {
+		pid = p.cmd.Process.Pid // the child's own is another one here
+	}
+	p.tree = newTree(pid, c.Mark)
+	p.exited = make(chan struct{})
+	go func() {
+		p.state = State{p.link.ended()}
+		close(p.exited)
+	}()
+	return nil
+}
+
+func (p *Process) spawn() error {
+	started := make(chan error)
+	go p.live(started)
+	return <-started
+}
+
+// live is the life of what cmd starts, on one thread: the kernel kills the
+// child when the thread that forked it ends.
 func (p *Process) live(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -89,7 +149,7 @@ func (p *Process) live(started chan<- error) {
 		return
 	}
 	awaitExit(p.cmd.Process.Pid)
-	close(p.exited)
+	close(p.gone)
 	<-p.release // until then the zombie keeps its pid and session from being reused
 	_ = p.cmd.Wait()
 	close(p.reaped)
@@ -114,7 +174,6 @@ func (p *Process) pipes(stdin bool) (theirs []*os.File, err error) {
 	} else if err == nil {
 		in, err = os.Open(os.DevNull)
 	}
-	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = in, out, errs
 	return []*os.File{in, out, errs}, err
 }
 
@@ -156,7 +215,6 @@ func (p *Process) Stop(l Ladder) {
 		signal syscall.Signal
 		wait   time.Duration
 	}{{syscall.SIGINT, l.Interrupt}, {syscall.SIGTERM, l.Terminate}} {
-		p.tree.look() // while the chain of parents is still whole
 		p.signal(rung.signal)
 		select {
 		case <-p.exited:
@@ -170,7 +228,6 @@ func (p *Process) Stop(l Ladder) {
 // kill ends the child's own process group by force. A child that the kernel
 // cannot end (a dead network file system) is given up after a while.
 func (p *Process) kill() {
-	p.tree.look()
 	p.signal(syscall.SIGKILL)
 	select {
 	case <-p.exited:
@@ -178,44 +235,82 @@ func (p *Process) kill() {
 	}
 }
 
-// signal reaches the whole group. Until release, the group's number is the
-// child's own.
-func (p *Process) signal(s syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, s) }
+// signal reaches the child's whole group. Until release, the group's number,
+// or the keeper's, is not used again.
+func (p *Process) signal(s syscall.Signal) {
+	if p.link == nil {
+		p.tree.look() // while the chain of parents is still whole
+		_ = syscall.Kill(-p.cmd.Process.Pid, s)
+		return
+	}
+	p.wake()
+	_, _ = p.link.orders.Write([]byte{byte(s)})
+}
+
+// wake lets a keeper go on that an agent has stopped.
+func (p *Process) wake() { _ = syscall.Kill(p.cmd.Process.Pid, syscall.SIGCONT) }
 
 // sweepLimit is how long SIGKILL may take to end a process.
 const sweepLimit = 10 * time.Second
 
 // Close kills the child if it lives and everything that it left behind, and
-// returns how the child ended. The error names what could not be killed. After
-// Close, Stdout and Stderr end as soon as what is in them has been read.
-func (p *Process) Close() (*os.ProcessState, error) {
-	select {
-	case <-p.exited:
-	default:
-		p.kill()
+// returns how the child ended, nil if it cannot be killed. The error names what
+// could not be killed. After Close, Stdout and Stderr end as soon as what is in
+// them has been read.
+func (p *Process) Close() (*State, error) {
+	var left error
+	if p.link != nil {
+		p.dismiss()
+	} else {
+		if !done(p.exited) {
+			p.kill()
+		}
+		left = sweep(p.tree.look)
 	}
-	left := sweep(p.tree.look)
 	close(p.release)
 	if p.stdin != nil {
 		_ = p.stdin.Close()
 	}
 	err := errors.Join(left, p.Stdout.end(), p.Stderr.end())
-	select {
-	case <-p.reaped:
-	case <-p.unkillable():
+	if !done(p.gone) {
 		return nil, errors.Join(err, fmt.Errorf("process %d does not die", p.cmd.Process.Pid))
 	}
-	return p.cmd.ProcessState, err
+	<-p.reaped
+	if p.link == nil {
+		p.state = stateOf(p.cmd.ProcessState)
+		return &p.state, err
+	}
+	<-p.exited // the reports have ended with the keeper
+	_ = p.link.reports.Close()
+	if !p.cmd.ProcessState.Success() {
+		// It was killed, or could not kill: nothing is proven.
+		err = errors.Join(err, sweep(p.tree.look))
+	}
+	return &p.state, err
 }
 
-// unkillable fires at once when the child has outlived SIGKILL, and never
-// otherwise.
-func (p *Process) unkillable() <-chan time.Time {
+// dismiss makes the keeper end everything and itself.
+func (p *Process) dismiss() {
+	p.wake()
+	_ = p.link.orders.Close()
 	select {
-	case <-p.exited:
-		return nil
+	case <-p.gone:
+		return
+	case <-time.After(sweepLimit + time.Second):
+	}
+	_ = syscall.Kill(p.cmd.Process.Pid, syscall.SIGKILL)
+	select {
+	case <-p.gone:
+	case <-time.After(time.Second):
+	}
+}
+
+func done(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
 	default:
-		return time.After(0)
+		return false
 	}
 }
 

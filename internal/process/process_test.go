@@ -3,6 +3,7 @@ package process
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -13,12 +14,32 @@ import (
 	"time"
 )
 
+// kept is what Main gives a program.
+var kept Keeper
+
+// by returns a keeper that contains by one kind only.
+func by(kind Containment) Keeper { return Keeper{program: kept.program, try: []Containment{kind}} }
+
+// eachContainment runs a test by every kind that this machine allows.
+func eachContainment(t *testing.T, test func(*testing.T, Keeper)) {
+	for _, kind := range kept.containments() {
+		t.Run(string(kind), func(t *testing.T) {
+			if got := by(kind).Containment(); got != kind {
+				t.Skipf("%s cannot be had here", kind)
+			}
+			test(t, by(kind))
+		})
+	}
+}
+
 // As a worker process, the test binary starts a child that leaves others
 // behind, and waits to be killed.
 func TestMain(m *testing.M) {
+	kept = Main(os.Args, os.Environ())
 	if script := os.Getenv("PROCESS_TEST_WORKER"); script != "" {
 		child, err := Start(Command{
 			Path: "/bin/sh", Args: []string{"-c", script}, Env: testEnv(), Mark: NewMark(os.Getenv("PROCESS_TEST_RUN")),
+			Keeper: by(cmp.Or(Containment(os.Getenv("PROCESS_TEST_KIND")), MarksOnly)),
 		})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -37,10 +58,10 @@ func TestMain(m *testing.M) {
 
 func testEnv() []string { return []string{"PATH=" + os.Getenv("PATH")} }
 
-func shell(t *testing.T, script string, stdin io.Reader) *Process {
+func shell(t *testing.T, k Keeper, script string, stdin io.Reader) *Process {
 	t.Helper()
 	child, err := Start(Command{
-		Path: "/bin/sh", Args: []string{"-c", script}, Env: testEnv(), Mark: NewMark(t.Name()), Stdin: stdin,
+		Path: "/bin/sh", Args: []string{"-c", script}, Env: testEnv(), Mark: NewMark(t.Name()), Stdin: stdin, Keeper: k,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +85,7 @@ func firstLine(t *testing.T, child *Process) string {
 	return strings.TrimSpace(line)
 }
 
-func closeWithin(t *testing.T, child *Process, limit time.Duration) *os.ProcessState {
+func closeWithin(t *testing.T, child *Process, limit time.Duration) *State {
 	t.Helper()
 	started := time.Now()
 	state, err := child.Close()
@@ -81,79 +102,89 @@ func closeWithin(t *testing.T, child *Process, limit time.Duration) *os.ProcessS
 }
 
 func TestOutputAndExitCode(t *testing.T) {
-	child := shell(t, "cat; echo err >&2; exit 3", strings.NewReader("in"))
-	out, _ := io.ReadAll(child.Stdout)
-	errs, _ := io.ReadAll(child.Stderr)
-	<-child.Exited()
-	if state := closeWithin(t, child, 6*time.Second); state.ExitCode() != 3 {
-		t.Errorf("exit code %d, want 3", state.ExitCode())
-	}
-	if string(out) != "in" || string(errs) != "err\n" {
-		t.Errorf("stdout %q stderr %q", out, errs)
-	}
+	eachContainment(t, func(t *testing.T, k Keeper) {
+		child := shell(t, k, "cat; echo err >&2; exit 3", strings.NewReader("in"))
+		out, _ := io.ReadAll(child.Stdout)
+		errs, _ := io.ReadAll(child.Stderr)
+		<-child.Exited()
+		if state := closeWithin(t, child, 6*time.Second); state.String() != "exit status 3" {
+			t.Errorf("ended with %v, want exit status 3", state)
+		}
+		if string(out) != "in" || string(errs) != "err\n" {
+			t.Errorf("stdout %q stderr %q", out, errs)
+		}
+	})
 }
 
 func TestLargeInputIsWrittenWhileOutputIsRead(t *testing.T) {
-	in := bytes.Repeat([]byte("0123456789abcdef"), 1<<17) // 2 MiB, beyond any pipe
-	child := shell(t, "cat", bytes.NewReader(in))
-	out, err := io.ReadAll(child.Stdout)
-	if err != nil || !bytes.Equal(out, in) {
-		t.Errorf("%d bytes came back, err %v", len(out), err)
-	}
-	closeWithin(t, child, 6*time.Second)
+	eachContainment(t, func(t *testing.T, k Keeper) {
+		in := bytes.Repeat([]byte("0123456789abcdef"), 1<<17) // 2 MiB, beyond any pipe
+		child := shell(t, k, "cat", bytes.NewReader(in))
+		out, err := io.ReadAll(child.Stdout)
+		if err != nil || !bytes.Equal(out, in) {
+			t.Errorf("%d bytes came back, err %v", len(out), err)
+		}
+		closeWithin(t, child, 6*time.Second)
+	})
 }
 
 func TestUnreadInputIsNoFailure(t *testing.T) {
-	child := shell(t, "exit 0", bytes.NewReader(make([]byte, 1<<20)))
-	<-child.Exited()
-	if state := closeWithin(t, child, 6*time.Second); !state.Success() {
-		t.Errorf("ended with %v", state)
-	}
+	eachContainment(t, func(t *testing.T, k Keeper) {
+		child := shell(t, k, "exit 0", bytes.NewReader(make([]byte, 1<<20)))
+		<-child.Exited()
+		if state := closeWithin(t, child, 6*time.Second); !state.Success() {
+			t.Errorf("ended with %v", state)
+		}
+	})
 }
 
 func TestStartFails(t *testing.T) {
-	if _, err := Start(Command{Path: "/nonexistent/program", Mark: "x"}); err == nil {
-		t.Error("a program that is not there was started")
-	}
+	eachContainment(t, func(t *testing.T, k Keeper) {
+		if _, err := Start(Command{Path: "/nonexistent/program", Mark: "x", Keeper: k}); err == nil {
+			t.Error("a program that is not there was started")
+		}
+	})
 }
 
 // Everything that a tool can leave behind is gone after Close, also when the
 // child itself ended well.
 func TestCloseLeavesNothing(t *testing.T) {
-	for name, script := range map[string]string{
-		"background":    "sleep 1000 & echo ready",
-		"own session":   "setsid sleep 1000 & echo ready",
-		"double fork":   "(setsid sh -c 'sleep 1000 & sleep 1000 &' &) ; echo ready",
-		"holds stdout":  "setsid sh -c 'trap \"\" INT TERM HUP; while :; do sleep 1; done' & echo ready",
-		"nohup":         "nohup sleep 1000 >/dev/null 2>&1 & echo ready",
-		"no mark":       "(env -i sh -c 'echo ready; exec sleep 1000' &)",
-		"still running": "env -i setsid sh -c 'echo ready; exec sleep 1000' & exec sleep 1000",
-	} {
-		t.Run(name, func(t *testing.T) {
-			child := shell(t, script, nil)
-			firstLine(t, child)
-			if name != "still running" {
-				<-child.Exited()
-			}
-			session := child.cmd.Process.Pid
-			closeWithin(t, child, 10*time.Second)
-			rest, err := io.ReadAll(child.Stdout)
-			if err != nil {
-				t.Errorf("stdout does not end: %v after %q", err, rest)
-			}
-			for _, p := range processes() {
-				if p.session == session && !p.zombie {
-					t.Errorf("process %d of the child's session is left", p.pid)
+	eachContainment(t, func(t *testing.T, k Keeper) {
+		for name, script := range map[string]string{
+			"background":    "sleep 1000 & echo ready",
+			"own session":   "setsid sleep 1000 & echo ready",
+			"double fork":   "(setsid sh -c 'sleep 1000 & sleep 1000 &' &) ; echo ready",
+			"holds stdout":  "setsid sh -c 'trap \"\" INT TERM HUP; while :; do sleep 1; done' & echo ready",
+			"nohup":         "nohup sleep 1000 >/dev/null 2>&1 & echo ready",
+			"no mark":       "(env -i sh -c 'echo ready; exec sleep 1000' &)",
+			"still running": "env -i setsid sh -c 'echo ready; exec sleep 1000' & exec sleep 1000",
+		} {
+			t.Run(name, func(t *testing.T) {
+				child := shell(t, k, script, nil)
+				firstLine(t, child)
+				if name != "still running" {
+					<-child.Exited()
 				}
-			}
-		})
-	}
+				session := child.tree.root
+				closeWithin(t, child, 10*time.Second)
+				rest, err := io.ReadAll(child.Stdout)
+				if err != nil {
+					t.Errorf("stdout does not end: %v after %q", err, rest)
+				}
+				for _, p := range processes() {
+					if p.session == session && !p.zombie {
+						t.Errorf("process %d of the child's session is left", p.pid)
+					}
+				}
+			})
+		}
+	})
 }
 
 // An orphan in another session, without the mark, whose parent is gone cannot
 // be found: its stdout must not block us.
 func TestHiddenOrphanDoesNotBlock(t *testing.T) {
-	child := shell(t, "(env -i setsid sh -c 'echo ready; exec sleep 8' &)", nil)
+	child := shell(t, Keeper{}, "(env -i setsid sh -c 'echo ready; exec sleep 8' &)", nil)
 	firstLine(t, child)
 	<-child.Exited()
 	started := time.Now()
@@ -167,66 +198,72 @@ func TestHiddenOrphanDoesNotBlock(t *testing.T) {
 // A reader that is busy when the child ends still gets all that was written,
 // even if an orphan holds the pipe.
 func TestSlowReaderLosesNothing(t *testing.T) {
-	child := shell(t, "head -c 60000 /dev/zero; (env -i setsid sh -c 'echo ready >&2; exec sleep 8' &)", nil)
-	if _, err := bufio.NewReader(child.Stderr).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	<-child.Exited()
-	closeWithin(t, child, 6*time.Second)
-	<-time.After(2 * emptyWait) // the reader is busy
-	if out, err := io.ReadAll(child.Stdout); len(out) != 60000 || err != nil {
-		t.Errorf("%d bytes, %v", len(out), err)
-	}
+	eachContainment(t, func(t *testing.T, k Keeper) {
+		child := shell(t, k, "head -c 60000 /dev/zero; (env -i setsid sh -c 'echo ready >&2; exec sleep 8' &)", nil)
+		if _, err := bufio.NewReader(child.Stderr).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		<-child.Exited()
+		closeWithin(t, child, 6*time.Second)
+		<-time.After(2 * emptyWait) // the reader is busy
+		if out, err := io.ReadAll(child.Stdout); len(out) != 60000 || err != nil {
+			t.Errorf("%d bytes, %v", len(out), err)
+		}
+	})
 }
 
 func TestStopClimbsTheLadder(t *testing.T) {
-	ladder := Ladder{Interrupt: 300 * time.Millisecond, Terminate: 300 * time.Millisecond}
-	for _, test := range []struct {
-		name, trap string
-		signal     syscall.Signal
-		atLeast    time.Duration
-	}{
-		{"follows SIGINT", "trap 'exit 7' INT", 0, 0},
-		{"ignores SIGINT", "trap '' INT", syscall.SIGTERM, 300 * time.Millisecond},
-		{"ignores both", "trap '' INT TERM", syscall.SIGKILL, 600 * time.Millisecond},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			child := shell(t, test.trap+"; echo ready; while :; do sleep 0.05; done", nil)
-			firstLine(t, child)
-			started := time.Now()
-			child.Stop(ladder)
-			if took := time.Since(started); took < test.atLeast || took > test.atLeast+30*time.Second {
-				t.Errorf("it took %v, want about %v", took, test.atLeast)
-			}
-			state := closeWithin(t, child, 6*time.Second)
-			status := state.Sys().(syscall.WaitStatus)
-			if test.signal != 0 && status.Signal() != test.signal || test.signal == 0 && status.ExitStatus() != 7 {
-				t.Errorf("ended by %v", state)
-			}
-		})
-	}
+	eachContainment(t, func(t *testing.T, k Keeper) {
+		ladder := Ladder{Interrupt: 300 * time.Millisecond, Terminate: 300 * time.Millisecond}
+		for _, test := range []struct {
+			name, trap string
+			signal     syscall.Signal
+			atLeast    time.Duration
+		}{
+			{"follows SIGINT", "trap 'exit 7' INT", 0, 0},
+			{"ignores SIGINT", "trap '' INT", syscall.SIGTERM, 300 * time.Millisecond},
+			{"ignores both", "trap '' INT TERM", syscall.SIGKILL, 600 * time.Millisecond},
+		} {
+			t.Run(test.name, func(t *testing.T) {
+				child := shell(t, k, test.trap+"; echo ready; while :; do sleep 0.05; done", nil)
+				firstLine(t, child)
+				started := time.Now()
+				child.Stop(ladder)
+				if took := time.Since(started); took < test.atLeast || took > test.atLeast+30*time.Second {
+					t.Errorf("it took %v, want about %v", took, test.atLeast)
+				}
+				state := closeWithin(t, child, 6*time.Second)
+				status := state.status
+				if test.signal != 0 && status.Signal() != test.signal || test.signal == 0 && status.ExitStatus() != 7 {
+					t.Errorf("ended by %v", state)
+				}
+			})
+		}
+	})
 }
 
 func TestOtherChildrenLive(t *testing.T) {
-	a, err := Start(Command{Path: "/bin/sleep", Args: []string{"1000"}, Env: testEnv(), Mark: NewMark("neighbour")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := shell(t, "setsid sleep 1000 & echo ready", nil)
-	firstLine(t, b)
-	closeWithin(t, b, 6*time.Second)
-	if n, err := SweepDead(); n != 0 || err != nil {
-		t.Errorf("SweepDead found %d, %v, and every worker process lives", n, err)
-	}
-	select {
-	case <-a.Exited():
-		t.Error("the neighbour was killed")
-	default:
-	}
-	if state, _ := a.Close(); state.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-		t.Errorf("the neighbour ended by %v", state)
-	}
-	a.Release()
+	eachContainment(t, func(t *testing.T, k Keeper) {
+		a, err := Start(Command{Path: "/bin/sleep", Args: []string{"1000"}, Env: testEnv(), Mark: NewMark("neighbour"), Keeper: k})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := shell(t, k, "setsid sleep 1000 & echo ready", nil)
+		firstLine(t, b)
+		closeWithin(t, b, 6*time.Second)
+		if n, err := SweepDead(); n != 0 || err != nil {
+			t.Errorf("SweepDead found %d, %v, and every worker process lives", n, err)
+		}
+		select {
+		case <-a.Exited():
+			t.Error("the neighbour was killed")
+		default:
+		}
+		if state, _ := a.Close(); state.status.Signal() != syscall.SIGKILL {
+			t.Errorf("the neighbour ended by %v", state)
+		}
+		a.Release()
+	})
 }
 
 func TestSweepDeadFindsTheKilledWorkersOrphans(t *testing.T) {
@@ -290,16 +327,19 @@ func TestChildDiesWithTheWorker(t *testing.T) {
 
 func TestMarks(t *testing.T) {
 	mark := NewMark("run")
-	pid, start, ok := owner(mark)
-	if !ok || pid != os.Getpid() || start == "" || orphaned(mark) {
-		t.Errorf("mark %q: owner %d %q %v, orphaned %v", mark, pid, start, ok, orphaned(mark))
+	if !strings.HasPrefix(mark, "run@") || orphaned(mark) {
+		t.Errorf("mark %q, orphaned %v", mark, orphaned(mark))
 	}
-	for _, gone := range []string{fmt.Sprintf("run@%d-1", os.Getpid()), "run@999999999-5"} {
+	here := "run@" + pidNamespace() + "@"
+	for _, gone := range []string{fmt.Sprintf("%s%d-1", here, os.Getpid()), here + "999999999-5"} {
 		if !orphaned(gone) {
 			t.Errorf("%q is not seen as orphaned", gone)
 		}
 	}
-	for _, foreign := range []string{"", "run", "run@", "run@x-1", "run@12", "run@-1-2", "run@12-"} {
+	for _, foreign := range []string{
+		"", "run", "run@", here, here + "x-1", here + "12", here + "-1-2", here + "12-",
+		"run@999999999-5", "run@pid:[1]@999999999-5",
+	} {
 		if orphaned(foreign) {
 			t.Errorf("%q is taken for a mark of ours", foreign)
 		}

@@ -31,11 +31,14 @@ func newTree(root int, mark string) *tree {
 // forgets who was whose parent when the parent dies.
 func (t *tree) look() []proc {
 	table := processes()
-	marks := marks(table)
+	var marked map[int]string
+	if t.mark != "" {
+		marked = marks(table)
+	}
 	now := make(map[int]string, len(table))
 	for _, p := range table {
 		now[p.pid] = p.start
-		if p.session == t.root || t.mark != "" && marks[p.pid] == t.mark {
+		if p.session == t.root || t.mark != "" && marked[p.pid] == t.mark {
 			t.seen[p.pid] = p.start
 		}
 	}
@@ -102,21 +105,43 @@ func killAll(members []proc) (alive []int) {
 // returns how many processes it found. Call it when a worker process starts.
 func SweepDead() (int, error) {
 	found := map[int]string{}
-	err := sweep(func() []proc {
+	look := func() []proc {
 		var dead []proc
 		table := processes()
 		marks := marks(table)
 		for _, p := range table {
-			if p.pid == os.Getpid() || p.zombie || !orphaned(marks[p.pid]) || !neighbour(p.pid) {
+			if p.pid == os.Getpid() || p.zombie || !orphaned(marks[p.pid]) {
 				continue
 			}
 			dead = append(dead, p)
 			found[p.pid] = p.start
 		}
 		return dead
-	})
+	}
+	// A keeper finds what nobody else can; killed too early, it could not. It
+	// is the first to know that its worker process is dead.
+	for deadline := time.Now().Add(keeperLimit); wakeKeepers(look()) && time.Now().Before(deadline); {
+		time.Sleep(4 * time.Millisecond)
+	}
+	err := sweep(look)
 	return len(found), err
 }
+
+// wakeKeepers tells whether there are keepers, and lets those go on that their
+// agents have stopped.
+func wakeKeepers(members []proc) (some bool) {
+	for _, p := range members {
+		if isKeeper(p.pid) {
+			some = true
+			_ = syscall.Kill(p.pid, syscall.SIGCONT)
+		}
+	}
+	return some
+}
+
+// keeperLimit is how long a keeper whose worker process has died may take to
+// end what it keeps.
+const keeperLimit = 5 * time.Second
 
 // Marked returns the living processes whose mark match holds for.
 func Marked(match func(mark string) bool) []int {

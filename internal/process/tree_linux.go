@@ -46,14 +46,6 @@ func kill(p proc) {
 	}
 }
 
-// neighbour tells whether a process sees the same pids as we do. A worker
-// process in a container of its own names itself in marks by another number.
-func neighbour(pid int) bool {
-	ours, err := os.Readlink("/proc/self/ns/pid")
-	theirs, err2 := os.Readlink(procFile(pid, "ns/pid"))
-	return err == nil && err2 == nil && ours == theirs
-}
-
 func procFile(pid int, name string) string {
 	return filepath.Join("/proc", strconv.Itoa(pid), name)
 }

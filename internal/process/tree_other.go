@@ -42,9 +42,6 @@ func kill(p proc) {
 	}
 }
 
-// neighbour: without pid namespaces, everybody is.
-func neighbour(int) bool { return true }
-
 // marks asks ps for the environments that it may show, our own user's.
 func marks([]proc) map[int]string {
 	listing, _ := exec.Command("ps", "-axEww", "-o", "pid=,command=").Output()

@@ -1,0 +1,209 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Main is a keeper's whole life if the program was started as one, and else
+// returns at once. A program that wants a Keeper calls it first of all, with
+// its os.Args and os.Environ().
+func Main(args, environ []string) Keeper {
+	if len(args) < 2 || args[0] != keeperName {
+		return Keeper{program: "/proc/self/exe", try: []Containment{PIDNamespace, Subreaper, MarksOnly}}
+	}
+	// The child dies with the thread that made it. This one lives as long as
+	// the process.
+	runtime.LockOSThread()
+	k := &keeper{containment: Containment(args[1]), nobody: make(chan struct{})}
+	k.keep(args[2:], environ)
+	return Keeper{}
+}
+
+func keeperAttributes(c Containment) *syscall.SysProcAttr {
+	if c == PIDNamespace {
+		return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
+	}
+	// It must outlive us, to end what we leave.
+	return &syscall.SysProcAttr{Setsid: true}
+}
+
+// isKeeper tells whether a process began as a keeper.
+func isKeeper(pid int) bool {
+	const want = keeperName + "\x00"
+	cmdline, err := os.ReadFile(procFile(pid, "cmdline"))
+	return err == nil && len(cmdline) > len(want) && string(cmdline[:len(want)]) == want
+}
+
+const (
+	ordersFD  = 3
+	reportsFD = 4
+)
+
+// keeper is the process between us and a child.
+type keeper struct {
+	containment Containment
+	nobody      chan struct{} // closed when no descendant is left
+
+	mu    sync.Mutex
+	child int // 0 before its start and after its end
+}
+
+func (k *keeper) keep(argv, environ []string) {
+	syscall.CloseOnExec(ordersFD)
+	syscall.CloseOnExec(reportsFD)
+	_ = os.WriteFile("/proc/self/comm", []byte(keeperName), 0) // else the table of processes says "exe"
+	// Whatever an agent sends to its parent: only the end of the orders ends
+	// us. Handled signals, unlike ignored ones, are not inherited.
+	signal.Notify(make(chan os.Signal, 1))
+	if err := k.contain(); err != nil {
+		k.report(saysDenied, err)
+		exit(1)
+	}
+	if len(argv) == 0 { // only to see whether it can be done
+		k.say(saysStarted, 0)
+		close(k.nobody)
+		k.obey()
+	}
+	pid, err := syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{
+		Env: environ, Files: []uintptr{0, 1, 2},
+		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+	})
+	if err != nil {
+		k.report(saysFailed, err)
+		exit(1)
+	}
+	k.child = pid
+	letGo()
+	k.say(saysStarted, pid)
+	go k.obey()
+	k.reap()
+	close(k.nobody)
+	select {}
+}
+
+// contain makes sure that every descendant stays below us.
+func (k *keeper) contain() error {
+	if k.containment != PIDNamespace {
+		return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+	}
+	// A /proc that agrees with the pids, for us alone.
+	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return err
+	}
+	return unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+}
+
+// letGo closes the child's stdin, stdout and stderr here, so that they end
+// when the child and its descendants have closed them.
+func letGo() {
+	null, err := syscall.Open(os.DevNull, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	for fd := range 3 {
+		if err != nil {
+			_ = syscall.Close(fd)
+			continue
+		}
+		_ = syscall.Dup3(null, fd, 0)
+	}
+}
+
+// reap waits for everybody who is or becomes our child, and returns when there
+// is nobody: then there is no descendant either.
+func (k *keeper) reap() {
+	for {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOWAIT, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return
+		}
+		k.reapOne()
+	}
+}
+
+func (k *keeper) reapOne() {
+	k.mu.Lock() // whoever signals the child must not hit the next owner of its pid
+	defer k.mu.Unlock()
+	var status syscall.WaitStatus
+	pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
+	if err == nil && pid == k.child {
+		k.child = 0
+		k.say(saysEnded, int(status))
+	}
+}
+
+// obey passes signals on until the orders end, then ends everything.
+func (k *keeper) obey() {
+	var order [1]byte
+	for {
+		n, err := syscall.Read(ordersFD, order[:])
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			break
+		}
+		k.signal(syscall.Signal(order[0]))
+	}
+	deadline := time.After(sweepLimit)
+	tree := newTree(os.Getpid(), "")
+	for {
+		k.killAll(tree)
+		select {
+		case <-k.nobody:
+			exit(0)
+		case <-deadline:
+			exit(1)
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+func (k *keeper) signal(s syscall.Signal) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.child != 0 {
+		_ = syscall.Kill(-k.child, s)
+	}
+}
+
+func (k *keeper) killAll(t *tree) {
+	select {
+	case <-k.nobody:
+		return
+	default:
+	}
+	if k.containment == PIDNamespace {
+		_ = syscall.Kill(-1, syscall.SIGKILL)
+		return
+	}
+	for _, p := range t.look() {
+		if !p.zombie {
+			kill(p)
+		}
+	}
+}
+
+func (k *keeper) say(what string, number int) {
+	_, _ = syscall.Write(reportsFD, fmt.Appendf(nil, "%s %d\n", what, number)) // nobody to tell: we are to end then
+}
+
+func (k *keeper) report(what string, err error) {
+	errno := syscall.EIO
+	errors.As(err, &errno)
+	k.say(what, int(errno))
+}
+
+// exit leaves out what a race-enabled test binary does at its end, which takes
+// a second.
+func exit(code int) { syscall.Exit(code) }
