@@ -11,6 +11,7 @@
 //	backend.go     which backends can run just now
 //	idempotency.go keys that name a unit
 //	wait.go        hold an answer until a unit is final
+//	schedule.go    units that are made again and again
 //	run.go         runs: read, list
 //	transcript.go  transcripts as JSON, JSON lines and text
 //	health.go      liveness, readiness
@@ -120,6 +121,11 @@ func (a *API) routes() {
 	register(a, op("retry-work-unit", "POST", "/work-units/{id}/retry", "Run a final unit again", 202, 404, 408, 409, 413, 415), a.retryUnit)
 	register(a, op("explain-work-unit", "GET", "/work-units/{id}/explain", "Why does a unit wait?", 200, 404), a.explainUnit)
 	register(a, op("list-backends", "GET", "/backends", "List backends: what they can do, and whether they can run", 200), a.listBackends)
+	register(a, op("list-schedules", "GET", "/schedules", "List schedules", 200), a.listSchedules)
+	register(a, op("get-schedule", "GET", "/schedules/{name}", "Read a schedule", 200, 404), a.getSchedule)
+	register(a, op("put-schedule", "PUT", "/schedules/{name}", "Make a schedule, or replace it", 200, 408, 413, 415), a.putSchedule)
+	register(a, op("delete-schedule", "DELETE", "/schedules/{name}", "Delete a schedule; its units stay", 204, 404), a.deleteSchedule)
+	register(a, op("run-schedule", "POST", "/schedules/{name}/run", "Make a schedule's unit now", 202, 404), a.runSchedule)
 	register(a, op("list-runs", "GET", "/runs", "List runs, newest first", 200), a.listRuns)
 	register(a, op("get-run", "GET", "/runs/{id}", "Read a run", 200, 404), a.getRun)
 	register(a, op("get-transcript", "GET", "/runs/{id}/transcript", "Read a run's transcript", 200, 404), a.getTranscript)
@@ -163,6 +169,8 @@ func tagOf(path string) string {
 		return "Runs"
 	case strings.HasPrefix(path, "/backends"):
 		return "Backends"
+	case strings.HasPrefix(path, "/schedules"):
+		return "Schedules"
 	}
 	return "Health"
 }

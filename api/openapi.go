@@ -40,6 +40,10 @@ func schemaName(t reflect.Type, hint string) string {
 		return "NewUnit"
 	case reflect.TypeFor[retryBody](), reflect.TypeFor[*retryBody]():
 		return "Changes"
+	case reflect.TypeFor[scheduleBody]():
+		return "NewSchedule"
+	case reflect.TypeFor[work.Spec]():
+		return "Spec"
 	}
 	return huma.DefaultSchemaNamer(t, hint)
 }
@@ -52,7 +56,7 @@ func (a *API) describe() {
 	steps := doc.Components.Schemas.Schema(reflect.TypeFor[[]transcript.Step](), true, "")
 	steps.Nullable = false
 	for name, s := range schemas {
-		if name != "NewUnit" && name != "Changes" {
+		if name != "NewUnit" && name != "NewSchedule" && name != "Changes" {
 			s.AdditionalProperties = nil // later versions add fields
 		}
 	}
@@ -61,7 +65,7 @@ func (a *API) describe() {
 	describeRest(schemas)
 	addExamples(schemas)
 	for _, item := range doc.Paths {
-		for _, operation := range []*huma.Operation{item.Get, item.Post} {
+		for _, operation := range []*huma.Operation{item.Get, item.Post, item.Put, item.Delete} {
 			describeOperation(operation)
 		}
 	}
@@ -142,6 +146,14 @@ func describeRuns(schemas map[string]*huma.Schema) {
 }
 
 func describeRest(schemas map[string]*huma.Schema) {
+	spec := schemas["Spec"].Properties
+	spec["labels"].Type, spec["labels"].AdditionalProperties = huma.TypeObject, &huma.Schema{Type: huma.TypeString}
+	for _, field := range []string{"payload", "output_schema"} {
+		spec[field].Type, spec[field].AdditionalProperties = huma.TypeObject, true
+	}
+	schemas["Schedule"].Properties["catch_up"].Enum = schemas["NewSchedule"].Properties["catch_up"].Enum
+	last := schemas["Schedule"].Properties["last_unit"]
+	last.Format, last.Nullable = "uuid", true
 	schemas["Failure"].Properties["class"].Enum = words(work.Classes())
 	schemas["Pause"].Properties["class"].Enum = words(work.Classes())
 	schemas["BackendView"].Properties["capabilities"].Items.Enum = words(work.Capabilities)
@@ -189,7 +201,13 @@ func addExamples(schemas map[string]*huma.Schema) {
 	problem := newProblem(http.StatusUnprocessableEntity, "must lie between 0.001 and 86400 seconds",
 		ProblemError{Pointer: "#/timeout", Detail: "must lie between 0.001 and 86400 seconds"})
 	problem.RequestID = "6f1c5f0e-3d0a-4f0e-9a53-0d8f5f1b2c3d"
+	next := run.StartedAt.Add(time.Hour)
+	schedule := work.Schedule{Name: "daily-report", Cron: "0 6 * * 1-5", Timezone: "Europe/Berlin", CatchUp: work.CatchUpOne,
+		Title: unit.Title, Unit: unit.Spec, NextAt: next, CreatedAt: run.StartedAt}
 	for name, value := range map[string]any{
+		"Schedule": schedule, "ScheduleList": map[string]any{"items": []work.Schedule{schedule}},
+		"NewSchedule": map[string]any{"cron": schedule.Cron, "timezone": schedule.Timezone,
+			"unit": map[string]any{"backend": "mock", "prompt": "Summarise yesterday"}},
 		"Unit": view, "UnitSummary": unitItem{Unit: short}, "Run": run, "RunSummary": runItem{Run: run},
 		"UnitList": map[string]any{"items": []unitItem{{Unit: short}}, "next": nil},
 		"RunList":  map[string]any{"items": []runItem{{Run: run}}, "next": nil},

@@ -80,17 +80,17 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	if lost+overdue > 0 {
 		r.Log.Warn("reconciled", "runs_lost", lost, "units_overdue", overdue)
 	}
-	var sweepErr error // must not keep the bells from ringing
+	laterErr := r.makeScheduled(ctx) // must not keep the bells from ringing
 	if lost > 0 || time.Since(r.swept) > sweepEvery {
-		sweepErr = r.sweep(ctx)
+		laterErr = errors.Join(laterErr, r.sweep(ctx))
 	}
 	if !r.Bell.Up() {
-		return sweepErr // worker processes claim straight from Postgres
+		return laterErr // worker processes claim straight from Postgres
 	}
 	if err := r.checkEpoch(ctx); err != nil {
-		return errors.Join(sweepErr, err)
+		return errors.Join(laterErr, err)
 	}
-	return errors.Join(sweepErr, r.ringLost(ctx))
+	return errors.Join(laterErr, r.ringLost(ctx))
 }
 
 func (r *Reconciler) sweep(ctx context.Context) error {

@@ -9,6 +9,7 @@
 //	run.go         runs: claim; read, list
 //	finish.go      how a run ends, and what becomes of its unit
 //	transcript.go  chunks while a run goes on, one blob at its end
+//	schedule.go    schedules: put, read, list, due
 //	process.go     worker processes: register, beat, stop
 //	reconcile.go   what a second's look at the ledger finds to do
 //	diagnose.go    whether this Postgres is fit to be a ledger

@@ -278,7 +278,7 @@ func (p *problem) Error() string {
 // with the field's name anyway.
 func (p *problem) repeatsItself() bool {
 	for _, e := range p.Errors {
-		if e.Detail == p.Detail {
+		if e.Detail != "" && strings.HasSuffix(p.Detail, e.Detail) {
 			return true
 		}
 	}

@@ -24,6 +24,7 @@ type cli struct {
 	Wait       WaitCommand       `cmd:"" help:"Wait until units are final." group:"Client commands"`
 	Cancel     CancelCommand     `cmd:"" help:"Cancel units." group:"Client commands"`
 	Retry      RetryCommand      `cmd:"" help:"Run final units again." group:"Client commands"`
+	Schedule   ScheduleCommand   `cmd:"" help:"Have units made again and again." group:"Client commands"`
 	Transcript TranscriptCommand `cmd:"" help:"Show what an agent did." group:"Client commands"`
 
 	Doctor DoctorCommand `cmd:"" help:"Check Redis, Postgres and backends, and say how to mend them."`

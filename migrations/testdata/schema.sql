@@ -2,6 +2,24 @@
 
 CREATE EXTENSION pg_trgm;
 
+CREATE TABLE schedules (
+    tenant text NOT NULL,
+    name text NOT NULL,
+    cron text NOT NULL,
+    timezone text NOT NULL,
+    catch_up text NOT NULL,
+    paused boolean NOT NULL DEFAULT false,
+    title text NOT NULL,
+    unit jsonb NOT NULL,
+    next_at timestamp with time zone NOT NULL,
+    last_at timestamp with time zone,
+    last_unit uuid,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT schedules_pkey PRIMARY KEY (tenant, name),
+    CONSTRAINT schedules_catch_up_check CHECK ((catch_up = ANY (ARRAY['skip'::text, 'one'::text, 'all'::text])))
+);
+CREATE INDEX schedules_due ON public.schedules USING btree (next_at) WHERE (NOT paused);
+
 CREATE TABLE settings (
     name text NOT NULL,
     value text NOT NULL,

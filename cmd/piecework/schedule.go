@@ -1,0 +1,150 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+
+	"piecework/internal/work"
+)
+
+// ScheduleCommand is `piecework schedule`.
+type ScheduleCommand struct {
+	Ls  ScheduleLsCommand  `cmd:"" help:"List schedules."`
+	Put SchedulePutCommand `cmd:"" help:"Make a schedule, or replace the one of its name."`
+	Rm  ScheduleRmCommand  `cmd:"" help:"Delete a schedule; its units stay."`
+	Run ScheduleRunCommand `cmd:"" help:"Make a schedule's unit now."`
+}
+
+func schedulePath(name, more string) string { return "/schedules/" + url.PathEscape(name) + more }
+
+// ScheduleLsCommand is `piecework schedule ls`.
+type ScheduleLsCommand struct{ Remote }
+
+// Run prints every schedule.
+func (c *ScheduleLsCommand) Run(app *App) error {
+	client, err := newClient(app, c.Remote)
+	if err != nil {
+		return err
+	}
+	document, err := client.get(app.Ctx, "/schedules", nil)
+	if err != nil {
+		return fmt.Errorf("list schedules: %w", err)
+	}
+	if c.JSON {
+		return printJSON(app.Stdout, document)
+	}
+	var list struct {
+		Items []work.Schedule `json:"items"`
+	}
+	if err := json.Unmarshal(document, &list); err != nil {
+		return &exitError{exitUnreachable, fmt.Errorf("read the answer: %w", err)}
+	}
+	return printSchedules(app.Stdout, list.Items)
+}
+
+func printSchedules(w io.Writer, schedules []work.Schedule) error {
+	t := newTable(w, "NAME", "CRON", "TIMEZONE", "NEXT", "LAST", "BACKEND", "TITLE")
+	for _, s := range schedules {
+		next := clock(&s.NextAt)
+		if s.Paused {
+			next = "paused"
+		}
+		t.row(s.Name, s.Cron, s.Timezone, next, clock(s.LastAt), s.Unit.Backend, excerpt(s.Title, 60))
+	}
+	return t.flush()
+}
+
+// SchedulePutCommand is `piecework schedule put`.
+type SchedulePutCommand struct {
+	Remote
+	Name     string `arg:"" help:"The schedule's name."`
+	Cron     string `arg:"" help:"When: five fields such as \"0 6 * * 1-5\", or @hourly, @daily, @every 90s."`
+	Unit     string `arg:"" default:"-" placeholder:"PATH" help:"File with the unit as the API takes it, in JSON; - is standard input."`
+	Timezone string `help:"IANA name of the time zone; UTC by default." placeholder:"ZONE"`
+	CatchUp  string `help:"About times that passed while nothing ran: skip, one, all." enum:"skip,one,all" default:"one"`
+	Paused   bool   `help:"Make no units for now."`
+}
+
+// Run puts the schedule and prints it.
+func (c *SchedulePutCommand) Run(app *App) error {
+	client, err := newClient(app, c.Remote)
+	if err != nil {
+		return err
+	}
+	unit, err := c.unit(app)
+	if err != nil {
+		return err
+	}
+	document, err := client.do(app.Ctx, request{method: http.MethodPut, path: schedulePath(c.Name, ""), body: map[string]any{
+		"cron": c.Cron, "timezone": c.Timezone, "catch_up": c.CatchUp, "paused": c.Paused, "unit": unit,
+	}})
+	if err != nil {
+		return fmt.Errorf("put schedule %s: %w", safeLine(c.Name), err)
+	}
+	if c.JSON {
+		return printJSON(app.Stdout, document)
+	}
+	var s work.Schedule
+	if err := json.Unmarshal(document, &s); err != nil {
+		return &exitError{exitUnreachable, fmt.Errorf("read the answer: %w", err)}
+	}
+	return printSchedules(app.Stdout, []work.Schedule{s})
+}
+
+func (c *SchedulePutCommand) unit(app *App) (json.RawMessage, error) {
+	var text []byte
+	var err error
+	if c.Unit == "-" {
+		text, err = io.ReadAll(app.Stdin)
+	} else {
+		text, err = os.ReadFile(c.Unit)
+	}
+	if err != nil {
+		return nil, usagef("read the unit: %w", err)
+	}
+	if !json.Valid(text) {
+		return nil, usagef("the unit in %s is not JSON: write an object such as {\"backend\":\"mock\",\"prompt\":\"…\"}", c.Unit)
+	}
+	return text, nil
+}
+
+// ScheduleRmCommand is `piecework schedule rm`.
+type ScheduleRmCommand struct {
+	Remote
+	Name string `arg:"" help:"The schedule's name."`
+}
+
+// Run deletes the schedule.
+func (c *ScheduleRmCommand) Run(app *App) error {
+	client, err := newClient(app, c.Remote)
+	if err != nil {
+		return err
+	}
+	if _, err := client.do(app.Ctx, request{method: http.MethodDelete, path: schedulePath(c.Name, "")}); err != nil {
+		return fmt.Errorf("delete schedule %s: %w", safeLine(c.Name), err)
+	}
+	return nil
+}
+
+// ScheduleRunCommand is `piecework schedule run`.
+type ScheduleRunCommand struct {
+	Remote
+	Name string `arg:"" help:"The schedule's name."`
+}
+
+// Run makes a unit and prints it.
+func (c *ScheduleRunCommand) Run(app *App) error {
+	client, err := newClient(app, c.Remote)
+	if err != nil {
+		return err
+	}
+	u, err := client.unitCall(app.Ctx, request{method: http.MethodPost, path: schedulePath(c.Name, "/run")})
+	if err != nil {
+		return fmt.Errorf("run schedule %s: %w", safeLine(c.Name), err)
+	}
+	return showUnits(app.Stdout, []*unit{u}, c.JSON)
+}

@@ -1,0 +1,61 @@
+package jobs
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// makeScheduled makes the units of schedules whose time has come. Each has an
+// idempotency key made of the schedule's name and the time, so whoever does it
+// again, after a death in the middle or beside another process, finds the unit
+// that is there.
+func (r *Reconciler) makeScheduled(ctx context.Context) error {
+	due, now, err := r.Store.DueSchedules(ctx, batch)
+	if err != nil {
+		return fmt.Errorf("find due schedules: %w", err)
+	}
+	var errs []error
+	for _, s := range due {
+		if err := r.makeUnits(ctx, s, now); err != nil { // must not keep the others waiting
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Reconciler) makeUnits(ctx context.Context, s work.Schedule, now time.Time) error {
+	times, next, err := s.Due(now)
+	if err != nil {
+		return err
+	}
+	if next.IsZero() { // no time is left
+		next = now.AddDate(100, 0, 0)
+	}
+	var last uuid.UUID
+	for _, at := range times {
+		key := "schedule " + s.Name + " " + at.UTC().Format(time.RFC3339)
+		hash := sha256.Sum256([]byte(key))
+		u, _, err := r.Store.Accept(ctx, store.NewUnit{Unit: ScheduledUnit(s), IdempotencyKey: key, BodyHash: hash[:]})
+		if err != nil {
+			return fmt.Errorf("schedule %s: make the unit of %s: %w", s.Name, at, err)
+		}
+		last = u.ID
+		if err := r.Bell.Ring(ctx, store.DispatchOf(u)); err != nil {
+			r.Log.Debug("ring for a scheduled unit", "unit", u.ID, "err", err)
+		}
+	}
+	return r.Store.Scheduled(ctx, s, next, last)
+}
+
+// ScheduledUnit is a new unit as a schedule asks for it.
+func ScheduledUnit(s work.Schedule) work.Unit {
+	return work.Unit{ID: uuid.Must(uuid.NewV7()), Tenant: s.Tenant, Title: s.Title, Spec: s.Unit}
+}
