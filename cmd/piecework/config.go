@@ -60,6 +60,10 @@ type Agents struct {
 	CodexSandbox         string `env:"PIECEWORK_CODEX_SANDBOX" default:"workspace-write" enum:"read-only,workspace-write,danger-full-access" help:"What Codex's commands may do: ${enum} (${default})."`
 	CursorPath           string `env:"PIECEWORK_CURSOR_PATH" default:"cursor-agent" placeholder:"PATH" help:"The Cursor CLI's program (${default})."`
 	CursorForce          bool   `env:"PIECEWORK_CURSOR_FORCE" help:"Let Cursor run commands without asking; they are rejected otherwise."`
+	OpenCodePath         string `name:"opencode-path" env:"PIECEWORK_OPENCODE_PATH" default:"opencode" placeholder:"PATH" help:"Opencode's program (${default})."`
+	OpenCodeConfig       string `name:"opencode-config" env:"PIECEWORK_OPENCODE_CONFIG" placeholder:"FILE" help:"An opencode.json of your own, with further providers for instance."`
+	GeminiPath           string `env:"PIECEWORK_GEMINI_PATH" default:"gemini" placeholder:"PATH" help:"The Gemini CLI's program (${default})."`
+	GeminiApprovalMode   string `env:"PIECEWORK_GEMINI_APPROVAL_MODE" default:"yolo" enum:"default,auto_edit,yolo,plan" help:"What the Gemini CLI may do without asking: ${enum} (${default})."`
 }
 
 // agentEnv are the variables that every agent may see beside PIECEWORK_PASS_ENV;
@@ -72,6 +76,11 @@ var (
 	claudeEnv = []string{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "CLAUDE_CODE_OAUTH_TOKEN"}
 	codexEnv  = []string{"OPENAI_API_KEY", "OPENAI_BASE_URL", "CODEX_API_KEY"}
 	cursorEnv = []string{"CURSOR_API_KEY"}
+	// opencode reaches many providers, each by its own key.
+	openCodeEnv = []string{
+		"ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL", "GEMINI_API_KEY", "OPENROUTER_API_KEY", "OPENCODE_API_KEY",
+	}
+	geminiEnv = []string{"GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL"}
 )
 
 // environment returns the NAME=VALUE pairs for one agent and the secret values
@@ -113,14 +122,8 @@ func (c Agents) backends(getenv func(string) string, keeper process.Keeper) (lis
 		secrets = append(secrets, found...)
 		return backend.CLI{Path: path, Env: env, Keeper: keeper}
 	}
-	if c.ClaudeConfigDir != "" {
-		// Agents run elsewhere. Without a current directory nothing is relative.
-		if dir, err := filepath.Abs(c.ClaudeConfigDir); err == nil {
-			c.ClaudeConfigDir = dir
-		}
-	}
 	claude := &backend.Claude{
-		CLI: cli(c.ClaudePath, claudeEnv), PermissionMode: c.ClaudePermissionMode, ConfigDir: c.ClaudeConfigDir,
+		CLI: cli(c.ClaudePath, claudeEnv), PermissionMode: c.ClaudePermissionMode, ConfigDir: absolute(c.ClaudeConfigDir),
 	}
 	for tool := range strings.SplitSeq(c.ClaudeAllowedTools, ",") {
 		if tool = strings.TrimSpace(tool); tool != "" {
@@ -131,8 +134,21 @@ func (c Agents) backends(getenv func(string) string, keeper process.Keeper) (lis
 		backend.Mock{}, claude,
 		&backend.Codex{CLI: cli(c.CodexPath, codexEnv), Sandbox: c.CodexSandbox},
 		&backend.Cursor{CLI: cli(c.CursorPath, cursorEnv), Force: c.CursorForce},
+		&backend.OpenCode{CLI: cli(c.OpenCodePath, openCodeEnv), Config: absolute(c.OpenCodeConfig)},
+		&backend.Gemini{CLI: cli(c.GeminiPath, geminiEnv), ApprovalMode: c.GeminiApprovalMode},
 	}
 	return list, secrets
+}
+
+// absolute makes a path hold for agents, which run elsewhere.
+func absolute(path string) string {
+	if path == "" {
+		return ""
+	}
+	if dir, err := filepath.Abs(path); err == nil { // without a current directory nothing is relative
+		return dir
+	}
+	return path
 }
 
 // check finds what no single flag can tell.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -33,13 +34,14 @@ func TestPrintedConfigurationHidesSecrets(t *testing.T) {
 func TestAgentsSeeOnlyWhatIsAllowed(t *testing.T) {
 	t.Parallel()
 	given := map[string]string{
-		"PATH": "/bin", "ANTHROPIC_API_KEY": "sk-1", "OPENAI_API_KEY": "sk-2", "CURSOR_API_KEY": "sk-3",
+		"PATH": "/bin", "ANTHROPIC_API_KEY": "sk-1", "OPENAI_API_KEY": "sk-2", "CURSOR_API_KEY": "sk-3", "GEMINI_API_KEY": "sk-4",
 		"AWS_SECRET": "no", "MY_TOKEN": "yes-please", "CLAUDECODE": "1",
 	}
-	list, secrets := Agents{PassEnv: " MY_TOKEN ,", CodexSandbox: "read-only"}.backends(func(name string) string { return given[name] }, process.Keeper{})
+	list, secrets := Agents{PassEnv: " MY_TOKEN ,", CodexSandbox: "read-only", OpenCodeConfig: "oc.json", GeminiApprovalMode: "plan"}.backends(func(name string) string { return given[name] }, process.Keeper{})
 	for _, b := range list {
 		var env []string
-		want := map[string]string{"claude": "ANTHROPIC_API_KEY=sk-1", "codex": "OPENAI_API_KEY=sk-2", "cursor": "CURSOR_API_KEY=sk-3"}[b.Name()]
+		want := map[string]string{"claude": "ANTHROPIC_API_KEY=sk-1", "codex": "OPENAI_API_KEY=sk-2", "cursor": "CURSOR_API_KEY=sk-3",
+			"opencode": "ANTHROPIC_API_KEY=sk-1 OPENAI_API_KEY=sk-2 GEMINI_API_KEY=sk-4", "gemini": "GEMINI_API_KEY=sk-4"}[b.Name()]
 		switch b := b.(type) {
 		case *backend.Claude:
 			env = b.Env
@@ -50,6 +52,16 @@ func TestAgentsSeeOnlyWhatIsAllowed(t *testing.T) {
 			}
 		case *backend.Cursor:
 			env = b.Env
+		case *backend.OpenCode:
+			env = b.Env
+			if !filepath.IsAbs(b.Config) {
+				t.Errorf("opencode's configuration %q", b.Config)
+			}
+		case *backend.Gemini:
+			env = b.Env
+			if b.ApprovalMode != "plan" {
+				t.Errorf("approval mode %q", b.ApprovalMode)
+			}
 		default:
 			continue
 		}
@@ -58,7 +70,7 @@ func TestAgentsSeeOnlyWhatIsAllowed(t *testing.T) {
 		}
 	}
 	slices.Sort(secrets)
-	if got := strings.Join(slices.Compact(secrets), " "); got != "sk-1 sk-2 sk-3 yes-please" {
+	if got := strings.Join(slices.Compact(secrets), " "); got != "sk-1 sk-2 sk-3 sk-4 yes-please" {
 		t.Error(got)
 	}
 }

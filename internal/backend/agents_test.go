@@ -14,7 +14,7 @@ import (
 )
 
 // dialects are the command-line agents that the fake one can be.
-var dialects = []string{"claude", "codex", "cursor"}
+var dialects = []string{"claude", "codex", "cursor", "opencode", "gemini"}
 
 // fakeAs returns the backend of that name with a fake agent behind it.
 func fakeAs(t *testing.T, name string, change ...func(*CLI)) Backend {
@@ -32,6 +32,10 @@ func backendAs(name string, cli CLI) Backend {
 		return &Codex{CLI: cli}
 	case "cursor":
 		return &Cursor{CLI: cli}
+	case "opencode":
+		return &OpenCode{CLI: cli}
+	case "gemini":
+		return &Gemini{CLI: cli}
 	}
 	return &Claude{CLI: cli}
 }

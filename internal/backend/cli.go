@@ -28,6 +28,7 @@ const (
 type agent struct {
 	name    string
 	command process.Command
+	ladder  process.Ladder // how it is best asked to stop; zero: the usual way
 	// line takes one line of stdout and tells whether the agent has said its
 	// last word. It may say more and take that back.
 	line func(line []byte) (final bool)

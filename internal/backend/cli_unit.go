@@ -38,13 +38,17 @@ type CLI struct {
 // do when it is not there.
 type program struct{ name, command, mend string }
 
+// versionLimit is how long a program may take to tell its version: some are
+// large, and the machine may be busy.
+const versionLimit = 20 * time.Second
+
 // version returns what the program's --version prints.
 func (c CLI) version(ctx context.Context, p program) (string, error) {
 	path, err := c.find(p)
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, versionLimit)
 	defer cancel()
 	home, err := os.MkdirTemp("", "piecework-version-") // some write into it before they say a word
 	if err != nil {
@@ -125,7 +129,7 @@ func (u cliUnit) run(ctx context.Context, a agent) (Result, error) {
 	}
 	l := limitsOf(u.req)
 	l.startup, l.grace = cmp.Or(u.cli.startup, l.startup), cmp.Or(u.cli.grace, l.grace)
-	l.ladder = cmp.Or(u.cli.ladder, l.ladder)
+	l.ladder = cmp.Or(u.cli.ladder, a.ladder, l.ladder)
 	a.name = u.program.name
 	a.command.Path, a.command.Dir = u.path, u.dir()
 	a.command.Mark, a.command.Keeper = process.NewMark(u.req.RunID.String()), u.cli.Keeper
@@ -190,6 +194,50 @@ func (h home) put(name, text string) (string, error) {
 		return "", fmt.Errorf("write an agent's file: %w", err)
 	}
 	return path, nil
+}
+
+// The session's id is kept in the unit's home: some clients choose it by
+// themselves, and a run that was lost cannot tell it.
+func (u cliUnit) sessionFile() string { return u.program.name + "-session" }
+
+func (u cliUnit) remember(session string) {
+	_, _ = u.home.put(u.sessionFile(), session) // without it a lost run starts anew
+}
+
+// findSession finds the session to go on with, or has the unit start anew.
+func (u *cliUnit) findSession() {
+	if !u.req.Resume {
+		return
+	}
+	id, err := os.ReadFile(filepath.Join(u.home.dir, u.sessionFile()))
+	if u.req.Resume = err == nil && len(id) > 0; u.req.Resume {
+		u.req.SessionID = string(id)
+		return
+	}
+	u.note("the session to resume is not here: starting from the beginning")
+}
+
+// mended runs a unit, and once more, in the same session, to have an answer
+// mended that does not fit the schema. Once tells whether that is what failed.
+func (u cliUnit) mended(ctx context.Context, prompt string, once func(req Request, prompt string) (Result, bool, error)) (Result, error) {
+	req := u.req
+	first, misfit, err := once(req, prompt)
+	if err != nil || ctx.Err() != nil || !misfit {
+		return first, err
+	}
+	if req.MaxTurns > 0 {
+		if req.MaxTurns -= first.Metadata.NumTurns; req.MaxTurns < 1 {
+			return first, nil
+		}
+	}
+	if cost := first.Metadata.TotalCostUSD; req.MaxCostUSD != nil && cost != nil {
+		req.MaxCostUSD = new(max(0, *req.MaxCostUSD-*cost))
+	}
+	u.note("%s; asking once more", first.Error.Message)
+	req.Resume, req.SessionID = true, first.Metadata.SessionID
+	second, _, err := once(req, first.Error.Message+"\n\nGive the whole answer again as JSON that fits, and nothing else.")
+	second.Metadata = first.Metadata.and(second.Metadata)
+	return second, err
 }
 
 // sessionOf sees that a request's session id is one that agents take.

@@ -88,27 +88,18 @@ type codexUnit struct {
 	images []string
 }
 
-// execute runs the client, and once more, in the same thread, to have an answer
-// mended that does not fit the schema: the client itself does not look.
+// execute runs the client. It does not look itself whether an answer fits the
+// schema.
 func (u codexUnit) execute(ctx context.Context) (Result, error) {
 	if u.req.Resume && !u.findThread() {
 		u.note("the thread to resume is not here: starting from the beginning")
 	}
-	first, told, err := u.once(ctx)
-	if err != nil || ctx.Err() != nil || !told.misfit || told.thread == "" {
-		return first, err
-	}
-	if u.req.MaxTurns > 0 {
-		if u.req.MaxTurns -= first.Metadata.NumTurns; u.req.MaxTurns < 1 {
-			return first, nil
-		}
-	}
-	u.note("%s; asking once more", first.Error.Message)
-	u.req.Resume, u.req.SessionID, u.images = true, told.thread, nil
-	u.prompt = first.Error.Message + "\n\nGive the whole answer again as JSON that fits, and nothing else."
-	second, _, err := u.once(ctx)
-	second.Metadata = first.Metadata.and(second.Metadata)
-	return second, err
+	return u.mended(ctx, u.prompt, func(req Request, prompt string) (Result, bool, error) {
+		u.req, u.prompt = req, prompt
+		result, told, err := u.once(ctx)
+		u.images = nil // the thread has them
+		return result, told.misfit, err
+	})
 }
 
 // findThread finds the thread to go on with. The caller may not know its id: a
@@ -226,6 +217,14 @@ func tomlString(text string) string {
 
 // and adds up what two processes of one run have used.
 func (m Metadata) and(more Metadata) Metadata {
+	switch {
+	case m.TotalCostUSD == nil:
+		more.TotalCostUSD = nil
+	case more.TotalCostUSD == nil:
+		more.TotalCostUSD = m.TotalCostUSD
+	default:
+		more.TotalCostUSD = new(*m.TotalCostUSD + *more.TotalCostUSD)
+	}
 	more.NumTurns += m.NumTurns
 	more.DurationMS += m.DurationMS
 	more.DurationAPIMS += m.DurationAPIMS

@@ -2,8 +2,6 @@ package backend
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"piecework/internal/process"
@@ -58,9 +56,7 @@ func (c *Cursor) Execute(ctx context.Context, req Request, steps *transcript.Wri
 		return refuse(failure, req, steps), nil
 	}
 	u := cursorUnit{cliUnit: unit, c: c}
-	if u.req.Resume {
-		u.findSession()
-	}
+	u.findSession()
 	return u.execute(ctx, inert(req.SystemPrompt, prompt))
 }
 
@@ -82,22 +78,9 @@ type cursorUnit struct {
 	c *Cursor
 }
 
-// sessionFile remembers the session in the unit's home: the client chooses the
-// id, and a run that was lost cannot tell it.
-const sessionFile = "cursor-session"
-
-func (u *cursorUnit) findSession() {
-	id, err := os.ReadFile(filepath.Join(u.home.dir, sessionFile))
-	if u.req.Resume = err == nil && len(id) > 0; u.req.Resume {
-		u.req.SessionID = string(id)
-		return
-	}
-	u.note("the session to resume is not here: starting from the beginning")
-}
-
 func (u cursorUnit) execute(ctx context.Context, prompt string) (Result, error) {
 	told := newCursorTold(u.req, u.steps)
-	told.remember = func(id string) { _, _ = u.home.put(sessionFile, id) } // without it a lost run starts anew
+	told.remember = u.remember
 	return u.run(ctx, agent{
 		command: process.Command{Args: u.args(), Env: u.env(), Stdin: strings.NewReader(prompt)},
 		line:    told.line, check: told.check, result: told.end,

@@ -37,9 +37,9 @@ var telling = []struct {
 	words *regexp.Regexp
 }{
 	{work.ClassBilling, regexp.MustCompile(`(?i)credit balance|billing|insufficient (funds|credit|quota)`)},
-	{work.ClassContextTooLong, regexp.MustCompile(`(?i)prompt is too long|exceed.{0,20}context|context window`)},
-	{work.ClassAuth, regexp.MustCompile(`(?i)not logged in|/login\b|invalid (x-)?api.key|failed to authenticate|oauth token|incorrect api.key|missing environment variable|authentication required`)},
-	{work.ClassRateLimit, regexp.MustCompile(`(?i)(usage|session|weekly|5-hour|rate).limit|limit reached|hit your limit|overloaded|at capacity`)},
+	{work.ClassContextTooLong, regexp.MustCompile(`(?i)prompt is too long|exceed.{0,20}context|context window|exceeds the maximum number of tokens`)},
+	{work.ClassAuth, regexp.MustCompile(`(?i)not logged in|/login\b|invalid (x-)?api.key|api.key (is )?(not valid|missing)|failed to authenticate|oauth token|incorrect api.key|missing environment variable|authentication required`)},
+	{work.ClassRateLimit, regexp.MustCompile(`(?i)(usage|session|weekly|5-hour|rate).limit|limit reached|hit your limit|overloaded|at capacity|too many requests|resource.{0,20}exhausted`)},
 	{work.ClassInvalidRequest, regexp.MustCompile(`(?i)model.{0,80}(does not exist|not found|not supported)`)},
 }
 
@@ -83,7 +83,8 @@ func failureOf(agent, words, stderr string) *work.Failure {
 // flags will not do better a second time.
 var refusedToStart = regexp.MustCompile(`(?m)^[Ee]rror: |cannot be used with root|^No prompt provided`)
 
-// waitIn reads "try again in 1m12s" and "try again in 2 hours 5 minutes".
+// waitIn reads "try again in 1m12s", "try again in 2 hours 5 minutes" and
+// "retry after 30s".
 func waitIn(words string) (time.Duration, bool) {
 	found := again.FindStringSubmatch(words)
 	if found == nil {
@@ -98,7 +99,7 @@ func waitIn(words string) (time.Duration, bool) {
 }
 
 var (
-	again = regexp.MustCompile(`(?i)try again in ((?:[\d.]+\s*(?:ms|days?|hours?|minutes?|seconds?|[smhd])\b?[\s,]*(?:and\s+)?)+)`)
+	again = regexp.MustCompile(`(?i)(?:try again in|retry (?:in|after)) ((?:[\d.]+\s*(?:ms|days?|hours?|minutes?|seconds?|[smhd])\b?[\s,]*(?:and\s+)?)+)`)
 	span  = regexp.MustCompile(`(?i)(\d+(?:\.\d+)?)\s*(ms|d|h|m|s)`)
 	spans = map[string]time.Duration{
 		"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
@@ -79,4 +80,42 @@ func objectSchema(agent string, raw json.RawMessage) (*jsonschema.Schema, *work.
 			agent+" answers in objects: give output_schema the type \"object\" and put the value in a property")
 	}
 	return schema, nil
+}
+
+// schemaOf compiles a request's output schema; nil when it has none.
+func schemaOf(req Request) (*jsonschema.Schema, *work.Failure) {
+	if len(req.OutputSchema) == 0 {
+		return nil, nil
+	}
+	return compileSchema(req.OutputSchema)
+}
+
+// withSchema adds a request's output schema to its prompt, for an agent that
+// takes none.
+func withSchema(prompt string, req Request) string {
+	if len(req.OutputSchema) == 0 {
+		return prompt
+	}
+	return prompt + "\n\n" + schemaWords(req.OutputSchema)
+}
+
+// schemaWords tells a model in words what output_schema asks.
+func schemaWords(raw json.RawMessage) string {
+	return "Answer with one JSON value that fits the following JSON Schema and with nothing else: " +
+		"no explanation, no code fence.\n" + string(raw)
+}
+
+// unfenced takes an answer out of the code fence that models like to put
+// around JSON.
+func unfenced(text string) string {
+	inner := strings.TrimSpace(text)
+	body, fenced := strings.CutPrefix(inner, "```")
+	body, ended := strings.CutSuffix(body, "```")
+	if !fenced || !ended {
+		return inner
+	}
+	if info, rest, found := strings.Cut(body, "\n"); found && !strings.ContainsAny(info, "{[\"") {
+		body = rest
+	}
+	return strings.TrimSpace(body)
 }

@@ -29,13 +29,17 @@ import (
 
 // Command says what to start.
 type Command struct {
-	Path   string
-	Args   []string // without the program's own name
-	Env    []string // all of the child's environment, save for its mark
-	Dir    string
-	Mark   string    // unique to this child, see NewMark
-	Stdin  io.Reader // nil: nothing to read
-	Keeper Keeper    // what Main returned; the zero one has its limits
+	Path  string
+	Args  []string // without the program's own name
+	Env   []string // all of the child's environment, save for its mark
+	Dir   string
+	Mark  string    // unique to this child, see NewMark
+	Stdin io.Reader // nil: nothing to read
+	// StdoutFile is a file to be made for stdout and followed while it grows,
+	// for a child that ends before a pipe has taken all it has to say. Empty: a
+	// pipe.
+	StdoutFile string
+	Keeper     Keeper // what Main returned; the zero one has its limits
 
 	probe bool // start the keeper only
 }
@@ -63,7 +67,7 @@ type Process struct {
 // too. It is held together by the best means that there is.
 func Start(c Command) (*Process, error) {
 	p := &Process{Stdout: &Outlet{}, Stderr: &Outlet{}}
-	theirs, err := p.pipes(c.Stdin != nil)
+	theirs, err := p.connect(c)
 	defer closeAll(theirs)
 	if err != nil {
 		closeAll(p.ours())
@@ -155,9 +159,9 @@ func (p *Process) live(started chan<- error) {
 	close(p.reaped)
 }
 
-// pipes connects the child by pipes of our own, so that nothing but us
+// connect connects the child by pipes of our own, so that nothing but us
 // decides when reading ends. It returns the child's ends.
-func (p *Process) pipes(stdin bool) (theirs []*os.File, err error) {
+func (p *Process) connect(c Command) (theirs []*os.File, err error) {
 	open := func(read, write **os.File) {
 		if err != nil {
 			return
@@ -167,9 +171,13 @@ func (p *Process) pipes(stdin bool) (theirs []*os.File, err error) {
 		}
 	}
 	var in, out, errs *os.File
-	open(&p.Stdout.file, &out)
+	if c.StdoutFile == "" {
+		open(&p.Stdout.file, &out)
+	} else {
+		out, err = p.Stdout.follow(c.StdoutFile)
+	}
 	open(&p.Stderr.file, &errs)
-	if stdin {
+	if c.Stdin != nil {
 		open(&in, &p.stdin)
 	} else if err == nil {
 		in, err = os.Open(os.DevNull)

@@ -20,6 +20,9 @@ func (s *State) Exited() bool { return s.status.Exited() }
 // Success tells whether the child ended by itself, with exit code 0.
 func (s *State) Success() bool { return s.status.Exited() && s.status.ExitStatus() == 0 }
 
+// ExitCode is the child's exit code, -1 when a signal ended it.
+func (s *State) ExitCode() int { return s.status.ExitStatus() }
+
 // String says how the child ended in the words of os/exec.
 func (s *State) String() string {
 	switch {

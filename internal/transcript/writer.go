@@ -54,15 +54,16 @@ func (w *Writer) Add(s Step) int {
 }
 
 // Extend adds content to the newest step, which must be an action; otherwise
-// it begins a new action.
-func (w *Writer) Extend(c ...Content) {
+// it begins a new action. It returns the number of the action, or 0 when the
+// transcript is full.
+func (w *Writer) Extend(c ...Content) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if last := len(w.steps); last > 0 && w.steps[last-1].Type == Action && w.dropped == 0 && w.bytes <= maxBytes {
 		w.grow(last, c)
-		return
+		return last
 	}
-	w.add(Step{Type: Action, Content: c})
+	return w.add(Step{Type: Action, Content: c})
 }
 
 // Grow adds content to the action of the given number, also when other steps
@@ -75,6 +76,27 @@ func (w *Writer) Grow(number int, c ...Content) {
 		return
 	}
 	w.grow(number, c)
+}
+
+// Rewrite replaces the text of a step that is still being written: of an
+// action, its last piece.
+func (w *Writer) Rewrite(number int, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if number < 1 || number > len(w.steps) || w.bytes > maxBytes {
+		return
+	}
+	s := w.steps[number-1]
+	old := &s.Text
+	if last := len(s.Content) - 1; last >= 0 {
+		s.Content = append([]Content(nil), s.Content...)
+		old = &s.Content[last].Text
+	}
+	text = w.text(text, MaxResult)
+	w.bytes += len(text) - len(*old)
+	*old = text
+	w.steps[number-1] = s
+	w.emit(s)
 }
 
 func (w *Writer) grow(number int, c []Content) {

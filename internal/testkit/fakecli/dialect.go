@@ -22,9 +22,11 @@ type dialect interface {
 	fail(subtype string, status int, text string)
 	limit(resets int64)
 	// signalled makes ready for the end and returns the exit code; a negative
-	// one means to die of the signal.
+	// one means to die of the signal, or that it goes unheard.
 	signalled(syscall.Signal) int
 }
+
+const unheard = -2
 
 // call is a tool call without its answer.
 type call struct {
@@ -38,6 +40,10 @@ func dialectOf(name string, a *agent) dialect {
 		return &codex{agent: a}
 	case "cursor":
 		return &cursor{agent: a}
+	case "opencode":
+		return &opencode{agent: a}
+	case "gemini":
+		return &gemini{agent: a}
 	}
 	return &claude{agent: a}
 }

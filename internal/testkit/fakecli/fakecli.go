@@ -1,14 +1,16 @@
-// Package fakecli is a command-line agent in the shape of Claude Code, of Codex
-// or of Cursor that does what its prompt says, for tests of what runs such
-// agents.
+// Package fakecli is a command-line agent in the shape of Claude Code, Codex,
+// Cursor, opencode or the Gemini CLI that does what its prompt says, for tests
+// of what runs such agents.
 //
-//	fakecli.go  Build and Main: how a test binary becomes the agent; the prompt
-//	verb.go     what a line "@@ VERB ARGS" of a prompt does
-//	dialect.go  what is written to stdout, whoever is spoken
-//	claude.go   as Claude Code says it
-//	codex.go    as Codex says it
-//	cursor.go   as Cursor says it
-//	child.go    processes that the agent leaves behind
+//	fakecli.go   Build and Main: how a test binary becomes the agent; the prompt
+//	verb.go      what a line "@@ VERB ARGS" of a prompt does
+//	dialect.go   what is written to stdout, whoever is spoken
+//	claude.go    as Claude Code says it
+//	codex.go     as Codex says it
+//	cursor.go    as Cursor says it
+//	opencode.go  as opencode says it
+//	gemini.go    as the Gemini CLI says it
+//	child.go     processes that the agent leaves behind
 //
 // A test package that uses it begins with
 //
@@ -50,7 +52,8 @@
 // nearest. Like the real one, claude answers SIGINT with an
 // error_during_execution result and exit code 0, SIGTERM with exit code 143 and
 // no result, and ends with exit code 1 after a result that is an error. Codex
-// answers SIGINT with exit code 1 and dies of SIGTERM, neither with a word.
+// answers SIGINT with exit code 1 and dies of SIGTERM, neither with a word;
+// opencode does not hear SIGINT; the Gemini CLI ends with exit code 0 on either.
 package fakecli
 
 import (
@@ -86,7 +89,8 @@ func Build(t testing.TB) string {
 	return BuildAs(t, "claude")
 }
 
-// BuildAs does the same for one of "claude", "codex" and "cursor".
+// BuildAs does the same for one of "claude", "codex", "cursor", "opencode" and
+// "gemini".
 func BuildAs(t testing.TB, dialect string) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -133,6 +137,9 @@ func run(dialect string, args []string) int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		return 1
+	}
+	if g, ok := a.speak.(*gemini); ok {
+		prompt = g.command(prompt)
 	}
 	for _, step := range steps(prompt) {
 		if err := a.do(step); err != nil {
@@ -223,8 +230,14 @@ type state struct {
 func newAgent(args []string) *agent {
 	a := &agent{args: args, session: uuid.NewString(), model: "fake-model", started: time.Now()}
 	a.turns, a.cost = 1, 0.00045
-	for i := range len(args) - 1 {
-		switch args[i] {
+	for i, arg := range args {
+		if id, ok := strings.CutPrefix(arg, "--session="); ok {
+			a.session = id
+		}
+		if i == len(args)-1 {
+			break
+		}
+		switch arg {
 		case "--session-id", "--resume", "-r", "resume":
 			a.session = args[i+1]
 		case "--model":
@@ -235,14 +248,18 @@ func newAgent(args []string) *agent {
 }
 
 func (a *agent) obey(signals <-chan os.Signal) {
-	s, ok := (<-signals).(syscall.Signal)
-	if !ok {
-		return
+	for received := range signals {
+		s, ok := received.(syscall.Signal)
+		if !ok {
+			return
+		}
+		switch code := a.speak.signalled(s); {
+		case code == unheard:
+			continue
+		case code >= 0:
+			os.Exit(code)
+		}
+		signal.Reset(s)
+		_ = die(s)
 	}
-	code := a.speak.signalled(s)
-	if code >= 0 {
-		os.Exit(code)
-	}
-	signal.Reset(s)
-	_ = die(s)
 }

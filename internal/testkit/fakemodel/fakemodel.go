@@ -1,10 +1,11 @@
 // Package fakemodel is a scriptable model server that speaks Anthropic's
-// Messages API, for tests and for trying a real CLI agent without a model.
+// Messages API and Google's for Gemini, for tests and for trying a real CLI agent without a model.
 //
 //	fakemodel.go  Server: start it, script it, ask what it was asked
 //	turn.go       Turn: one answer; which turn answers which request
 //	request.go    Request: what a client sent, parsed
 //	answer.go     an answer on the wire: JSON, server-sent events, errors
+//	gemini.go     the same of Google's API
 //
 // A script is chosen by the conversation, not by the order of arrival, so that
 // retries, side calls and several clients at once get the answers meant for
@@ -82,14 +83,17 @@ func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/messages", s.messages)
 	mux.HandleFunc("POST /v1/messages/count_tokens", s.countTokens)
+	mux.HandleFunc("POST /v1beta/models/{call...}", s.gemini)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, Turn{Status: http.StatusNotFound, ErrorMessage: "fakemodel has no " + r.Method + " " + r.URL.Path}, s.id("req"))
 	})
 	return mux
 }
 
+type parse func(body []byte, headers http.Header) (Request, error)
+
 func (s *Server) messages(w http.ResponseWriter, r *http.Request) {
-	request, err := s.read(w, r)
+	request, err := s.read(w, r, parseRequest)
 	if err != nil {
 		writeError(w, Turn{Status: http.StatusBadRequest, ErrorMessage: err.Error()}, s.id("req"))
 		return
@@ -98,7 +102,7 @@ func (s *Server) messages(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) countTokens(w http.ResponseWriter, r *http.Request) {
-	request, err := s.read(w, r)
+	request, err := s.read(w, r, parseRequest)
 	if err != nil {
 		writeError(w, Turn{Status: http.StatusBadRequest, ErrorMessage: err.Error()}, s.id("req"))
 		return
@@ -106,12 +110,12 @@ func (s *Server) countTokens(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]int{"input_tokens": len(request.Body)/4 + 1})
 }
 
-func (s *Server) read(w http.ResponseWriter, r *http.Request) (Request, error) {
+func (s *Server) read(w http.ResponseWriter, r *http.Request, parse parse) (Request, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		return Request{}, err
 	}
-	return parseRequest(body, r.Header)
+	return parse(body, r.Header)
 }
 
 // take notes the request and chooses its turn in one step, so that clients at

@@ -1,0 +1,140 @@
+package backend
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// geminiRecord is the client's own record of a session, which it writes while
+// it works. It has what the events lack: thoughts, tokens before the end, and
+// the answers without the pieces of those that were cut off.
+type geminiRecord struct {
+	home, session string
+
+	read   int64           // bytes that have been taken
+	former map[string]bool // messages of earlier runs
+	turns  []string        // messages of this run's model, in order
+	last   string          // the text of the newest
+	tokens map[string]geminiTokens
+}
+
+type geminiTokens struct {
+	Input    int64 `json:"input"`
+	Output   int64 `json:"output"`
+	Cached   int64 `json:"cached"`
+	Thoughts int64 `json:"thoughts"`
+}
+
+type geminiMessage struct {
+	ID       string          `json:"id"`
+	Type     string          `json:"type"`
+	Content  json.RawMessage `json:"content"`
+	Thoughts []struct {
+		Subject     string `json:"subject"`
+		Description string `json:"description"`
+	} `json:"thoughts"`
+	Tokens geminiTokens `json:"tokens"`
+}
+
+// geminiRecordPath finds the record of a session, "" when there is none.
+func geminiRecordPath(home, session string) string {
+	if len(session) < 8 {
+		return ""
+	}
+	paths, _ := filepath.Glob(filepath.Join(home, ".gemini", "tmp", "*", "chats", "session-*-"+session[:8]+".jsonl"))
+	for _, path := range slices.Backward(paths) { // named by their time
+		file, err := os.Open(path)
+		if err != nil {
+			continue
+		}
+		var first struct {
+			SessionID string `json:"sessionId"`
+		}
+		line, _ := bufio.NewReader(file).ReadBytes('\n')
+		_ = file.Close()
+		if decode(line, &first) == nil && first.SessionID == session {
+			return path
+		}
+	}
+	return ""
+}
+
+// openGeminiRecord makes ready to read what a run adds to a session's record.
+func openGeminiRecord(home, session string) *geminiRecord {
+	r := &geminiRecord{home: home, session: session, former: map[string]bool{}, tokens: map[string]geminiTokens{}}
+	r.update()
+	for _, id := range r.turns {
+		r.former[id] = true
+	}
+	r.turns, r.last, r.tokens = nil, "", map[string]geminiTokens{}
+	return r
+}
+
+// update reads what is new and returns the thoughts in it.
+func (r *geminiRecord) update() (thoughts []string) {
+	path := geminiRecordPath(r.home, r.session)
+	if path == "" {
+		return nil
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = file.Close() }()
+	if _, err := file.Seek(r.read, io.SeekStart); err != nil {
+		return nil
+	}
+	from := bufio.NewReader(file)
+	for {
+		line, size, err := readLine(from, maxLine)
+		if errors.Is(err, io.EOF) { // the last line may be half written
+			return thoughts
+		}
+		if err != nil {
+			return thoughts
+		}
+		r.read += size
+		thoughts = append(thoughts, r.take(bytes.TrimSpace(line))...)
+	}
+}
+
+func (r *geminiRecord) take(line []byte) (thoughts []string) {
+	var m geminiMessage
+	if decode(line, &m) != nil || m.Type != "gemini" || r.former[m.ID] {
+		return nil
+	}
+	if !slices.Contains(r.turns, m.ID) { // it is written again when its tools have answered
+		r.turns = append(r.turns, m.ID)
+		for _, t := range m.Thoughts {
+			thoughts = append(thoughts, strings.TrimSpace(t.Subject+"\n"+t.Description))
+		}
+	}
+	r.tokens[m.ID] = m.Tokens
+	if id := r.turns[len(r.turns)-1]; id == m.ID {
+		r.last = geminiText(m.Content)
+	}
+	return thoughts
+}
+
+// geminiText is a message's content, which is a text or parts.
+func geminiText(content json.RawMessage) string {
+	var text string
+	if json.Unmarshal(content, &text) == nil {
+		return text
+	}
+	var parts []struct {
+		Text string `json:"text"`
+	}
+	_ = decode(content, &parts)
+	for _, p := range parts {
+		text += p.Text
+	}
+	return text
+}

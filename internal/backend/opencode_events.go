@@ -1,0 +1,216 @@
+package backend
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+// openCodeTold is what one opencode process has told so far.
+type openCodeTold struct {
+	req      Request
+	schema   *jsonschema.Schema
+	steps    *transcript.Writer
+	began    time.Time
+	remember func(session string)
+
+	mu      sync.Mutex // events and checks come from two sides
+	session string
+	text    string // the newest of the model's
+	turns   int    // that are over
+	reason  string // why the last one is
+	cuts    int    // of the last ones, in a row, that ended before their end
+	busy    bool   // a turn is going on, whose cost is not known
+	cost    float64
+	usage   work.Usage
+	failed  *openCodeError
+	retry   *openCodeStatus
+	final   bool
+	misfit  bool // the answer does not fit the schema
+}
+
+func newOpenCodeTold(req Request, schema *jsonschema.Schema, steps *transcript.Writer) *openCodeTold {
+	return &openCodeTold{req: req, schema: schema, steps: steps, began: time.Now(), remember: func(string) {}}
+}
+
+type openCodeEvent struct {
+	Type      string         `json:"type"`
+	SessionID string         `json:"sessionID"`
+	Part      openCodePart   `json:"part"`
+	Error     openCodeError  `json:"error"`
+	Status    openCodeStatus `json:"status"`
+}
+
+type openCodePart struct {
+	Text   string `json:"text"`
+	CallID string `json:"callID"`
+	Tool   string `json:"tool"`
+	State  struct {
+		Status   string          `json:"status"`
+		Input    json.RawMessage `json:"input"`
+		Output   string          `json:"output"`
+		Error    string          `json:"error"`
+		Metadata struct {
+			Exit *int `json:"exit"`
+		} `json:"metadata"`
+	} `json:"state"`
+	Reason string  `json:"reason"`
+	Cost   float64 `json:"cost"`
+	Tokens struct {
+		Input     int64 `json:"input"`
+		Output    int64 `json:"output"`
+		Reasoning int64 `json:"reasoning"`
+		Cache     struct {
+			Read  int64 `json:"read"`
+			Write int64 `json:"write"`
+		} `json:"cache"`
+	} `json:"tokens"`
+}
+
+type openCodeError struct {
+	Name string `json:"name"`
+	Data struct {
+		Message    string            `json:"message"`
+		StatusCode int               `json:"statusCode"`
+		Headers    map[string]string `json:"responseHeaders"`
+	} `json:"data"`
+}
+
+// openCodeStatus is what a session is doing, by our plugin.
+type openCodeStatus struct {
+	Type    string  `json:"type"` // busy, idle, retry
+	Attempt int     `json:"attempt"`
+	Message string  `json:"message"`
+	Next    float64 `json:"next"` // when it will try again, in milliseconds since 1970
+}
+
+// line takes one line of stdout. Nothing that it cannot read is lost: it goes
+// into the transcript as it is.
+func (t *openCodeTold) line(line []byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var e openCodeEvent
+	if err := decode(line, &e); err != nil || e.Type == "" {
+		addSystem(t.steps, string(line))
+		return t.final
+	}
+	if e.SessionID != "" && e.SessionID != t.session {
+		t.session = e.SessionID
+		t.remember(t.session)
+	}
+	switch e.Type {
+	case "ready": // our plugin's word that the client has started
+	case "status":
+		t.status(e.Status)
+	case "step_start":
+		t.busy, t.final, t.failed, t.retry = true, false, nil, nil
+	case "text":
+		t.text = e.Part.Text
+		t.steps.Extend(transcript.Content{Type: transcript.Text, Text: t.text})
+	case "reasoning":
+		t.steps.Add(transcript.Step{Type: transcript.Reasoning, Text: e.Part.Text})
+	case "tool_use":
+		t.tool(e.Part)
+	case "step_finish":
+		t.finish(e.Part)
+	case "error":
+		t.failed, t.final, t.busy = &e.Error, true, false
+	default:
+		addEvent(t.steps, e.Type, line)
+	}
+	return t.final
+}
+
+func (t *openCodeTold) status(s openCodeStatus) {
+	if s.Type != "idle" {
+		t.busy = s.Type == "busy"
+	}
+	if s.Type != "retry" {
+		return
+	}
+	t.retry, t.final = &s, false
+	t.steps.Add(transcript.Step{Type: transcript.SystemText, IsError: true, Text: fmt.Sprintf("the model's API failed (attempt %d): %s", s.Attempt, s.Message)})
+}
+
+// tool adds a call and its answer: the client tells of both when the tool has
+// ended.
+func (t *openCodeTold) tool(p openCodePart) {
+	t.steps.Extend(transcript.Content{Type: transcript.ToolCall, ID: p.CallID, Name: p.Tool, Args: string(p.State.Input)})
+	text, isError := p.State.Output, p.State.Status == "error"
+	if isError {
+		text = p.State.Error
+	}
+	if exit := p.State.Metadata.Exit; exit != nil && *exit != 0 {
+		text = strings.TrimSuffix(text, "\n") + fmt.Sprintf("\n(exit code %d)", *exit)
+		isError = true
+	}
+	t.steps.Add(transcript.Step{
+		Type: transcript.ToolResult, CallID: p.CallID, Text: strings.TrimPrefix(text, "\n"), IsError: isError,
+	})
+}
+
+func (t *openCodeTold) finish(p openCodePart) {
+	t.turns++
+	t.busy, t.reason = false, p.Reason
+	t.cost += p.Cost
+	t.usage.InputTokens += p.Tokens.Input
+	t.usage.OutputTokens += p.Tokens.Output + p.Tokens.Reasoning
+	t.usage.CacheReadTokens += p.Tokens.Cache.Read
+	t.usage.CacheCreationTokens += p.Tokens.Cache.Write
+	switch p.Reason {
+	case "unknown", "other":
+		t.cuts++
+	case "tool-calls":
+		t.cuts = 0
+	default:
+		t.cuts, t.final = 0, true
+	}
+}
+
+const (
+	// The client tries for ever; a unit's own retries wait better.
+	openCodeRetries  = 3
+	openCodePatience = 30 * time.Second
+	// It also asks again for ever, and at once, when an answer was cut off.
+	openCodeCuts = 3
+)
+
+// check stops a run that is at a limit: the client keeps none.
+func (t *openCodeTold) check() *work.Failure {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.retry != nil && (t.retry.Attempt >= openCodeRetries || time.Until(t.retry.next()) > openCodePatience):
+		return t.retry.failure()
+	case t.cuts >= openCodeCuts:
+		return work.Fail(work.ClassInfra, fmt.Sprintf("the model's last %d answers ended before their end", t.cuts))
+	case t.req.MaxCostUSD != nil:
+		if f := t.overBudget(); f != nil {
+			return f
+		}
+	}
+	if t.req.MaxTurns > 0 && t.turns >= t.req.MaxTurns && t.reason == "tool-calls" {
+		return tooManyTurns(t.req)
+	}
+	return nil
+}
+
+// overBudget tells whether a budget is used up, or cannot be watched: a model
+// without a price costs nothing in the client's eyes.
+func (t *openCodeTold) overBudget() *work.Failure {
+	switch {
+	case t.cost > *t.req.MaxCostUSD:
+		return work.Fail(work.ClassMaxCost, fmt.Sprintf("max_cost_usd ($%g) was reached: $%g", *t.req.MaxCostUSD, t.cost))
+	case t.cost == 0 && t.usage.OutputTokens > 0:
+		return work.Fail(work.ClassInvalidRequest,
+			"opencode has no price for this model, so it cannot keep max_cost_usd: leave it out, or give the model a cost in PIECEWORK_OPENCODE_CONFIG")
+	}
+	return nil
+}
