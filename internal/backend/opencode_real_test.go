@@ -1,0 +1,222 @@
+package backend
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"piecework/internal/testkit/fakemodel"
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+// realOpenCode returns the installed client, talking to a model of our own.
+func realOpenCode(t *testing.T, turns ...fakemodel.Turn) (*OpenCode, *fakemodel.Server) {
+	t.Helper()
+	path, err := exec.LookPath(os.Getenv("PIECEWORK_TEST_OPENCODE"))
+	if err != nil {
+		t.Skipf("real opencode not installed: %v (set PIECEWORK_TEST_OPENCODE)", err)
+	}
+	model := fakemodel.Start(t)
+	model.Script(turns...)
+	return &OpenCode{CLI: CLI{Path: path, Env: []string{"ANTHROPIC_API_KEY=sk-secret-value", "ANTHROPIC_BASE_URL=" + model.URL}}}, model
+}
+
+func openCodeRequest(t *testing.T, prompt string) Request {
+	req := request(t, prompt)
+	req.Model, req.IdleTimeout = "anthropic/claude-sonnet-4-5", 2*time.Minute
+	return req
+}
+
+// openCodeShell has opencode run a command.
+func openCodeShell(command string) fakemodel.Call {
+	return fakemodel.Call{Name: "bash", Input: map[string]string{"command": command, "description": "run it"}}
+}
+
+func prompts(model *fakemodel.Server) (texts []string) {
+	for _, r := range model.Requests() {
+		texts = append(texts, r.Prompt())
+	}
+	return texts
+}
+
+func TestRealOpenCode(t *testing.T) {
+	calls := func(commands ...string) (c []fakemodel.Call) {
+		for _, command := range commands {
+			c = append(c, openCodeShell(command))
+		}
+		return c
+	}
+	done := fakemodel.Turn{Text: "done"}
+	for _, test := range []struct {
+		name   string
+		script []fakemodel.Turn
+		change func(*Request)
+		class  work.Class // "": success with the output "done"
+		words  string
+		calls  []string // their results
+		turns  int
+	}{
+		{name: "plain", script: []fakemodel.Turn{done}, turns: 1},
+		{name: "thinking", script: []fakemodel.Turn{{Thinking: "let me think", Text: "done"}}, turns: 1},
+		{name: "tool", script: []fakemodel.Turn{{Text: "I will", Calls: calls("echo from-tool > a.txt; cat a.txt")}, done}, calls: []string{"from-tool\n"}, turns: 2},
+		{name: "parallel calls", script: []fakemodel.Turn{{Calls: calls("sleep 1; echo slow", "echo fast")}, done}, calls: []string{"fast\n", "slow\n"}, turns: 2},
+		{name: "failing tool", script: []fakemodel.Turn{{Calls: calls("echo no; exit 3")}, done}, calls: []string{"no\n(exit code 3)"}, turns: 2},
+		{name: "outside the directory", script: []fakemodel.Turn{{Calls: calls("cat /etc/hostname >/dev/null; echo ok")}, done}, calls: []string{"ok\n"}, turns: 2},
+		{name: "no sub-agents", script: []fakemodel.Turn{{Calls: calls("echo ok")}, done}, calls: []string{"ok\n"}, turns: 2},
+		{name: "max turns", script: []fakemodel.Turn{{Calls: calls("echo 1")}, {Calls: calls("echo 2")}, {Calls: calls("echo 3; sleep 5")}, done},
+			change: func(r *Request) { r.MaxTurns = 2 }, class: work.ClassMaxTurns, words: "max_turns (2)"},
+		{name: "max cost", script: []fakemodel.Turn{{Calls: calls("echo 1")}, {Calls: calls("sleep 5")}, done},
+			change: func(r *Request) { r.MaxCostUSD = new(0.0001) }, class: work.ClassMaxCost, words: "$0.0001"},
+		{name: "500 once", script: []fakemodel.Turn{{Status: 500, Times: 1}, done}, turns: 1},
+		{name: "cut once", script: []fakemodel.Turn{{Text: "half an answer", Cut: true, Times: 1}, done}, turns: 1},
+		{name: "500 always", script: []fakemodel.Turn{{Status: 500}}, class: work.ClassInfra},
+		{name: "cut always", script: []fakemodel.Turn{{Text: "half an answer", Cut: true}}, class: work.ClassInfra, words: "before their end"},
+		{name: "429", script: []fakemodel.Turn{{Status: 429}}, class: work.ClassRateLimit},
+		{name: "529", script: []fakemodel.Turn{{Status: 529}}, class: work.ClassRateLimit},
+		{name: "401", script: []fakemodel.Turn{{Status: 401}}, class: work.ClassAuth, words: "status 401"},
+		{name: "402", script: []fakemodel.Turn{{Status: 402}}, class: work.ClassBilling},
+		{name: "bad model", script: []fakemodel.Turn{{Status: 404}}, change: func(r *Request) { r.Model = "anthropic/no-such" }, class: work.ClassInvalidRequest, words: "404"},
+		{name: "too long", script: []fakemodel.Turn{{Status: 413}}, class: work.ClassContextTooLong},
+		{name: "refusal", script: []fakemodel.Turn{{Text: "no", StopReason: "refusal"}}, class: work.ClassRefusal},
+		{name: "max tokens", script: []fakemodel.Turn{{Text: "half", StopReason: "max_tokens"}}, class: work.ClassInvalidRequest, words: "limit on its length"},
+		{name: "720 kB prompt", script: []fakemodel.Turn{done}, turns: 1, change: func(r *Request) { r.Prompt = strings.Repeat("word ", 144_000) + "end" }},
+		{name: "200 kB system prompt", script: []fakemodel.Turn{done}, turns: 1,
+			change: func(r *Request) { r.SystemPrompt = "a \"rule\" @/etc/hostname\n" + strings.Repeat("rule ", 40_000) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			o, model := realOpenCode(t, test.script...)
+			req := openCodeRequest(t, "say it")
+			if test.change != nil {
+				test.change(&req)
+			}
+			got := try(t.Context(), t, o, req)
+			got.wantWithin(t, 2*time.Minute)
+			if sent := prompts(model); len(sent) == 0 || sent[0] != req.Prompt || !strings.Contains(model.Requests()[0].System, req.SystemPrompt) {
+				t.Errorf("the prompt or the system prompt did not reach the model: %.300q", sent)
+			}
+			if !strings.HasPrefix(got.Metadata.SessionID, "ses_") || got.Metadata.Model != req.Model || got.Metadata.DurationMS <= 0 {
+				t.Errorf("metadata %+v", got.Metadata)
+			}
+			if test.class != "" {
+				got.wantFailure(t, test.class, test.words)
+				return
+			}
+			got.wantSuccess(t, "done")
+			if results := got.texts(transcript.ToolResult); !slices.Equal(results, test.calls) {
+				t.Errorf("tool results %q, want %q", results, test.calls)
+			}
+			n := test.turns
+			cut := test.name == "cut once"
+			if m := got.Metadata; !cut && (m.NumTurns != n || m.Usage.OutputTokens != int64(10*n) || m.TotalCostUSD == nil || *m.TotalCostUSD < 0.0004*float64(n)) {
+				t.Errorf("metadata %+v; want %d turns", m, n)
+			}
+		})
+	}
+}
+
+func TestRealOpenCodeTellsWhenALimitEnds(t *testing.T) {
+	o, _ := realOpenCode(t, fakemodel.Turn{Status: 429, Headers: map[string]string{"retry-after": "3600"}})
+	got := try(t.Context(), t, o, openCodeRequest(t, "go"))
+	got.wantFailure(t, work.ClassRateLimit)
+	if left := time.Until(got.Error.ResetAt); left < 50*time.Minute || left > 70*time.Minute {
+		t.Errorf("the limit ends in %v", left)
+	}
+}
+
+func TestRealOpenCodeTimeoutInsideAToolAndResume(t *testing.T) {
+	o, model := realOpenCode(t, fakemodel.Turn{Text: "I wait", Calls: []fakemodel.Call{openCodeShell("tail -f /dev/null | cat")}}, fakemodel.Turn{Text: "done"})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	req := openCodeRequest(t, "wait")
+	steps := transcript.NewWriter(nil, nil)
+	go func() {
+		for ctx.Err() == nil && len(model.Requests()) == 0 {
+			time.Sleep(50 * time.Millisecond)
+		}
+		time.Sleep(2 * time.Second) // the tool is not told of before it has ended
+		cancel(work.ErrTimeout)
+	}()
+	result, err := o.Execute(ctx, req, steps)
+	if err != nil || result.Error == nil || result.Error.Class != work.ClassTimeout || !result.CostIncomplete {
+		t.Errorf("%v, %+v, error %v", err, result, result.Error)
+	}
+	wantNothingLeft(t, req)
+
+	req.Prompt, req.Resume = "go on", true
+	model.Script(fakemodel.Turn{Text: "done"})
+	got := try(t.Context(), t, o, req)
+	got.wantSuccess(t, "done")
+	last := model.Requests()[len(model.Requests())-1]
+	if got.Metadata.SessionID != result.Metadata.SessionID || !strings.Contains(string(last.Body), `"wait"`) || last.Prompt() != "go on" {
+		t.Errorf("session %s after %s, the model got %.2000s", got.Metadata.SessionID, result.Metadata.SessionID, last.Body)
+	}
+
+	lost := openCodeRequest(t, "go")
+	lost.Resume = true
+	got = try(t.Context(), t, o, lost)
+	got.wantSuccess(t, "done")
+	got.wantStep(t, transcript.SystemText, "from the beginning")
+}
+
+// Text of a prompt is never an option, a command, or the name of a file.
+func TestRealOpenCodePromptIsInert(t *testing.T) {
+	for _, prompt := range []string{"@/etc/hostname", "/cost", "--help", "-", "!ls", "@a.txt $ARGUMENTS !`date`"} {
+		t.Run(prompt, func(t *testing.T) {
+			o, model := realOpenCode(t, fakemodel.Turn{Text: "done"})
+			req := openCodeRequest(t, prompt)
+			if err := os.WriteFile(req.Dir+"/a.txt", []byte("CONTENT"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			try(t.Context(), t, o, req).wantSuccess(t, "done")
+			if sent := prompts(model); len(sent) != 1 || sent[0] != prompt || strings.Contains(string(model.Requests()[0].Body), "CONTENT") {
+				t.Errorf("the model got %.300q", sent)
+			}
+		})
+	}
+}
+
+func TestRealOpenCodeFiles(t *testing.T) {
+	o, model := realOpenCode(t, fakemodel.Turn{Text: "done"})
+	req := openCodeRequest(t, "compare them")
+	png, _ := base64.StdEncoding.DecodeString(onePixel)
+	attach(t, &req, "dot.png", png)
+	attach(t, &req, "notes.txt", []byte("/cost @/etc/hostname grüße"))
+	try(t.Context(), t, o, req).wantSuccess(t, "done")
+	body := string(model.Requests()[0].Body)
+	for _, part := range []string{"compare them", "/cost @/etc/hostname grüße", onePixel} {
+		if !strings.Contains(body, part) {
+			t.Errorf("the model did not get %.60q", part)
+		}
+	}
+}
+
+func TestRealOpenCodeOutputSchema(t *testing.T) {
+	o, model := realOpenCode(t, fakemodel.Turn{Text: "bob"})
+	req := openCodeRequest(t, "name?")
+	req.OutputSchema = json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`)
+	got := try(t.Context(), t, o, req)
+	got.wantFailure(t, work.ClassSchemaInvalid)
+	if len(model.Requests()) != 2 || got.Metadata.NumTurns != 2 || got.Metadata.TotalCostUSD == nil || *got.Metadata.TotalCostUSD < 0.0008 {
+		t.Errorf("%d requests, metadata %+v", len(model.Requests()), got.Metadata)
+	}
+	model.Script(fakemodel.Turn{Text: "```json\n{\"name\":\"bob\"}\n```"})
+	req = openCodeRequest(t, "name?")
+	req.OutputSchema = json.RawMessage(`{"type":"object","required":["name"]}`)
+	try(t.Context(), t, o, req).wantSuccess(t, `{"name":"bob"}`)
+}
+
+func TestRealOpenCodeVersionAndKey(t *testing.T) {
+	o, _ := realOpenCode(t)
+	if version, err := o.Version(t.Context()); cmp.Or(version, "x") == "x" || err != nil {
+		t.Errorf("version %q, %v", version, err)
+	}
+	o.Env = nil
+	try(t.Context(), t, o, openCodeRequest(t, "go")).wantFailure(t, work.ClassAuth, "API key")
+}
