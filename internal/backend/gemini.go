@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -156,9 +157,9 @@ func (u geminiUnit) inert(prompt string) (string, error) {
 }
 
 func (u geminiUnit) args() []string {
-	args := []string{
-		"--output-format=stream-json", "--approval-mode=" + cmp.Or(u.g.ApprovalMode, "yolo"),
-		"--include-directories=" + u.home.files,
+	args := []string{"--output-format=stream-json", "--approval-mode=" + cmp.Or(u.g.ApprovalMode, "yolo")}
+	if _, err := os.Stat(u.home.files); err == nil { // its tools see no other place
+		args = append(args, "--include-directories="+u.home.files)
 	}
 	if u.req.Model != "" {
 		args = append(args, "--model="+u.req.Model)

@@ -24,11 +24,12 @@ type ears struct {
 	end  func(ending) Result
 }
 
-// The recordings are what Claude Code 2.1.329 and Codex 0.169.0 said to a fake
-// model, cut down. Those of Cursor are made up in its documented shape.
+// The recordings are what Claude Code 2.1.329, Codex 0.169.0, opencode 1.18.33
+// and Gemini CLI 0.61.0 said to a fake model, cut down. Those of Cursor are made
+// up in its documented shape.
 func TestGolden(t *testing.T) {
 	for name, listen := range map[string]func(*testing.T, string, Request, *transcript.Writer) ears{
-		"claude": hearClaude, "codex": hearCodex, "cursor": hearCursor,
+		"claude": hearClaude, "codex": hearCodex, "cursor": hearCursor, "opencode": hearOpenCode, "gemini": hearGemini,
 	} {
 		recordings, err := filepath.Glob("testdata/" + name + "/*.jsonl")
 		if err != nil || len(recordings) == 0 {
@@ -112,6 +113,23 @@ func hearCursor(_ *testing.T, _ string, req Request, steps *transcript.Writer) e
 	return ears{told.line, told.end}
 }
 
+func hearOpenCode(_ *testing.T, _ string, req Request, steps *transcript.Writer) ears {
+	told := newOpenCodeTold(req, nil, steps)
+	return ears{told.line, func(how ending) Result {
+		if f := told.check(); f != nil { // the runner would have asked by now
+			how.stopped = limitReached{f}
+		}
+		result := told.end(how)
+		settle(&result, how)
+		return result
+	}}
+}
+
+func hearGemini(t *testing.T, _ string, req Request, steps *transcript.Writer) ears {
+	told := newGeminiTold(req, nil, openGeminiRecord(t.TempDir(), req.SessionID), steps)
+	return ears{told.line, told.end}
+}
+
 func replay(t *testing.T, recording string, e ears, steps *transcript.Writer) []byte {
 	t.Helper()
 	lines, err := os.ReadFile(recording)
@@ -126,12 +144,13 @@ func replay(t *testing.T, recording string, e ears, steps *transcript.Writer) []
 	if strings.HasSuffix(recording, "stopped.jsonl") {
 		how.stopped = work.ErrShutdown
 	}
-	if final != (how.stopped == nil) {
+	denied := strings.Contains(recording, "opencode/denied") // it ends there, without a word
+	if final != (how.stopped == nil && !denied) {
 		t.Errorf("the last line is the last word: %v", final)
 	}
 	result := e.end(how)
 	steps.Close()
-	if strings.Contains(recording, "codex") || how.stopped != nil {
+	if !strings.Contains(recording, "claude") && !strings.Contains(recording, "cursor") || how.stopped != nil {
 		result.Metadata.DurationMS = 0 // by our clock
 	}
 	if result.Error != nil && !result.Error.ResetAt.IsZero() {

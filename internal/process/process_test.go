@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -114,6 +115,36 @@ func TestOutputAndExitCode(t *testing.T) {
 			t.Errorf("stdout %q stderr %q", out, errs)
 		}
 	})
+}
+
+// A file is followed while it grows, and ends with the child and all it left.
+func TestStdoutInAFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stdout")
+	child, err := Start(Command{
+		Path: "/bin/sh", Args: []string{"-c", "echo one; read go; head -c 3000000 /dev/zero; sleep 1000 & echo end"}, Env: testEnv(),
+		Mark: NewMark(t.Name()), Stdin: strings.NewReader("go\n"), StdoutFile: path,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(child.Release)
+	from := bufio.NewReader(child.Stdout)
+	if line, err := from.ReadString('\n'); line != "one\n" {
+		t.Errorf("the first line is %q, %v", line, err)
+	}
+	rest := make(chan []byte)
+	go func() {
+		all, _ := io.ReadAll(from)
+		rest <- all
+	}()
+	<-child.Exited()
+	closeWithin(t, child, 6*time.Second)
+	if all := <-rest; len(all) != 3_000_004 || !bytes.HasSuffix(all, []byte("end\n")) {
+		t.Errorf("%d bytes came", len(all))
+	}
+	if _, err := Start(Command{Path: "/bin/sh", StdoutFile: "/nonexistent/dir/stdout"}); err == nil {
+		t.Error("no error for a file that cannot be made")
+	}
 }
 
 func TestLargeInputIsWrittenWhileOutputIsRead(t *testing.T) {

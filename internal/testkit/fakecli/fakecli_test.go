@@ -317,8 +317,10 @@ func TestLeftovers(t *testing.T) {
 func TestDialects(t *testing.T) {
 	const script = "@@ init\n@@ text I look\n@@ tool Bash {\"command\":\"ls\"}\n@@ toolresult one\n@@ tool Look {}\n@@ toolresult two\n@@ line 5000\n@@ nul\n@@ result done"
 	for dialect, want := range map[string]string{
-		"codex":  "thread.started item.completed turn.started item.completed item.started item.completed item.started item.completed item.completed item.completed item.completed turn.completed",
-		"cursor": "system assistant tool_call tool_call tool_call tool_call assistant assistant result",
+		"codex":    "thread.started item.completed turn.started item.completed item.started item.completed item.started item.completed item.completed item.completed item.completed turn.completed",
+		"cursor":   "system assistant tool_call tool_call tool_call tool_call assistant assistant result",
+		"opencode": "ready status step_start text tool_use step_finish step_start tool_use step_finish step_start text text text step_finish",
+		"gemini":   "init message message tool_use tool_result tool_use tool_result message message message message result",
 	} {
 		cmd := command(t, script)
 		cmd.Path = fakecli.BuildAs(t, dialect)
@@ -330,7 +332,11 @@ func TestDialects(t *testing.T) {
 		if !slices.ContainsFunc(slices.Collect(strings.Lines(r.stdout)), func(line string) bool { return len(line) == 5000 }) {
 			t.Errorf("%s: no line of 5000 bytes", dialect)
 		}
-		for end, exit := range map[string]int{"@@ init\n@@ error success 500 oh": 1, "@@ init\n@@ exit 3": 3} {
+		failed := 1
+		if dialect == "gemini" {
+			failed = 500 - 256
+		}
+		for end, exit := range map[string]int{"@@ init\n@@ error success 500 oh": failed, "@@ init\n@@ exit 3": 3} {
 			cmd := command(t, end)
 			cmd.Path = fakecli.BuildAs(t, dialect)
 			stdout, stderr := start(t, cmd)
