@@ -24,7 +24,7 @@ func realGemini(t *testing.T, turns ...fakemodel.Turn) (*Gemini, *fakemodel.Serv
 	}
 	model := fakemodel.Start(t)
 	model.Script(turns...)
-	return &Gemini{CLI: CLI{Path: path, Env: []string{"GEMINI_API_KEY=sk-secret-value", "GOOGLE_GEMINI_BASE_URL=" + model.URL}}}, model
+	return &Gemini{CLI: CLI{Path: path, Keeper: keeper, Env: []string{"GEMINI_API_KEY=sk-secret-value", "GOOGLE_GEMINI_BASE_URL=" + model.URL}}}, model
 }
 
 func geminiRequest(t *testing.T, prompt string) Request {
