@@ -15,6 +15,7 @@
 //	run.go         runs: read, list
 //	transcript.go  transcripts as JSON, JSON lines and text
 //	health.go      liveness, readiness
+//	file.go        files: upload, list, read, download, delete
 //	guard.go       which requests come in at all
 //	page.go        the pages, Asynqmon and the API page
 //	openapi.go     what the description says beyond what the Go types do
@@ -36,22 +37,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"piecework/internal/blob"
 	"piecework/internal/process"
 	"piecework/internal/roots"
+	"piecework/internal/work"
 	"piecework/jobs"
 	"piecework/store"
 )
 
 // Options is what the front door needs to know.
 type Options struct {
-	Store    *store.Store
-	Bell     *jobs.Bell
-	Roots    roots.Roots
-	Version  string
-	MaxBody  int64 // bytes of a JSON body
-	Loopback bool  // serves this machine only: refuse other host names
-	Log      *slog.Logger
-	Registry *prometheus.Registry
+	Store      *store.Store
+	Bell       *jobs.Bell
+	Roots      roots.Roots
+	Files      *blob.Store
+	FilePolicy work.FilePolicy
+	Version    string
+	MaxBody    int64 // bytes of a JSON body
+	Loopback   bool  // serves this machine only: refuse other host names
+	Log        *slog.Logger
+	Registry   *prometheus.Registry
 	// Containment is how the worker process of this house holds agents
 	// together; empty without one.
 	Containment process.Containment
@@ -129,6 +134,13 @@ func (a *API) routes() {
 	register(a, op("list-runs", "GET", "/runs", "List runs, newest first", 200), a.listRuns)
 	register(a, op("get-run", "GET", "/runs/{id}", "Read a run", 200, 404), a.getRun)
 	register(a, op("get-transcript", "GET", "/runs/{id}/transcript", "Read a run's transcript", 200, 404), a.getTranscript)
+	upload := op("upload-file", "POST", "/files", "Upload a file", 201, 400, 408, 413, 415, 507)
+	upload.Middlewares = huma.Middlewares{keepRequest}
+	register(a, upload, a.upload)
+	register(a, op("list-files", "GET", "/files", "List files, newest first", 200), a.listFiles)
+	register(a, op("get-file", "GET", "/files/{id}", "Read what is known of a file", 200, 404), a.getFile)
+	register(a, op("get-file-content", "GET", "/files/{id}/content", "Download a file", 200, 404), a.getContent)
+	register(a, op("delete-file", "DELETE", "/files/{id}", "Delete a file that no unit needs", 204, 404, 409), a.deleteFile)
 	register(a, op("get-health", "GET", "/healthz", "Is the process alive?", 200), a.healthz)
 	register(a, op("get-readiness", "GET", "/readyz", "Can it take work, and what is missing?", 200), a.readyz)
 	a.describe()
@@ -171,6 +183,8 @@ func tagOf(path string) string {
 		return "Backends"
 	case strings.HasPrefix(path, "/schedules"):
 		return "Schedules"
+	case strings.HasPrefix(path, "/files"):
+		return "Files"
 	}
 	return "Health"
 }

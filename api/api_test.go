@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"piecework/internal/blob"
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -62,7 +63,12 @@ func openFront(t *testing.T, database, redis string, change func(*Options)) *fro
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = bell.Close() })
-	o := Options{Store: ledger, Bell: bell, Version: "test", MaxBody: 1 << 20, Log: log, Registry: prometheus.NewRegistry()}
+	files, err := blob.Open(t.Context(), blob.Local(t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Store: ledger, Bell: bell, Files: files, FilePolicy: work.DefaultFilePolicy(), Version: "test", MaxBody: 1 << 20,
+		Log: log, Registry: prometheus.NewRegistry()}
 	if change != nil {
 		change(&o)
 	}
@@ -235,7 +241,7 @@ func (f *front) finish(c *store.Claimed, result string, steps ...transcript.Step
 	verdict, err := f.Store.Finish(f.t.Context(), store.Finish{
 		UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunSucceeded, Next: work.Succeeded,
 		Result: result, RenderedPrompt: "rendered", NumTurns: 2, ToolCalls: 1, TotalCostUSD: &cost,
-		DurationMS: 20, DurationAPIMS: 10, OutputFiles: []work.File{{Name: "out.txt", Size: 3}}, Steps: len(steps), Blob: blob,
+		DurationMS: 20, DurationAPIMS: 10, OutputFiles: []work.OutputFile{{Name: "out.txt", Size: 3}}, Steps: len(steps), Blob: blob,
 	})
 	if err != nil || verdict != store.Recorded {
 		f.t.Fatalf("finish: %s, %v", verdict, err)

@@ -31,7 +31,7 @@ const (
 // Postgres cannot hold, and bodies over the cap. curl's default content type
 // is taken for JSON, because that is what people mean by `curl -d '{…}'`.
 func (a *API) checkBody(ctx huma.Context, next func(huma.Context)) {
-	if ctx.Operation().RequestBody == nil {
+	if body := ctx.Operation().RequestBody; body == nil || body.Content["application/json"] == nil {
 		next(ctx)
 		return
 	}

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"time"
@@ -62,6 +63,7 @@ func (a *API) describe() {
 	}
 	describeUnits(schemas)
 	describeRuns(schemas)
+	describeFiles(doc, schemas)
 	describeRest(schemas)
 	addExamples(schemas)
 	for _, item := range doc.Paths {
@@ -145,6 +147,39 @@ func describeRuns(schemas map[string]*huma.Schema) {
 	schemas["RunList"].Properties["next"] = nextCursor()
 }
 
+func describeFiles(doc *huma.OpenAPI, schemas map[string]*huma.Schema) {
+	p := schemas["File"].Properties
+	p["id"].Format = "uuid"
+	p["run_id"].Format, p["run_id"].Nullable = "uuid", true
+	for field, text := range map[string]string{
+		"run_id": "The run that left it behind; null for an upload", "media_type": "As the caller said, or as name and first bytes tell",
+		"sha256": "Of the bytes, in hexadecimal", "filename": "Of an output file the path inside the run's directory",
+	} {
+		p[field].Description = text
+	}
+	p = schemas["OutputFile"].Properties
+	p["id"].Format, p["id"].Nullable = "uuid", true
+	p["id"].Description, p["reason"].Description = "For /files/{id}/content; null when it was not stored", "Why it was not stored"
+	p["name"].Description, p["size"].Description = "Path inside the run's directory", "Bytes"
+	schemas["FileList"].Properties["next"] = nextCursor()
+
+	binary := &huma.Schema{Type: huma.TypeString, Format: "binary"}
+	doc.Paths["/files"].Post.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
+		"multipart/form-data": {Schema: &huma.Schema{
+			Type: huma.TypeObject, Required: []string{"file"}, AdditionalProperties: false,
+			Properties: map[string]*huma.Schema{"file": binary},
+		}},
+	}}
+	content := doc.Paths["/files/{id}/content"].Get
+	whole := &huma.Response{
+		Description: "The bytes, always as an attachment", Content: map[string]*huma.MediaType{"application/octet-stream": {Schema: binary}},
+		Headers: map[string]*huma.Param{"Content-Disposition": {Schema: &huma.Schema{Type: huma.TypeString}}},
+	}
+	part := *whole
+	part.Description, part.Headers = "The part of it that Range asked for", maps.Clone(whole.Headers)
+	content.Responses["200"], content.Responses["206"] = whole, &part
+}
+
 func describeRest(schemas map[string]*huma.Schema) {
 	spec := schemas["Spec"].Properties
 	spec["labels"].Type, spec["labels"].AdditionalProperties = huma.TypeObject, &huma.Schema{Type: huma.TypeString}
@@ -213,6 +248,8 @@ func addExamples(schemas map[string]*huma.Schema) {
 		"RunList":  map[string]any{"items": []runItem{{Run: run}}, "next": nil},
 		"Problem":  problem,
 		"NewUnit":  map[string]any{"backend": "mock", "prompt": "Summarise {text}", "payload": map[string]any{"text": "A long text"}},
+		"File":     exampleFile(run),
+		"FileList": map[string]any{"items": []work.File{exampleFile(run)}, "next": nil},
 		"Changes":  map[string]any{"max_turns": 40},
 		"Step":     exampleStep(run.StartedAt),
 		"Explanation": explanation{ID: unit.ID, Status: work.Queued, Ahead: new(3), Reasons: []reason{
@@ -226,6 +263,14 @@ func addExamples(schemas map[string]*huma.Schema) {
 		}},
 	} {
 		schemas[name].Examples = []any{value}
+	}
+}
+
+func exampleFile(run work.Run) work.File {
+	return work.File{
+		ID: uuid.MustParse("0198f0c2-7b44-7a02-b1f1-3d5e6f708192"), RunID: &run.ID, Name: "report.md", Size: 1204,
+		MediaType: "text/markdown; charset=utf-8", CreatedAt: *run.CompletedAt,
+		SHA256: "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
 	}
 }
 
@@ -253,7 +298,7 @@ func exampleUnit() (work.Unit, work.Run) {
 	run := work.Run{
 		ID: uuid.MustParse("0198f0c2-7b20-7d11-8a30-5a0b9c8d7e6f"), UnitID: unit.ID, Attempt: 1, Title: prompt,
 		WorkerType: "mock", WorkerProcess: &process, Status: work.RunSucceeded, Result: &output, RenderedPrompt: &prompt,
-		NumTurns: 2, ToolCalls: 1, TotalCostUSD: &cost, DurationMS: 1480, ExecutionTime: 1.5, OutputFiles: []work.File{},
+		NumTurns: 2, ToolCalls: 1, TotalCostUSD: &cost, DurationMS: 1480, ExecutionTime: 1.5, OutputFiles: []work.OutputFile{},
 		HasTranscript: true, StartedAt: begun, CompletedAt: &ended,
 	}
 	return unit, run

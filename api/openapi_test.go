@@ -111,16 +111,22 @@ func checkPathParameters(t *testing.T, name, path string, o map[string]any) {
 func checkResponse(t *testing.T, name, status string, r map[string]any) {
 	t.Helper()
 	content, _ := r["content"].(map[string]any)
+	if status == "204" {
+		return // it has nothing to say
+	}
 	if r["description"] == "" || len(content) == 0 {
 		t.Errorf("%s: %v", name, r)
 	}
 	want := "application/json"
+	if content["application/octet-stream"] != nil {
+		want = "application/octet-stream"
+	}
 	if status >= "400" && !strings.Contains(name, "/readyz 503") {
 		want = "application/problem+json"
 	}
 	media, _ := content[want].(map[string]any)
 	schema, _ := media["schema"].(map[string]any)
-	if schema["$ref"] == nil && schema["items"] == nil {
+	if schema["$ref"] == nil && schema["items"] == nil && schema["format"] != "binary" {
 		t.Errorf("%s: no schema for %s", name, want)
 	}
 	if want == "application/problem+json" && schema["$ref"] != "#/components/schemas/Problem" {
@@ -163,7 +169,7 @@ func TestExamplesFitTheirSchemas(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	c, schemas := f.schemas()
-	without := []string{"BackendProcess", "BackendView", "Check", "Content", "Failure", "File", "Pause", "ProblemError", "Reason", "Spec", "Usage"} // parts of others
+	without := []string{"BackendProcess", "BackendView", "Check", "Content", "Failure", "OutputFile", "Pause", "ProblemError", "Reason", "Spec", "Usage"} // parts of others
 	for name, raw := range schemas {
 		if !regexp.MustCompile(`^[A-Z][a-z]+([A-Z][a-z]+)?$`).MatchString(name) {
 			t.Errorf("schema %s: the name tells no reader anything", name)

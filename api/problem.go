@@ -16,6 +16,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/validation"
 	"github.com/labstack/echo/v4"
 
+	"piecework/internal/blob"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -104,6 +105,8 @@ func problemOf(err error) *Problem {
 		p := newProblem(http.StatusServiceUnavailable, away.What+" cannot be reached; nothing was changed, try again")
 		p.retryAfter = max(int(away.RetryAfter.Seconds()), 1)
 		return p
+	case errors.Is(err, blob.ErrFull):
+		return newProblem(http.StatusInsufficientStorage, "the file store has no room left; delete files or make it larger")
 	case errors.As(err, &route):
 		return newProblem(route.Code, routeDetail(route))
 	}
@@ -286,7 +289,6 @@ func jsonFormat() huma.Format {
 
 // later are fields that other versions of Piecework know.
 var later = map[string]string{
-	"files":        "uploads are not supported by this server; name files in the payload's file_path or file_paths",
 	"callback_url": "webhooks are not supported by this server; poll the unit or use ?wait=",
 	"cache":        "the result cache is not supported by this server; leave cache out",
 	"batch_id":     "batches are not supported by this server; submit units one by one",

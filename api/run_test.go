@@ -38,7 +38,7 @@ func TestRunHasTheFieldsThatScriptsRelyOn(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, r[name], want)
 		}
 	}
-	if diff := cmp.Diff([]any{map[string]any{"name": "out.txt", "size": 3.0}}, r["output_files"]); diff != "" {
+	if diff := cmp.Diff([]any{map[string]any{"id": nil, "name": "out.txt", "size": 3.0}}, r["output_files"]); diff != "" {
 		t.Error(diff)
 	}
 	inUnit := f.get("/work-units/" + unit.String()).is(200).fields()["runs"].([]any)

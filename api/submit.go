@@ -28,6 +28,7 @@ type unitBody struct {
 	Prompt  string `json:"prompt" minLength:"1" doc:"A template: {key} and {payload.key} take values from the payload, {{ }} are literal braces" example:"Summarise {text}"`
 	Payload object `json:"payload,omitempty" doc:"Values for the prompt. file_path and file_paths attach files; working_directory is where the work happens"`
 
+	Files            []string   `json:"files,omitempty" nullable:"false" doc:"Files to attach: ids of uploads, name:path in a root, or absolute paths inside one; the payload's file_path and file_paths do the same"`
 	Model            string     `json:"model,omitempty" maxLength:"200" doc:"The backend's own default when left out"`
 	SystemPrompt     string     `json:"system_prompt,omitempty"`
 	WorkingDirectory string     `json:"working_directory,omitempty" doc:"name:path in a root, or an absolute path inside one; an own empty directory when left out"`
@@ -98,7 +99,7 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 		ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
 		Spec: work.Spec{
 			Backend: b.Backend, Model: b.Model, Prompt: b.Prompt, SystemPrompt: b.SystemPrompt,
-			Payload: json.RawMessage(b.Payload), WorkingDirectory: b.WorkingDirectory, OutputSchema: json.RawMessage(b.OutputSchema),
+			Payload: json.RawMessage(b.Payload), Files: b.Files, WorkingDirectory: b.WorkingDirectory, OutputSchema: json.RawMessage(b.OutputSchema),
 			MissingKey: b.MissingKey, SessionPolicy: cmp.Or(b.SessionPolicy, work.Resume), MaxTurns: b.MaxTurns, MaxCostUSD: b.MaxCostUSD, MaxRetries: b.MaxRetries,
 			Queue: b.Queue, Priority: work.DefaultPriority, NotBefore: b.NotBefore, Deadline: b.Deadline,
 		},
@@ -270,7 +271,7 @@ func blank(prompt string) bool { return strings.TrimSpace(prompt) == "" }
 
 // checkFiles looks at every file and directory the unit names, so that a
 // caller hears of a mistake now rather than from a failed run.
-func (a *API) checkFiles(_ context.Context, b *unitBody, n *store.NewUnit) error {
+func (a *API) checkFiles(ctx context.Context, b *unitBody, n *store.NewUnit) error {
 	if n.WorkingDirectory != "" {
 		pointer := "#/working_directory"
 		if b.WorkingDirectory == "" {
@@ -283,39 +284,72 @@ func (a *API) checkFiles(_ context.Context, b *unitBody, n *store.NewUnit) error
 	if err := checkFileFields(n.Payload); err != nil {
 		return err
 	}
-	refs := work.Attachments(n.Payload)
-	if len(refs) > work.MaxFiles {
-		return work.Invalidf("#/payload/file_paths", "%d files; at most %d may be attached", len(refs), work.MaxFiles)
+	refs := n.Attachments()
+	if len(refs) > a.FilePolicy.MaxFiles {
+		pointer := "#/payload/file_paths"
+		if len(n.Files) > 0 {
+			pointer = "#/files"
+		}
+		return work.Invalidf(pointer, "%d files; at most %d may be attached", len(refs), a.FilePolicy.MaxFiles)
 	}
-	for _, ref := range refs {
-		path, err := a.Roots.File(ref)
-		if err != nil {
-			return work.Invalidf(filePointer(n.Payload, ref), "%v", err)
+	uploads, err := a.uploads(ctx, n)
+	if err != nil {
+		return err
+	}
+	for i, ref := range refs {
+		name, size, wrong := a.lookAt(ref, uploads)
+		if wrong == "" {
+			wrong = a.FilePolicy.Refuses(name, size)
 		}
-		info, err := os.Stat(path)
-		if err != nil {
-			return work.Invalidf(filePointer(n.Payload, ref), "cannot be read")
-		}
-		if info.Size() > work.MaxFileBytes {
-			return work.Invalidf(filePointer(n.Payload, ref), "has %d bytes; at most %d may be attached", info.Size(), work.MaxFileBytes)
+		if wrong != "" {
+			return work.Invalidf(filePointer(n, i), "%s", wrong)
 		}
 	}
 	return nil
 }
 
-func filePointer(payload json.RawMessage, ref string) string {
-	if one, ok := payloadText(payload, "file_path"); ok && one == ref {
-		return "#/payload/file_path"
+// uploads are the uploaded files that a unit names, as far as there are such.
+func (a *API) uploads(ctx context.Context, n *store.NewUnit) (map[uuid.UUID]work.File, error) {
+	ids := n.Uploads()
+	if len(ids) == 0 {
+		return nil, nil
 	}
-	var several struct {
-		Paths []string `json:"file_paths"`
-	}
-	if json.Unmarshal(payload, &several) == nil {
-		if i := slices.Index(several.Paths, ref); i >= 0 {
-			return fmt.Sprintf("#/payload/file_paths/%d", i)
+	return a.Store.FilesByID(ctx, n.Tenant, ids)
+}
+
+// lookAt finds a file that a unit names, or says why it cannot be had.
+func (a *API) lookAt(ref string, uploads map[uuid.UUID]work.File) (name string, size int64, wrong string) {
+	if id, ok := work.UploadedFile(ref); ok {
+		f, ok := uploads[id]
+		if !ok {
+			return "", 0, fmt.Sprintf("there is no uploaded file %s; upload it with POST /files", id)
 		}
+		return f.Name, f.Size, ""
 	}
-	return "#/payload/file_paths"
+	path, err := a.Roots.File(ref)
+	if err != nil {
+		return "", 0, err.Error()
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", 0, "cannot be read"
+	}
+	return info.Name(), info.Size(), ""
+}
+
+// filePointer is where a unit names its attachment i.
+func filePointer(n *store.NewUnit, i int) string {
+	if i < len(n.Files) {
+		return fmt.Sprintf("#/files/%d", i)
+	}
+	i -= len(n.Files)
+	if one, ok := payloadText(n.Payload, "file_path"); ok && one != "" {
+		if i == 0 {
+			return "#/payload/file_path"
+		}
+		i--
+	}
+	return fmt.Sprintf("#/payload/file_paths/%d", i)
 }
 
 // titleBytes is how much of a prompt names a unit.

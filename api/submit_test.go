@@ -43,7 +43,7 @@ func TestFieldsOfLaterVersionsAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	for name, value := range map[string]string{
-		"files": `["id"]`, "callback_url": `"https://example.com"`, "cache": `true`, "batch_id": `"x"`, "expires_at": `"2030-01-01T00:00:00Z"`,
+		"callback_url": `"https://example.com"`, "cache": `true`, "batch_id": `"x"`, "expires_at": `"2030-01-01T00:00:00Z"`,
 	} {
 		f.post("/work-units", mock(`,"`+name+`":`+value)).refused(422, "#/"+name, "not supported by this server")
 	}
@@ -193,9 +193,9 @@ func TestFilesWithoutRoots(t *testing.T) {
 func TestTooManyOrTooLargeFiles(t *testing.T) {
 	t.Parallel()
 	f, dir := rooted(t, map[string]string{"a.txt": "a"})
-	five := strings.TrimSuffix(strings.Repeat(`"docs:a.txt",`, work.MaxFiles+1), ",")
+	five := strings.TrimSuffix(strings.Repeat(`"docs:a.txt",`, work.DefaultFilePolicy().MaxFiles+1), ",")
 	f.post("/work-units", mock(`,"payload":{"file_paths":[`+five+`]}`)).refused(422, "#/payload/file_paths", "at most 4")
-	if err := os.Truncate(filepath.Join(dir, "a.txt"), work.MaxFileBytes+1); err != nil { // sparse
+	if err := os.Truncate(filepath.Join(dir, "a.txt"), work.DefaultFilePolicy().MaxBytes+1); err != nil { // sparse
 		t.Fatal(err)
 	}
 	f.post("/work-units", mock(`,"payload":{"file_path":"docs:a.txt"}`)).refused(422, "#/payload/file_path", "at most 10485760")

@@ -6,6 +6,7 @@
 //	handlers.go  Worker: start, hear, drain, stop
 //	unit.go      one unit: claim, prepare, execute, settle, announce
 //	prepare.go   a claimed unit made ready for its backend
+//	file.go      uploaded files on their way in, output files on their way out
 //	outcome.go   what becomes of a unit after a run
 //	lane.go      whether a unit of a backend may begin here just now
 //	probe.go     which backends there are, looked at again and again
@@ -13,7 +14,7 @@
 //	beat.go      signs of life, and what comes back with them
 //	poll.go      work without Redis
 //	spool.go     finished runs on disk while Postgres is away
-//	prune.go     old directories of units
+//	prune.go     old directories of units, and bytes that are no file's
 package handlers
 
 import (
@@ -32,6 +33,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"piecework/internal/backend"
+	"piecework/internal/blob"
 	"piecework/internal/process"
 	"piecework/internal/roots"
 	"piecework/internal/work"
@@ -41,22 +43,24 @@ import (
 
 // Options is what a worker process needs to know.
 type Options struct {
-	Store    *store.Store
-	Bell     *jobs.Bell
-	Backends []backend.Backend
-	Queues   map[string]int // name → weight
-	Slots    int            // units at once
-	Lease    time.Duration  // silence after which others take its units
-	Beat     time.Duration  // between two signs of life
-	Probe    time.Duration  // between two looks at the backends
-	Grace    time.Duration  // for runs to end by themselves at shutdown
-	Data     string         // directory for what units need on disk
-	Roots    roots.Roots
-	Secrets  []string // values that must not be stored
-	Version  string
-	Log      *slog.Logger
-	Metrics  prometheus.Registerer
-	Hears    chan<- struct{} // closed when units are taken; may be nil
+	Store      *store.Store
+	Bell       *jobs.Bell
+	Backends   []backend.Backend
+	Queues     map[string]int // name → weight
+	Slots      int            // units at once
+	Lease      time.Duration  // silence after which others take its units
+	Beat       time.Duration  // between two signs of life
+	Probe      time.Duration  // between two looks at the backends
+	Grace      time.Duration  // for runs to end by themselves at shutdown
+	Data       string         // directory for what units need on disk
+	Roots      roots.Roots
+	Files      *blob.Store
+	FilePolicy work.FilePolicy
+	Secrets    []string // values that must not be stored
+	Version    string
+	Log        *slog.Logger
+	Metrics    prometheus.Registerer
+	Hears      chan<- struct{} // closed when units are taken; may be nil
 }
 
 // Worker is one worker process.
@@ -69,7 +73,8 @@ type Worker struct {
 	draining context.Context // ends when no new unit is taken
 	letGo    context.CancelFunc
 	metrics  metrics
-	alone    sync.RWMutex // held by each run, and by a suspect for itself
+	alone    sync.RWMutex  // held by each run, and by a suspect for itself
+	keepTime time.Duration // for storing a run's output files
 
 	mu      sync.Mutex
 	running map[uuid.UUID]*running // by run
@@ -90,6 +95,7 @@ func New(o Options) *Worker {
 		Options: o, id: uuid.Must(uuid.NewV7()),
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1),
 		metrics: newMetrics(o.Metrics), running: map[uuid.UUID]*running{}, asking: map[uuid.UUID]bool{},
+		keepTime: 2 * time.Minute,
 	}
 	for _, b := range o.Backends {
 		w.lanes = append(w.lanes, &lane{backend: b})

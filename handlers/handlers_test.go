@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"piecework/internal/backend"
+	"piecework/internal/blob"
 	"piecework/internal/roots"
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
@@ -69,6 +70,7 @@ type house struct {
 	redis  *testkit.RedisServer
 	bell   *jobs.Bell
 	puppet *puppet
+	files  *blob.Store
 	log    *slog.Logger
 }
 
@@ -92,7 +94,11 @@ func newHouseOn(t *testing.T, database string) *house {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = bell.Close() })
-	h := &house{t: t, store: ledger, redis: redis, bell: bell, puppet: newPuppet("mock"), log: log}
+	files, err := blob.Open(ctx, blob.Local(t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &house{t: t, files: files, store: ledger, redis: redis, bell: bell, puppet: newPuppet("mock"), log: log}
 	loops, end := context.WithCancel(context.WithoutCancel(ctx))
 	var over []chan struct{}
 	for _, loop := range []func(context.Context){bell.WatchRedis, (&jobs.Reconciler{Store: ledger, Bell: bell, Log: log}).Run} {
@@ -123,7 +129,7 @@ func (h *house) start(change func(*Options)) *worker {
 	o := Options{
 		Store: h.store, Bell: h.bell, Backends: []backend.Backend{h.puppet}, Queues: map[string]int{"default": 1}, Slots: 4,
 		Lease: 3 * time.Second, Beat: 200 * time.Millisecond, Probe: 200 * time.Millisecond, Grace: 50 * time.Millisecond, Data: h.t.TempDir(),
-		Roots: roots.Roots{}, Log: h.log, Metrics: prometheus.NewRegistry(), Hears: hears,
+		Roots: roots.Roots{}, Files: h.files, FilePolicy: work.DefaultFilePolicy(), Log: h.log, Metrics: prometheus.NewRegistry(), Hears: hears,
 	}
 	if change != nil {
 		change(&o)

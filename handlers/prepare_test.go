@@ -80,7 +80,7 @@ func TestOutputFilesAreListedAndEmptyDirectoriesRemoved(t *testing.T) {
 	}
 	run.end <- succeed("")
 	h.becomes(id, work.Succeeded)
-	if files := h.runs(id)[0].OutputFiles; len(files) != 1 || files[0] != (work.File{Name: "report.md", Size: 1}) {
+	if files := h.runs(id)[0].OutputFiles; len(files) != 1 || files[0].Name != "report.md" || files[0].Size != 1 || files[0].ID == nil {
 		t.Errorf("output files %+v", files)
 	}
 	empty := h.submit(nil)

@@ -11,12 +11,14 @@ import (
 // output files and sessions are in it.
 const keepDirectories = 7 * 24 * time.Hour
 
-// prune removes directories of units that nobody has touched for a week.
+// prune removes directories of units that nobody has touched for a week, and
+// bytes that no file stands for.
 func (w *Worker) prune(ctx context.Context) {
 	ticker := time.NewTicker(time.Hour)
 	defer ticker.Stop()
 	for {
 		w.pruneOnce(time.Now().Add(-keepDirectories))
+		w.sweepBlobs(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -38,6 +40,36 @@ func (w *Worker) pruneOnce(before time.Time) {
 		}
 		if err := os.RemoveAll(filepath.Join(w.unitsDir(), e.Name())); err != nil {
 			w.Log.Warn("remove old directory", "err", err)
+		}
+	}
+}
+
+// sweepAtOnce is how many blobs are removed between two looks at the ledger.
+const sweepAtOnce = 100
+
+// sweepBlobs removes what uploads and runs that died left in the file store,
+// and what could not be removed when its file was deleted. Several processes
+// at it do no harm.
+func (w *Worker) sweepBlobs(ctx context.Context) {
+	for ctx.Err() == nil {
+		ids, err := w.Store.StrayBlobs(ctx, sweepAtOnce)
+		if err != nil {
+			w.Log.Warn("look for stray blobs", "err", err)
+			return
+		}
+		for i, id := range ids {
+			if err := w.Files.Delete(ctx, id); err != nil {
+				w.Log.Warn("remove stray blob; the next round tries again", "file", id, "err", err)
+				ids = ids[:i]
+				break
+			}
+		}
+		if len(ids) == 0 {
+			return
+		}
+		if err := w.Store.BlobsGone(ctx, ids); err != nil {
+			w.Log.Warn("forget stray blobs", "err", err)
+			return
 		}
 	}
 }

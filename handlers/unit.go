@@ -148,7 +148,7 @@ func (w *Worker) untilAnswered(ctx context.Context, ask func() error) error {
 type ran struct {
 	backend.Result
 	prompt string
-	files  []work.File
+	files  []work.OutputFile
 }
 
 // execute prepares the unit and runs its backend under the run's timeout.
@@ -166,13 +166,13 @@ func (w *Worker) execute(ctx context.Context, c *store.Claimed, rec *recorder) (
 		}
 	}()
 	b := w.lane(c.Backend).backend
-	prep, failure := w.prepare(c)
+	prep, failure := w.prepare(ctx, c)
+	defer prep.tidy()
 	r.prompt = prep.req.Prompt
 	if failure != nil {
 		r.Error = failure
 		return r
 	}
-	defer prep.tidy()
 	rec.prompt(prep.req.Prompt)
 	result, err := b.Execute(ctx, prep.req, rec.steps)
 	if err != nil && result.Error == nil {
@@ -183,7 +183,7 @@ func (w *Worker) execute(ctx context.Context, c *store.Claimed, rec *recorder) (
 		result.Error = work.Fail(work.ClassTimeout, fmt.Sprintf("the run took longer than its timeout of %s", timeout))
 	}
 	r.Result = result
-	r.files = prep.outputFiles()
+	r.files = w.outputFiles(ctx, prep, rec.steps.Redact)
 	return r
 }
 

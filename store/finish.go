@@ -37,7 +37,7 @@ type Finish struct {
 	CostIncomplete bool
 	DurationMS     int64
 	DurationAPIMS  int64
-	OutputFiles    []work.File
+	OutputFiles    []work.OutputFile
 
 	Steps int
 	Blob  []byte // the transcript, gzipped
@@ -65,38 +65,38 @@ func (s *Store) Finish(ctx context.Context, f Finish) (Verdict, error) {
 
 // finishIn is one row for json_to_recordset; names are columns.
 type finishIn struct {
-	UnitID         uuid.UUID   `json:"unit_id"`
-	RunID          uuid.UUID   `json:"run_id"`
-	Attempt        int         `json:"attempt"`
-	Status         string      `json:"status"`
-	Next           string      `json:"next"`
-	Delay          float64     `json:"delay"`
-	Failures       int         `json:"failures"`
-	Losses         int         `json:"losses"`
-	Waits          int         `json:"waits"`
-	Crashes        int         `json:"crashes"`
-	Result         *string     `json:"result"`
-	Summary        *string     `json:"summary"`
-	ErrorClass     *string     `json:"error_class"`
-	ErrorMessage   *string     `json:"error_message"`
-	RenderedPrompt string      `json:"rendered_prompt"`
-	Model          string      `json:"model"`
-	SessionID      string      `json:"session_id"`
-	Resumable      bool        `json:"resumable"`
-	NumTurns       int         `json:"num_turns"`
-	ToolCalls      int         `json:"tool_calls"`
-	InputTokens    int64       `json:"input_tokens"`
-	OutputTokens   int64       `json:"output_tokens"`
-	CacheRead      int64       `json:"cache_read_tokens"`
-	CacheCreation  int64       `json:"cache_creation_tokens"`
-	TotalCostUSD   *float64    `json:"total_cost_usd"`
-	CostIncomplete bool        `json:"cost_incomplete"`
-	DurationMS     int64       `json:"duration_ms"`
-	DurationAPIMS  int64       `json:"duration_api_ms"`
-	OutputFiles    []work.File `json:"output_files"`
-	Steps          int         `json:"steps"`
-	From           int         `json:"blob_from"` // 1-based offset into $2
-	Length         int         `json:"blob_length"`
+	UnitID         uuid.UUID         `json:"unit_id"`
+	RunID          uuid.UUID         `json:"run_id"`
+	Attempt        int               `json:"attempt"`
+	Status         string            `json:"status"`
+	Next           string            `json:"next"`
+	Delay          float64           `json:"delay"`
+	Failures       int               `json:"failures"`
+	Losses         int               `json:"losses"`
+	Waits          int               `json:"waits"`
+	Crashes        int               `json:"crashes"`
+	Result         *string           `json:"result"`
+	Summary        *string           `json:"summary"`
+	ErrorClass     *string           `json:"error_class"`
+	ErrorMessage   *string           `json:"error_message"`
+	RenderedPrompt string            `json:"rendered_prompt"`
+	Model          string            `json:"model"`
+	SessionID      string            `json:"session_id"`
+	Resumable      bool              `json:"resumable"`
+	NumTurns       int               `json:"num_turns"`
+	ToolCalls      int               `json:"tool_calls"`
+	InputTokens    int64             `json:"input_tokens"`
+	OutputTokens   int64             `json:"output_tokens"`
+	CacheRead      int64             `json:"cache_read_tokens"`
+	CacheCreation  int64             `json:"cache_creation_tokens"`
+	TotalCostUSD   *float64          `json:"total_cost_usd"`
+	CostIncomplete bool              `json:"cost_incomplete"`
+	DurationMS     int64             `json:"duration_ms"`
+	DurationAPIMS  int64             `json:"duration_api_ms"`
+	OutputFiles    []work.OutputFile `json:"output_files"`
+	Steps          int               `json:"steps"`
+	From           int               `json:"blob_from"` // 1-based offset into $2
+	Length         int               `json:"blob_length"`
 }
 
 // In: $1 a JSON array of finishIn, $2 all their transcripts end to end. Out:
@@ -105,7 +105,7 @@ type finishIn struct {
 // The unit moves only while it is running this very attempt. A run that is
 // over already is left alone (a repeated finish), except one that was given
 // up as lost, which becomes fenced: it came back too late. Cost counts in
-// either case, once. Runs are read under their locks: a finish that has waited
+// either case, once, and so do the files that the run left. Runs are read under their locks: a finish that has waited
 // for another of the same run must see what that one did. No unit may be there
 // twice: one statement changes a row once.
 const finishRuns = `
@@ -157,7 +157,15 @@ WITH f AS (
         cost_incomplete = f.cost_incomplete, duration_ms = f.duration_ms, duration_api_ms = f.duration_api_ms,
         output_files = f.output_files, completed_at = clock_timestamp(),
         execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
-    FROM f JOIN was ON was.id = f.run_id AND was.open WHERE r.id = f.run_id RETURNING r.id
+    FROM f JOIN was ON was.id = f.run_id AND was.open WHERE r.id = f.run_id RETURNING r.id, r.tenant
+), kept AS (
+    -- What is not noted any more was swept: it has no bytes.
+    DELETE FROM stray_blobs s USING f JOIN closed ON closed.id = f.run_id, jsonb_to_recordset(f.output_files)
+        AS o(id uuid, name text, size bigint, media_type text, sha256 text)
+    WHERE s.id = o.id RETURNING o.*, closed.id AS run_id, closed.tenant
+), left_behind AS (
+    INSERT INTO files (id, tenant, run_id, filename, bytes, media_type, sha256, created_at)
+    SELECT id, tenant, run_id, name, size, media_type, decode(sha256, 'hex'), clock_timestamp() FROM kept
 ), folded AS (
     INSERT INTO transcripts (run_id, steps, blob)
     SELECT f.run_id, f.steps, substr($2::bytea, f.blob_from, f.blob_length) FROM f JOIN closed ON closed.id = f.run_id
@@ -239,7 +247,7 @@ func (f Finish) row(from int) finishIn {
 		Steps: f.Steps, From: from, Length: len(f.Blob),
 	}
 	if in.OutputFiles == nil {
-		in.OutputFiles = []work.File{}
+		in.OutputFiles = []work.OutputFile{}
 	}
 	if f.Result != "" || f.Status == work.RunSucceeded {
 		result := work.Clean(f.Result)

@@ -111,7 +111,7 @@ func TestFinishSuccess(t *testing.T) {
 		f.Result, f.RenderedPrompt, f.Model, f.SessionID, f.NumTurns, f.ToolCalls = result, "rendered", "m", "s", 2, 3
 		f.Usage = work.Usage{InputTokens: 1, OutputTokens: 2, CacheReadTokens: 3, CacheCreationTokens: 4}
 		f.TotalCostUSD, f.CostIncomplete, f.DurationMS, f.DurationAPIMS = &cost, true, 5, 6
-		f.OutputFiles, f.Steps, f.Blob = []work.File{{Name: "<f>", Size: 7}}, 1, blob
+		f.OutputFiles, f.Steps, f.Blob = []work.OutputFile{{Name: "<f>", Size: 7}}, 1, blob
 	}), Recorded)
 	u := l.unit(c.ID)
 	if u.State != work.Succeeded || *u.Output != result || *u.Summary != strings.Repeat("é", 250) || u.CostUSD != cost ||
@@ -122,7 +122,7 @@ func TestFinishSuccess(t *testing.T) {
 	if r.Status != work.RunSucceeded || *r.Result != result || *r.RenderedPrompt != "rendered" || *r.Model != "m" || *r.SessionID != "s" ||
 		r.NumTurns != 2 || r.ToolCalls != 3 || r.Usage != (work.Usage{InputTokens: 1, OutputTokens: 2, CacheReadTokens: 3, CacheCreationTokens: 4}) ||
 		*r.TotalCostUSD != cost || !r.CostIncomplete || r.DurationMS != 5 || r.DurationAPIMS != 6 || r.ExecutionTime <= 0 ||
-		len(r.OutputFiles) != 1 || r.OutputFiles[0] != (work.File{Name: "<f>", Size: 7}) || !r.HasTranscript || r.CompletedAt == nil {
+		len(r.OutputFiles) != 1 || r.OutputFiles[0] != (work.OutputFile{Name: "<f>", Size: 7}) || !r.HasTranscript || r.CompletedAt == nil {
 		t.Errorf("run %+v", r)
 	}
 	stored, err := l.Transcript(t.Context(), work.DefaultTenant, c.RunID)

@@ -8,6 +8,7 @@
 //	unit.go        accept, read, list, cancel, retry
 //	run.go         runs: claim; read, list
 //	finish.go      how a run ends, and what becomes of its unit
+//	file.go        files, and bytes that are none yet or no more
 //	transcript.go  chunks while a run goes on, one blob at its end
 //	schedule.go    schedules: put, read, list, due
 //	process.go     worker processes: register, beat, stop

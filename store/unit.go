@@ -42,7 +42,7 @@ var ErrKeyReused = errors.New("idempotency key was used before with another body
 func (s *Store) Accept(ctx context.Context, n NewUnit) (work.Unit, bool, error) {
 	out, err := s.accept.do(ctx, n)
 	if err = cmp.Or(err, out.err); err != nil {
-		return work.Unit{}, false, fmt.Errorf("accept unit: %w", err)
+		return work.Unit{}, false, fmt.Errorf("accept unit: %w", lostFile(err))
 	}
 	return out.unit, out.replayed, nil
 }
@@ -54,6 +54,7 @@ type unitIn struct {
 	Title  string    `json:"title"`
 	work.Spec
 	Delay          work.Seconds `json:"delay"`
+	Uploads        []uuid.UUID  `json:"uploads,omitempty"`
 	IdempotencyKey *string      `json:"idempotency_key"`
 	BodyHash       string       `json:"body_hash"`
 }
@@ -61,29 +62,35 @@ type unitIn struct {
 // In: $1 a JSON array of unitIn. Out: the rows that were new. A row whose key
 // another caller has used is left out; so is one that repeats in the array.
 const insertUnits = `
-INSERT INTO work_units (id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt,
-    system_prompt, payload, working_directory, output_schema, missing_key, session_policy, max_turns,
-    max_cost_usd, max_retries, timeout, idle_timeout, not_before, deadline, check_at, created_at, idempotency_key, body_hash)
-SELECT id, tenant, 'queued', title, backend, coalesce(worker, ''), coalesce(model, ''), queue, priority, labels, prompt,
-    coalesce(system_prompt, ''), payload, coalesce(working_directory, ''), output_schema, missing_key,
-    coalesce(nullif(session_policy, ''), 'resume'), coalesce(max_turns, 0), max_cost_usd, max_retries, timeout, idle_timeout, due, deadline,
-    coalesce(due, clock_timestamp() + interval '2 seconds'), clock_timestamp(), idempotency_key, decode(body_hash, 'hex')
-FROM (
+WITH r AS (
     SELECT *, CASE WHEN delay > 0 THEN clock_timestamp() + delay * interval '1 second' ELSE not_before END AS due
     FROM json_to_recordset($1) AS r(id uuid, tenant text, title text, backend text, worker text, model text,
-        queue text, priority smallint, labels jsonb, prompt text, system_prompt text, payload json,
+        queue text, priority smallint, labels jsonb, prompt text, system_prompt text, payload json, files jsonb, uploads json,
         working_directory text, output_schema json, missing_key text, session_policy text, max_turns integer,
         max_cost_usd double precision, max_retries integer, timeout double precision, idle_timeout double precision,
         not_before timestamptz, delay double precision, deadline timestamptz, idempotency_key text, body_hash text)
-) AS r
+), fresh AS (
+INSERT INTO work_units (id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt,
+    system_prompt, payload, files, working_directory, output_schema, missing_key, session_policy, max_turns,
+    max_cost_usd, max_retries, timeout, idle_timeout, not_before, deadline, check_at, created_at, idempotency_key, body_hash)
+SELECT id, tenant, 'queued', title, backend, coalesce(worker, ''), coalesce(model, ''), queue, priority, labels, prompt,
+    coalesce(system_prompt, ''), payload, coalesce(files, '[]'), coalesce(working_directory, ''), output_schema, missing_key,
+    coalesce(nullif(session_policy, ''), 'resume'), coalesce(max_turns, 0), max_cost_usd, max_retries, timeout, idle_timeout, due, deadline,
+    coalesce(due, clock_timestamp() + interval '2 seconds'), clock_timestamp(), idempotency_key, decode(body_hash, 'hex')
+FROM r
 ON CONFLICT DO NOTHING
-RETURNING ` + unitColumns
+RETURNING *
+), used AS (
+    INSERT INTO unit_files (unit_id, file_id)
+    SELECT fresh.id, u.file_id::uuid FROM fresh JOIN r ON r.id = fresh.id, json_array_elements_text(r.uploads) AS u(file_id)
+)
+SELECT ` + unitColumns + ` FROM fresh`
 
 func (s *Store) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, error) {
 	in := make([]unitIn, len(rows))
 	for i, n := range rows {
 		in[i] = unitIn{ID: n.ID, Tenant: n.Tenant, Title: n.Title, Spec: n.Spec, Delay: n.Delay,
-			BodyHash: fmt.Sprintf("%x", n.BodyHash)}
+			Uploads: n.Uploads(), BodyHash: fmt.Sprintf("%x", n.BodyHash)}
 		if key := work.Clean(n.IdempotencyKey); key != "" {
 			in[i].IdempotencyKey = &key
 		}
@@ -154,7 +161,7 @@ func deref(s *string) string {
 
 // unitColumns is everything a unit's own row says, without a run's output.
 const unitColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt, system_prompt,
-    payload, working_directory, coalesce(output_schema, 'null') AS output_schema, missing_key, session_policy, max_turns, max_cost_usd,
+    payload, files, working_directory, coalesce(output_schema, 'null') AS output_schema, missing_key, session_policy, max_turns, max_cost_usd,
     max_retries, timeout, idle_timeout, not_before, deadline, run_count, failures, losses, waits, crashes, deaths, dispatch,
     cancel_requested_at, summary, error_class, error_message, cost_usd, created_at, started_at, finished_at`
 
@@ -228,7 +235,7 @@ type UnitFilter struct {
 
 // listColumns leaves out what may be large.
 const listColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, left(prompt, 500) AS prompt,
-    '' AS system_prompt, '{}'::json AS payload, working_directory, 'null'::json AS output_schema, missing_key, session_policy, max_turns, max_cost_usd,
+    '' AS system_prompt, '{}'::json AS payload, files, working_directory, 'null'::json AS output_schema, missing_key, session_policy, max_turns, max_cost_usd,
     max_retries, timeout, idle_timeout, not_before, deadline, run_count, failures, losses, waits, crashes, deaths, dispatch,
     cancel_requested_at, summary, error_class, left(error_message, 500) AS error_message, cost_usd, created_at,
     started_at, finished_at`

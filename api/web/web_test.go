@@ -109,8 +109,13 @@ func TestUnitPage(t *testing.T) {
 	golden(t, "unit-queued.html", Unit{Unit: queued(), Now: now})
 	golden(t, "unit-running.html", Unit{Unit: running(), Now: now, Runs: []Run{NewRun(run(work.RunRunning, 1), steps()[:3])}})
 	done := run(work.RunSucceeded, 1)
-	done.OutputFiles = []work.File{{Name: `<img src=x onerror=alert(1)>.txt`, Size: 12}}
-	golden(t, "unit-succeeded.html", Unit{Unit: succeeded(), Now: now, Runs: []Run{NewRun(done, steps())}})
+	id := uuid.UUID{0: 3}
+	done.OutputFiles = []work.OutputFile{
+		{ID: &id, Name: `<img src=x onerror=alert(1)>.txt`, Size: 12}, {Name: "big.bin", Size: 1 << 30, Reason: "larger than <10> bytes"},
+	}
+	whole := succeeded()
+	whole.Files = work.Refs{id.String(), "docs:<a>.txt"}
+	golden(t, "unit-succeeded.html", Unit{Unit: whole, Now: now, Runs: []Run{NewRun(done, steps())}})
 	lost := run(work.RunLost, 1)
 	lost.Error, lost.CostIncomplete, lost.HasTranscript = work.Fail(work.ClassInfra, "the worker process stopped giving signs of life"), true, false
 	refused := run(work.RunFailed, 2)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,8 +18,10 @@ import (
 	"time"
 
 	"piecework/internal/backend"
+	"piecework/internal/blob"
 	"piecework/internal/process"
 	"piecework/internal/roots"
+	"piecework/internal/work"
 )
 
 // Base is what every server command needs. A flag outranks its variable, which
@@ -28,7 +31,52 @@ type Base struct {
 	RedisURL    string `name:"redis-url" env:"REDIS_URL" placeholder:"URL" help:"Redis, the bell." secret:"true"`
 	Data        string `env:"PIECEWORK_DATA" default:"${data}" placeholder:"DIR" help:"Directory for what units need on disk; the user's data directory when left out."`
 	Roots       string `env:"PIECEWORK_ROOTS" placeholder:"NAME=DIR,…" help:"Directories that units may use; give API and worker processes the same."`
-	LogLevel    string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
+	Storage
+	LogLevel string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
+}
+
+// Storage is where files are kept, and which.
+type Storage struct {
+	Files        string `env:"PIECEWORK_FILES" placeholder:"URL" help:"Where uploaded and output files are kept, the same for API and worker processes: file:///DIR, s3://BUCKET?region=… or gs://BUCKET; files in --data when left out."`
+	MaxFiles     int    `env:"PIECEWORK_MAX_FILES" default:"4" placeholder:"N" help:"Most files of one unit (${default})."`
+	MaxFileBytes int64  `env:"PIECEWORK_MAX_FILE_BYTES" default:"10485760" placeholder:"BYTES" help:"Largest file of a unit, upload or output file (${default})."`
+	FileSuffixes string `env:"PIECEWORK_FILE_SUFFIXES" placeholder:".EXT,…" help:"How names of a unit's files may end, such as .pdf,.txt; any when left out."`
+}
+
+// open opens the file store and reads the policy.
+func (s Storage) open(ctx context.Context, data string) (*blob.Store, work.FilePolicy, error) {
+	policy := work.FilePolicy{MaxFiles: s.MaxFiles, MaxBytes: s.MaxFileBytes}
+	if s.MaxFiles < 0 || s.MaxFileBytes < 1 {
+		return nil, policy, usagef("--max-files must not be negative, --max-file-bytes must be at least 1")
+	}
+	for suffix := range strings.SplitSeq(s.FileSuffixes, ",") {
+		suffix = strings.ToLower(strings.TrimSpace(suffix))
+		if suffix != "" && (!strings.HasPrefix(suffix, ".") || strings.Count(suffix, ".") > 1) {
+			return nil, policy, usagef("--file-suffixes: %q: write an ending as .pdf", suffix)
+		}
+		if suffix != "" {
+			policy.Suffixes = append(policy.Suffixes, suffix)
+		}
+	}
+	address := s.Files
+	if address == "" {
+		address = blob.Local(filepath.Join(data, "files"))
+	}
+	store, err := blob.Open(ctx, address)
+	if err != nil {
+		return nil, policy, usagef("--files: %w", err)
+	}
+	return store, policy, nil
+}
+
+// secrets are those of the environment that S3 is asked with.
+func (Storage) secrets(getenv func(string) string) (values []string) {
+	for _, name := range []string{"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} {
+		if value := getenv(name); value != "" {
+			values = append(values, value)
+		}
+	}
+	return values
 }
 
 // Door is what a command that listens needs.

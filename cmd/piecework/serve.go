@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,8 +17,10 @@ import (
 
 	"piecework/api"
 	"piecework/handlers"
+	"piecework/internal/blob"
 	"piecework/internal/process"
 	"piecework/internal/roots"
+	"piecework/internal/work"
 	"piecework/jobs"
 	"piecework/store"
 )
@@ -76,6 +79,8 @@ type house struct {
 	store    *store.Store
 	bell     *jobs.Bell
 	roots    roots.Roots
+	files    *blob.Store
+	policy   work.FilePolicy
 	// containment is how the worker process holds agents together; empty
 	// without one.
 	containment process.Containment
@@ -102,6 +107,11 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	if err != nil {
 		return err
 	}
+	files, policy, err := base.open(app.Ctx, base.Data)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = files.Close() }()
 	logConfig(log, base, door, crew)
 
 	if _, err := store.Migrate(app.Ctx, base.DatabaseURL); err != nil {
@@ -121,7 +131,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		return usagef("%w", err)
 	}
 	defer func() { _ = bell.Close() }()
-	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named}
+	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy}
 	if err := bell.Probe(app.Ctx); err != nil {
 		log.Warn("redis is away; units are accepted and claimed from postgres", "err", err)
 	}
@@ -171,7 +181,8 @@ func (h house) worker(app *App, base *Base, crew *Crew, queues map[string]int, h
 	return handlers.New(handlers.Options{
 		Store: h.store, Bell: h.bell, Backends: backends, Queues: queues, Slots: crew.Concurrency,
 		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
-		Secrets: append(secrets, base.secrets()...), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
+		Files: h.files, FilePolicy: h.policy,
+		Secrets: slices.Concat(secrets, base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
 	})
 }
 
@@ -183,7 +194,7 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 		return err
 	}
 	front := api.New(api.Options{
-		Store: h.store, Bell: h.bell, Roots: h.roots, Version: app.Version, MaxBody: door.MaxBody,
+		Store: h.store, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, Version: app.Version, MaxBody: door.MaxBody,
 		Loopback: loopback, Log: h.log, Registry: h.registry, Containment: h.containment,
 	})
 	watch, unwatch := context.WithCancel(ctx)

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -39,6 +41,8 @@ type script struct {
 	Output      string       `json:"output"`       // instead of the summary
 	OutputBytes int          `json:"output_bytes"` // cut or filled up to this length
 	CostUSD     float64      `json:"cost_usd"`     // as if it had cost this
+
+	Files map[string]string `json:"files"` // names and texts to leave in the run's directory
 }
 
 const (
@@ -144,11 +148,35 @@ func (s script) play(ctx context.Context, req Request, seen []sight, result *Res
 	if s.fails(req.Attempt) {
 		return work.Fail(s.Fail, cmp.Or(s.Message, "mock was asked to fail"))
 	}
+	if err := s.leave(req.Dir); err != nil {
+		return work.Fail(work.ClassInvalidRequest, "payload.mock.files: "+err.Error())
+	}
 	result.Output = s.answer(seen)
 	steps.Add(transcript.Step{Type: transcript.Action, Content: []transcript.Content{
 		{Type: transcript.Text, Text: result.Output},
 	}})
 	return checkMockOutput(req, result.Output)
+}
+
+// leave writes files into the run's directory, and nowhere else.
+func (s script) leave(dir string) error {
+	if len(s.Files) == 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for name, text := range s.Files {
+		if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			return err
+		}
+		if err := root.WriteFile(name, []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // turn writes one tool call and its result. The tool is real as far as it

@@ -1,21 +1,112 @@
 package work
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
 
-// Limits on the files of one unit.
-const (
-	MaxFiles     = 4
-	MaxFileBytes = 10 << 20 // each
+	"github.com/google/uuid"
 )
 
-// Attachments are the files that a unit's payload names, in order: file_path,
-// then file_paths. Fields of another shape belong to the prompt alone.
-func Attachments(payload json.RawMessage) []string {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(payload, &fields) != nil {
-		return nil
+// File is a file that was uploaded, or that a run left behind, and whose bytes
+// are in the file store.
+type File struct {
+	ID        uuid.UUID  `json:"id" db:"id"`
+	Tenant    string     `json:"-" db:"tenant"`
+	RunID     *uuid.UUID `json:"run_id" db:"run_id"` // the run that left it; nil for an upload
+	Name      string     `json:"filename" db:"filename"`
+	Size      int64      `json:"bytes" db:"bytes"`
+	MediaType string     `json:"media_type" db:"media_type"`
+	SHA256    string     `json:"sha256" db:"sha256"` // hex
+	CreatedAt time.Time  `json:"created_at" db:"created_at"`
+}
+
+// OutputFile is a file that a run left in its directory. One without an ID was
+// not stored, and Reason says why.
+type OutputFile struct {
+	ID        *uuid.UUID `json:"id"`
+	Name      string     `json:"name"` // path inside the run's directory
+	Size      int64      `json:"size"` // bytes
+	MediaType string     `json:"media_type,omitempty"`
+	SHA256    string     `json:"sha256,omitempty"` // hex
+	Reason    string     `json:"reason,omitempty"`
+}
+
+// FilePolicy limits the files of a unit, uploads and output files.
+type FilePolicy struct {
+	MaxFiles int      // of one unit
+	MaxBytes int64    // of one file
+	Suffixes []string // lower case, with the dot; empty: any
+}
+
+// DefaultFilePolicy is in force unless the server was told another.
+func DefaultFilePolicy() FilePolicy { return FilePolicy{MaxFiles: 4, MaxBytes: 10 << 20} }
+
+// Refuses says why a file may not be given to a unit, or nothing.
+func (p FilePolicy) Refuses(name string, size int64) string {
+	suffix := strings.ToLower(filepath.Ext(name))
+	switch {
+	case len(p.Suffixes) > 0 && !slices.Contains(p.Suffixes, suffix):
+		return fmt.Sprintf("a name that ends in %q is not allowed here; allowed are %s", suffix, strings.Join(p.Suffixes, ", "))
+	case size > p.MaxBytes:
+		return fmt.Sprintf("has %d bytes; at most %d are allowed", size, p.MaxBytes)
 	}
-	var refs []string
+	return ""
+}
+
+// maxFileName is what file systems take, in bytes.
+const maxFileName = 255
+
+// FileName is the last part of what a caller calls a file, or what is wrong
+// with it. The name is for people: it is never a path.
+func FileName(given string) (name, wrong string) {
+	name = path.Base(strings.ReplaceAll(given, `\`, "/"))
+	switch {
+	case given == "" || name == "." || name == ".." || name == "/":
+		return "", "give the file a name"
+	case !utf8.ValidString(name):
+		return "", "the file's name is not UTF-8"
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return "", "the file's name has a control character, such as NUL or a newline; take it out"
+	case len(name) > maxFileName:
+		return "", fmt.Sprintf("the file's name is longer than %d bytes", maxFileName)
+	}
+	return name, ""
+}
+
+// UploadedFile tells whether a unit's reference to a file is an id.
+func UploadedFile(ref string) (uuid.UUID, bool) {
+	id, err := uuid.Parse(ref)
+	return id, err == nil && len(ref) == len(id.String())
+}
+
+// Refs are references to files: ids, name:path, or absolute paths.
+type Refs []string
+
+// Scan reads a column of JSON.
+func (r *Refs) Scan(from any) error {
+	text, ok := from.([]byte)
+	if !ok {
+		return fmt.Errorf("read references to files: %T is not JSON", from)
+	}
+	return json.Unmarshal(text, r)
+}
+
+// Attachments are the files that a unit names, in order: files, then the
+// payload's file_path and file_paths. Fields of another shape belong to the
+// prompt alone.
+func (s *Spec) Attachments() []string {
+	refs := slices.Clone([]string(s.Files))
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(s.Payload, &fields) != nil {
+		return refs
+	}
 	var one string
 	if json.Unmarshal(fields["file_path"], &one) == nil && one != "" {
 		refs = append(refs, one)
@@ -25,4 +116,15 @@ func Attachments(payload json.RawMessage) []string {
 		refs = append(refs, many...)
 	}
 	return refs
+}
+
+// Uploads are the ids among the attachments, each once.
+func (s *Spec) Uploads() []uuid.UUID {
+	var ids []uuid.UUID
+	for _, ref := range s.Attachments() {
+		if id, ok := UploadedFile(ref); ok && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }

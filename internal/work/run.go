@@ -14,38 +14,32 @@ type Usage struct {
 	CacheCreationTokens int64 `json:"cache_creation_tokens" db:"cache_creation_tokens"`
 }
 
-// File is a file that a run left behind.
-type File struct {
-	Name string `json:"name"` // path inside the run's directory
-	Size int64  `json:"size"` // bytes
-}
-
 // Run is one attempt at a unit. Attempt is its number from 1 and the fence:
 // only the unit's newest attempt may finish it.
 type Run struct {
-	ID             uuid.UUID  `json:"id" db:"id"`
-	UnitID         uuid.UUID  `json:"unit_id" db:"unit_id"`
-	Attempt        int        `json:"attempt" db:"attempt"`
-	Title          string     `json:"task" db:"title"`
-	WorkerType     string     `json:"worker_type" db:"worker_type"`
-	WorkerProcess  *uuid.UUID `json:"worker_process" db:"worker_process"`
-	Status         RunStatus  `json:"status" db:"status"`
-	LiveStatus     *string    `json:"live_status" db:"live_status"`
-	Model          *string    `json:"model" db:"model"`
-	Result         *string    `json:"result" db:"result"`
-	Error          *Failure   `json:"error" db:"-"`
-	RenderedPrompt *string    `json:"rendered_prompt,omitempty" db:"rendered_prompt"`
-	SessionID      *string    `json:"session_id" db:"session_id"`
-	NumTurns       int        `json:"num_turns" db:"num_turns"`
-	ToolCalls      int        `json:"tool_calls" db:"tool_calls"`
-	Usage          Usage      `json:"usage" db:"-"`
-	TotalCostUSD   *float64   `json:"total_cost_usd" db:"total_cost_usd"`
-	CostIncomplete bool       `json:"cost_incomplete" db:"cost_incomplete"`
-	DurationMS     int64      `json:"duration_ms" db:"duration_ms"`
-	DurationAPIMS  int64      `json:"duration_api_ms" db:"duration_api_ms"`
-	ExecutionTime  float64    `json:"execution_time" db:"execution_time"` // seconds
-	OutputFiles    []File     `json:"output_files" db:"-"`
-	HasTranscript  bool       `json:"has_transcript" db:"has_transcript"`
-	StartedAt      time.Time  `json:"started_at" db:"started_at"`
-	CompletedAt    *time.Time `json:"completed_at" db:"completed_at"`
+	ID             uuid.UUID    `json:"id" db:"id"`
+	UnitID         uuid.UUID    `json:"unit_id" db:"unit_id"`
+	Attempt        int          `json:"attempt" db:"attempt"`
+	Title          string       `json:"task" db:"title"`
+	WorkerType     string       `json:"worker_type" db:"worker_type"`
+	WorkerProcess  *uuid.UUID   `json:"worker_process" db:"worker_process"`
+	Status         RunStatus    `json:"status" db:"status"`
+	LiveStatus     *string      `json:"live_status" db:"live_status"`
+	Model          *string      `json:"model" db:"model"`
+	Result         *string      `json:"result" db:"result"`
+	Error          *Failure     `json:"error" db:"-"`
+	RenderedPrompt *string      `json:"rendered_prompt,omitempty" db:"rendered_prompt"`
+	SessionID      *string      `json:"session_id" db:"session_id"`
+	NumTurns       int          `json:"num_turns" db:"num_turns"`
+	ToolCalls      int          `json:"tool_calls" db:"tool_calls"`
+	Usage          Usage        `json:"usage" db:"-"`
+	TotalCostUSD   *float64     `json:"total_cost_usd" db:"total_cost_usd"`
+	CostIncomplete bool         `json:"cost_incomplete" db:"cost_incomplete"`
+	DurationMS     int64        `json:"duration_ms" db:"duration_ms"`
+	DurationAPIMS  int64        `json:"duration_api_ms" db:"duration_api_ms"`
+	ExecutionTime  float64      `json:"execution_time" db:"execution_time"` // seconds
+	OutputFiles    []OutputFile `json:"output_files" db:"-"`
+	HasTranscript  bool         `json:"has_transcript" db:"has_transcript"`
+	StartedAt      time.Time    `json:"started_at" db:"started_at"`
+	CompletedAt    *time.Time   `json:"completed_at" db:"completed_at"`
 }

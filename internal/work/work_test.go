@@ -112,7 +112,7 @@ func TestAttachments(t *testing.T) {
 		`[]`:                                       nil,
 		``:                                         nil,
 	} {
-		if got := Attachments(json.RawMessage(payload)); !slices.Equal(got, want) {
+		if got := (&Spec{Payload: json.RawMessage(payload)}).Attachments(); !slices.Equal(got, want) {
 			t.Errorf("%s: %q", payload, got)
 		}
 	}

@@ -2,6 +2,23 @@
 
 CREATE EXTENSION pg_trgm;
 
+CREATE TABLE files (
+    id uuid NOT NULL,
+    tenant text NOT NULL,
+    run_id uuid,
+    filename text NOT NULL,
+    bytes bigint NOT NULL,
+    media_type text NOT NULL,
+    sha256 bytea NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT files_pkey PRIMARY KEY (id),
+    CONSTRAINT files_bytes_check CHECK ((bytes >= 0)),
+    CONSTRAINT files_run_id_fkey FOREIGN KEY (run_id) REFERENCES worker_runs(id) ON DELETE SET NULL,
+    CONSTRAINT files_sha256_check CHECK ((length(sha256) = 32))
+);
+CREATE INDEX files_newest ON public.files USING btree (tenant, id DESC);
+CREATE INDEX files_of_run ON public.files USING btree (run_id) WHERE (run_id IS NOT NULL);
+
 CREATE TABLE schedules (
     tenant text NOT NULL,
     name text NOT NULL,
@@ -26,6 +43,13 @@ CREATE TABLE settings (
     CONSTRAINT settings_pkey PRIMARY KEY (name)
 );
 
+CREATE TABLE stray_blobs (
+    id uuid NOT NULL,
+    remove_at timestamp with time zone NOT NULL,
+    CONSTRAINT stray_blobs_pkey PRIMARY KEY (id)
+);
+CREATE INDEX stray_blobs_due ON public.stray_blobs USING btree (remove_at);
+
 CREATE TABLE transcript_chunks (
     seq bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     run_id uuid NOT NULL,
@@ -41,6 +65,15 @@ CREATE TABLE transcripts (
     CONSTRAINT transcripts_pkey PRIMARY KEY (run_id),
     CONSTRAINT transcripts_run_id_fkey FOREIGN KEY (run_id) REFERENCES worker_runs(id) ON DELETE CASCADE
 );
+
+CREATE TABLE unit_files (
+    unit_id uuid NOT NULL,
+    file_id uuid NOT NULL,
+    CONSTRAINT unit_files_pkey PRIMARY KEY (unit_id, file_id),
+    CONSTRAINT unit_files_file_id_fkey FOREIGN KEY (file_id) REFERENCES files(id) ON DELETE CASCADE,
+    CONSTRAINT unit_files_unit_id_fkey FOREIGN KEY (unit_id) REFERENCES work_units(id) ON DELETE CASCADE
+);
+CREATE INDEX unit_files_by_file ON public.unit_files USING btree (file_id);
 
 CREATE TABLE work_units (
     id uuid NOT NULL,
@@ -88,6 +121,7 @@ CREATE TABLE work_units (
     body_hash bytea,
     session_policy text NOT NULL DEFAULT 'resume'::text,
     deaths integer NOT NULL DEFAULT 0,
+    files jsonb NOT NULL DEFAULT '[]'::jsonb,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
     CONSTRAINT finished_when_final CHECK (((state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) = (finished_at IS NOT NULL))),

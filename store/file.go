@@ -1,0 +1,160 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/lib/pq"
+
+	"piecework/internal/work"
+)
+
+// The bytes of a file are written before its row, and removed after it. What
+// happens between the two is noted in stray_blobs, so that a process which
+// dies there leaves nothing for ever.
+
+// abandoned is how long the writing of a blob may take until its row is there.
+const abandoned = 24 * time.Hour
+
+// ExpectBlobs notes that bytes are about to be written under ids.
+func (s *Store) ExpectBlobs(ctx context.Context, ids []uuid.UUID) error {
+	_, err := s.db.ExecContext(ctx, `INSERT INTO stray_blobs (id, remove_at)
+		SELECT id, clock_timestamp() + $2 * interval '1 second' FROM unnest($1::uuid[]) AS n(id)
+		ON CONFLICT (id) DO NOTHING`, pqUUIDs(ids), abandoned.Seconds())
+	if err != nil {
+		return translate(fmt.Errorf("expect blobs: %w", err))
+	}
+	return nil
+}
+
+// StrayBlobs returns bytes whose time to be removed has come.
+func (s *Store) StrayBlobs(ctx context.Context, limit int) ([]uuid.UUID, error) {
+	var ids []uuid.UUID
+	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM stray_blobs WHERE remove_at <= clock_timestamp()
+		ORDER BY remove_at LIMIT $1`, limit)
+	if err != nil {
+		return nil, translate(fmt.Errorf("find stray blobs: %w", err))
+	}
+	return ids, nil
+}
+
+// BlobsGone notes that the bytes under ids were removed.
+func (s *Store) BlobsGone(ctx context.Context, ids []uuid.UUID) error {
+	if _, err := s.db.ExecContext(ctx, `DELETE FROM stray_blobs WHERE id = ANY($1::uuid[])`, pqUUIDs(ids)); err != nil {
+		return translate(fmt.Errorf("forget stray blobs: %w", err))
+	}
+	return nil
+}
+
+const fileColumns = `id, tenant, run_id, filename, bytes, media_type, encode(sha256, 'hex') AS sha256, created_at`
+
+// AddFile makes bytes that were expected and written a file. Repeating it is
+// safe.
+func (s *Store) AddFile(ctx context.Context, f work.File) (work.File, error) {
+	_, err := s.db.ExecContext(ctx, `WITH kept AS (DELETE FROM stray_blobs WHERE id = $1)
+		INSERT INTO files (id, tenant, filename, bytes, media_type, sha256, created_at)
+		VALUES ($1, $2, $3, $4, $5, decode($6, 'hex'), clock_timestamp()) ON CONFLICT (id) DO NOTHING`,
+		f.ID, f.Tenant, work.Clean(f.Name), f.Size, work.Clean(f.MediaType), f.SHA256)
+	if err != nil {
+		return work.File{}, translate(fmt.Errorf("add file %s: %w", f.ID, err))
+	}
+	return s.File(ctx, f.Tenant, f.ID)
+}
+
+// File returns one file.
+func (s *Store) File(ctx context.Context, tenant string, id uuid.UUID) (work.File, error) {
+	var f work.File
+	err := s.db.GetContext(ctx, &f, `SELECT `+fileColumns+` FROM files WHERE id = $1 AND tenant = $2`, id, tenant)
+	if err != nil {
+		return work.File{}, translate(fmt.Errorf("read file %s: %w", id, err))
+	}
+	return f, nil
+}
+
+// FilesByID returns those of ids that there are.
+func (s *Store) FilesByID(ctx context.Context, tenant string, ids []uuid.UUID) (map[uuid.UUID]work.File, error) {
+	var rows []work.File
+	err := s.db.SelectContext(ctx, &rows, `SELECT `+fileColumns+` FROM files WHERE id = ANY($1::uuid[]) AND tenant = $2`,
+		pqUUIDs(ids), tenant)
+	if err != nil {
+		return nil, translate(fmt.Errorf("read files: %w", err))
+	}
+	files := make(map[uuid.UUID]work.File, len(rows))
+	for _, f := range rows {
+		files[f.ID] = f
+	}
+	return files, nil
+}
+
+// FileFilter chooses files of one tenant; zero fields choose all.
+type FileFilter struct {
+	Tenant string
+	Run    uuid.UUID
+	After  uuid.UUID
+	Limit  int // 0: 50
+}
+
+// Files lists files, newest first, and tells the id to go on after when there
+// are more.
+func (s *Store) Files(ctx context.Context, f FileFilter) ([]work.File, *uuid.UUID, error) {
+	f.Limit = cmp.Or(f.Limit, defaultLimit)
+	var w where
+	w.add("tenant = ?", f.Tenant)
+	w.addIf(f.Run != uuid.Nil, "run_id = ?", f.Run)
+	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
+	var files []work.File
+	if err := s.page(ctx, &files, `SELECT `+fileColumns+` FROM files`, "id", w, f.Limit); err != nil {
+		return nil, nil, fmt.Errorf("list files: %w", err)
+	}
+	return cutPage(files, f.Limit, func(f work.File) uuid.UUID { return f.ID })
+}
+
+// DeleteFile takes a file out of the ledger; its bytes are to be removed next.
+// One that a unit may still need is a conflict. The row is locked before the
+// units are looked at: a unit that is being accepted with this file holds the
+// row, and is seen when it lets go.
+func (s *Store) DeleteFile(ctx context.Context, tenant string, id uuid.UUID) error {
+	tx, err := s.db.BeginTxx(ctx, nil)
+	if err != nil {
+		return translate(fmt.Errorf("delete file: %w", err))
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after the commit
+	var found, users []uuid.UUID
+	err = tx.SelectContext(ctx, &found, `SELECT id FROM files WHERE id = $1 AND tenant = $2 FOR UPDATE`, id, tenant)
+	if err == nil && len(found) == 0 {
+		return work.ErrNotFound
+	}
+	if err == nil {
+		err = tx.SelectContext(ctx, &users, `SELECT u.id FROM unit_files f JOIN work_units u ON u.id = f.unit_id
+			WHERE f.file_id = $1 AND u.state IN ('queued', 'running', 'waiting') LIMIT 1`, id)
+	}
+	if err == nil && len(users) > 0 {
+		return fmt.Errorf("%w: the unit %s uses the file and is not final; cancel it or wait for it", work.ErrConflict, users[0])
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `WITH gone AS (DELETE FROM files WHERE id = $1 RETURNING id)
+			INSERT INTO stray_blobs (id, remove_at) SELECT id, clock_timestamp() FROM gone
+			ON CONFLICT (id) DO UPDATE SET remove_at = excluded.remove_at`, id)
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	if err != nil {
+		return translate(fmt.Errorf("delete file %s: %w", id, err))
+	}
+	return nil
+}
+
+// lostFile turns the refusal of a unit whose file was deleted in the moment it
+// was accepted into what is wrong with the unit.
+func lostFile(err error) error {
+	var pgErr *pq.Error
+	if errors.As(err, &pgErr) && pgErr.Constraint == "unit_files_file_id_fkey" {
+		return work.Invalidf("#/files", "a file that the unit names was deleted just now; upload it again")
+	}
+	return err
+}
