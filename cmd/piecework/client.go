@@ -120,8 +120,10 @@ func sleep(ctx context.Context, d time.Duration) error {
 type request struct {
 	method, path   string
 	query          url.Values
-	body           any    // sent as JSON unless nil
-	idempotencyKey string // makes a POST safe to repeat
+	body           any       // sent as JSON unless nil
+	stream         io.Reader // sent as it is, if there is no body
+	contentType    string    // of stream
+	idempotencyKey string    // makes a POST safe to repeat
 }
 
 func (r request) repeatable() bool { return r.method == http.MethodGet || r.idempotencyKey != "" }
@@ -170,13 +172,13 @@ func (c *client) once(ctx context.Context, r request) ([]byte, error) {
 func (c *client) build(ctx context.Context, r request) (*http.Request, error) {
 	target := c.base.JoinPath(r.path)
 	target.RawQuery = r.query.Encode()
-	var body io.Reader
+	body, kind := r.stream, r.contentType
 	if r.body != nil {
 		data, err := json.Marshal(r.body)
 		if err != nil {
 			return nil, fmt.Errorf("encode the request: %w", err)
 		}
-		body = bytes.NewReader(data)
+		body, kind = bytes.NewReader(data), "application/json"
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, target.String(), body)
 	if err != nil {
@@ -184,8 +186,8 @@ func (c *client) build(ctx context.Context, r request) (*http.Request, error) {
 	}
 	req.Header.Set("User-Agent", c.agent)
 	req.Header.Set("Accept", "application/json, application/problem+json")
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
+	if kind != "" {
+		req.Header.Set("Content-Type", kind)
 	}
 	if r.idempotencyKey != "" {
 		req.Header.Set("Idempotency-Key", r.idempotencyKey)

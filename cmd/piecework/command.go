@@ -19,6 +19,7 @@ type cli struct {
 	Migrate MigrateCommand `cmd:"" help:"Bring the database to this version's schema."`
 
 	Submit     SubmitCommand     `cmd:"" help:"Submit a unit." group:"Client commands"`
+	Upload     UploadCommand     `cmd:"" help:"Upload files for units." group:"Client commands"`
 	Get        GetCommand        `cmd:"" help:"Show a unit with its runs." group:"Client commands"`
 	Ls         LsCommand         `cmd:"" help:"List units, newest first." group:"Client commands"`
 	Wait       WaitCommand       `cmd:"" help:"Wait until units are final." group:"Client commands"`

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"piecework/internal/backend"
+	"piecework/internal/blob"
 	"piecework/internal/process"
 	"piecework/internal/work"
 	"piecework/jobs"
@@ -27,6 +28,7 @@ type DoctorCommand struct {
 	Remote
 	DatabaseURL string `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"Postgres to look at; the server's own view of it when left out."`
 	RedisURL    string `name:"redis-url" env:"REDIS_URL" placeholder:"URL" help:"Redis to look at; the server's own view of it when left out."`
+	Files       string `env:"PIECEWORK_FILES" placeholder:"URL" help:"File store to try; none when left out."`
 	Agents
 
 	checks   []func(context.Context) []work.Finding // of what this machine is configured to use
@@ -40,6 +42,9 @@ func (c *DoctorCommand) plug(app *App) {
 	}
 	if url := c.RedisURL; url != "" {
 		c.checks = append(c.checks, func(ctx context.Context) []work.Finding { return jobs.Diagnose(ctx, url) })
+	}
+	if address := c.Files; address != "" {
+		c.checks = append(c.checks, func(ctx context.Context) []work.Finding { return []work.Finding{checkFiles(ctx, address)} })
 	}
 	c.checks = append(c.checks, func(context.Context) []work.Finding { return []work.Finding{checkContainment(app.Keeper)} })
 	c.backends, _ = c.Agents.backends(app.Getenv, app.Keeper) // nothing is stored, so no secret needs to be known
@@ -86,6 +91,28 @@ func (c *DoctorCommand) examine(ctx context.Context, client *client) []work.Find
 		cancel()
 	}
 	return findings
+}
+
+// checkFiles writes, reads and removes a blob.
+func checkFiles(ctx context.Context, address string) work.Finding {
+	finding := work.Finding{Name: "file store", Status: work.FindingOK}
+	store, err := blob.Open(ctx, address)
+	if err == nil {
+		defer func() { _ = store.Close() }()
+		finding.Detail = store.Name() + " takes, gives and removes files"
+		err = store.Check(ctx)
+	}
+	if err != nil {
+		finding.Status, finding.Detail = work.FindingFail, err.Error()
+		finding.Mend = "Look at PIECEWORK_FILES and at the store's credentials."
+		return finding
+	}
+	if strings.HasPrefix(address, "file:") {
+		finding.Status = work.FindingWarn
+		finding.Detail += ", on this machine's disk"
+		finding.Mend = "API and worker processes on other machines need the same files: mount the directory there, or use S3 or GCS."
+	}
+	return finding
 }
 
 // checkContainment tells how sure it is that no process of an agent outlives

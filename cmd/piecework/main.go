@@ -10,6 +10,7 @@
 //	demo.go        demo: twelve documents on a temporary server
 //	demoserver.go  that server, a child process
 //	submit.go      submit
+//	upload.go      upload, and what submit uploads
 //	unit.go        get, ls, cancel, retry
 //	wait.go        wait
 //	transcript.go  transcript

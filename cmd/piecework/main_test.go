@@ -368,12 +368,14 @@ func TestReadmeCommands(t *testing.T) {
 		script = strings.ReplaceAll(script, "bin/piecework", filepath.Join(bin, "piecework"))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		out, err := exec.CommandContext(ctx, "sh", "-ec", script).CombinedOutput()
+		shell := exec.CommandContext(ctx, "sh", "-ec", script)
+		shell.Dir = "../.."
+		out, err := shell.CombinedOutput()
 		if err != nil || !bytes.Contains(out, []byte("succeeded")) {
 			t.Errorf("%s\n%v\n%s", script, err, out)
 		}
 	}
-	if ran != 2 {
-		t.Errorf("%d blocks of commands were run; want 2", ran)
+	if ran != 3 {
+		t.Errorf("%d blocks of commands were run; want 3", ran)
 	}
 }

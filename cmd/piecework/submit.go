@@ -24,7 +24,7 @@ type SubmitCommand struct {
 	PromptFile       string   `help:"Read the prompt template from a file." xor:"prompt" placeholder:"PATH"`
 	Payload          string   `help:"Payload: a JSON object that fills the prompt's {keys}." placeholder:"JSON"`
 	Set              []string `help:"Set one key of the payload to a text." name:"set" short:"p" sep:"none" placeholder:"KEY=VALUE"`
-	File             []string `help:"File to work on: a path, or name:path inside a root of the server." short:"f" sep:"none" placeholder:"PATH"`
+	File             []string `help:"File to work on: a path, name:path inside a root of the server, or the id of an upload. A file of this machine that the server may not read is uploaded." short:"f" sep:"none" placeholder:"PATH"`
 	Model            string   `help:"Model, as the backend calls it."`
 	SystemPrompt     string   `help:"System prompt." placeholder:"TEXT"`
 	WorkingDirectory string   `help:"Directory to work in: a path, or name:path inside a root of the server." placeholder:"DIR"`
@@ -76,7 +76,7 @@ func (c *SubmitCommand) Run(app *App) error {
 	if key == "" {
 		key = uuid.NewString()
 	}
-	accepted, err := client.submit(app.Ctx, body, key)
+	accepted, err := client.submitFiles(app.Ctx, body, key)
 	if err != nil {
 		return fmt.Errorf("submit: %w", err)
 	}
@@ -202,8 +202,10 @@ var rootReference = regexp.MustCompile(`^[a-z0-9_-]+:`)
 // fileReference makes a local path absolute, because the server does not know
 // the directory we are in. A path inside one of its roots stays as it is.
 func fileReference(path string) (string, error) {
-	if _, err := os.Stat(path); err != nil && rootReference.MatchString(path) {
-		return path, nil
+	if _, err := os.Stat(path); err != nil {
+		if _, uploaded := work.UploadedFile(path); uploaded || rootReference.MatchString(path) {
+			return path, nil
+		}
 	}
 	absolute, err := filepath.Abs(path)
 	if err != nil {

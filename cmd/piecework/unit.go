@@ -111,6 +111,9 @@ func printUnit(w io.Writer, u *unit) error {
 	if labels := string(u.Labels); labels != "" && labels != "{}" && labels != "null" {
 		facts.row("labels", labels)
 	}
+	if len(u.Files) > 0 {
+		facts.row("files", strings.Join(u.Files, " "))
+	}
 	facts.row("created", clock(&u.CreatedAt))
 	if u.NotBefore != nil {
 		facts.row("not before", clock(u.NotBefore))
@@ -127,6 +130,9 @@ func printUnit(w io.Writer, u *unit) error {
 		return err
 	}
 	if err := printRuns(w, u.Runs); err != nil {
+		return err
+	}
+	if err := printOutputFiles(w, u.Runs); err != nil {
 		return err
 	}
 	if u.Output == nil {
@@ -154,6 +160,29 @@ func printRuns(w io.Writer, runs []work.Run) error {
 		}
 		t.row(strconv.Itoa(r.Attempt), r.ID.String(), string(r.Status), took(&r.StartedAt, r.CompletedAt),
 			strconv.Itoa(r.NumTurns), strconv.Itoa(r.ToolCalls), cost, failure)
+	}
+	return t.flush()
+}
+
+// printOutputFiles shows what runs left behind; GET /files/{id}/content has
+// what was stored.
+func printOutputFiles(w io.Writer, runs []work.Run) error {
+	t, some := newTable(w, "RUN", "FILE", "BYTES", "ID"), false
+	for _, r := range runs {
+		for _, f := range r.OutputFiles {
+			id := "not stored: " + f.Reason
+			if f.ID != nil {
+				id = f.ID.String()
+			}
+			t.row(strconv.Itoa(r.Attempt), f.Name, strconv.FormatInt(f.Size, 10), id)
+			some = true
+		}
+	}
+	if !some {
+		return nil
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return fmt.Errorf("write table: %w", err)
 	}
 	return t.flush()
 }
