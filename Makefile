@@ -60,6 +60,7 @@ golden: ## write every golden file anew
 
 bench: ## measure Piecework beside its peers; only the ratios mean anything
 	cd bench && go test -run '^$$' -bench . -benchtime 4000x ./...
+	cd bench && go test -run TestInFlight -count 1 -v ./...
 
 kills: ## kill 1,000 runs of unruly agents, and the worker processes of 1,000 more, at random moments
 	go test -count 1 -timeout 30m -run KilledAtRandomMoments -v ./internal/backend -kills 1000

@@ -36,6 +36,7 @@ import (
 	"piecework/internal/blob"
 	"piecework/internal/process"
 	"piecework/internal/roots"
+	"piecework/internal/transcript"
 	"piecework/internal/work"
 	"piecework/jobs"
 	"piecework/store"
@@ -63,6 +64,10 @@ type Options struct {
 	Hears      chan<- struct{} // closed when units are taken; may be nil
 }
 
+// GCPercent is what a worker process sets Go's GC percent to: with thousands of
+// units in flight it mostly waits, and it has more time than memory to spare.
+const GCPercent = 25
+
 // Worker is one worker process.
 type Worker struct {
 	Options
@@ -75,6 +80,7 @@ type Worker struct {
 	metrics  metrics
 	alone    sync.RWMutex  // held by each run, and by a suspect for itself
 	keepTime time.Duration // for storing a run's output files
+	redact   func(string) string
 
 	mu      sync.Mutex
 	running map[uuid.UUID]*running // by run
@@ -94,7 +100,7 @@ func New(o Options) *Worker {
 	w := &Worker{
 		Options: o, id: uuid.Must(uuid.NewV7()),
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1),
-		metrics: newMetrics(o.Metrics), running: map[uuid.UUID]*running{}, asking: map[uuid.UUID]bool{},
+		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, asking: map[uuid.UUID]bool{},
 		keepTime: 2 * time.Minute,
 	}
 	for _, b := range o.Backends {

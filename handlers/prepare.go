@@ -94,7 +94,7 @@ func (w *Worker) directories(c *store.Claimed, p *prepared) error {
 
 // tidy removes the uploaded files, which can be had again, and the directories
 // that nothing was put into.
-func (p prepared) tidy() {
+func (p *prepared) tidy() {
 	if p.req.Home == "" {
 		return // nothing was made yet
 	}

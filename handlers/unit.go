@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -17,6 +18,21 @@ import (
 	"piecework/store"
 )
 
+// attempt is a claimed unit on its way through the house.
+//
+// Thousands of attempts wait for their models at once, and a stack that is
+// in use by more than a quarter never shrinks. So whatever is bulky lies here,
+// and the functions that wait, runUnit, execute and call, have small frames.
+type attempt struct {
+	claimed *store.Claimed
+	ctx     context.Context // of the run
+	rec     *recorder
+	begun   time.Time
+	timeout time.Duration
+	prep    prepared
+	ran     ran
+}
+
 // runUnit takes one unit through the house: claim, prepare, execute, settle,
 // announce. It returns the failure of a failed run, and nil when there was
 // nothing to claim.
@@ -25,33 +41,44 @@ func (w *Worker) runUnit(unit uuid.UUID) error {
 	if err != nil || claimed == nil {
 		return err
 	}
-	log := w.Log.With("unit", unit, "attempt", claimed.RunCount, "backend", claimed.Backend)
-	ctx := w.contextOf(claimed.RunID)
 	defer w.end(claimed.RunID)
 	if claimed.Losses > 0 {
 		w.sweep() // the lost run's agent may still be at work in the same directory
 	}
 	defer w.company(claimed)()
-	log.Info("run begins")
-	w.announce(unit)
+	a := w.attempt(claimed)
+	w.execute(a)
+	return w.conclude(a)
+}
 
-	begun := time.Now()
-	rec := newRecorder(w.Store, claimed.RunID, w.Secrets, log)
-	result := w.execute(ctx, claimed, rec)
-	finish := outcome(claimed, result, context.Cause(ctx), w.ownFault(claimed))
-	finish.ToolCalls = rec.steps.ToolCalls()
-	finish.RenderedPrompt = rec.steps.Redact(result.prompt)
-	finish.OutputFiles = result.files
-	rec.close(&finish)
-	redact(&finish, rec.steps.Redact)
-	w.learn(claimed, begun, finish)
+func (w *Worker) attempt(c *store.Claimed) *attempt {
+	w.logOf(c).Info("run begins")
+	w.announce(c.ID)
+	return &attempt{claimed: c, ctx: w.contextOf(c.RunID), rec: newRecorder(w.Store, c.RunID, w.redact, w.Log), begun: time.Now()}
+}
+
+// logOf is a log about one unit. It takes a KB, so nobody keeps it.
+func (w *Worker) logOf(c *store.Claimed) *slog.Logger {
+	return w.Log.With("unit", c.ID, "attempt", c.RunCount, "backend", c.Backend)
+}
+
+// conclude writes the end of an attempt into the ledger and announces it.
+func (w *Worker) conclude(a *attempt) error {
+	claimed, unit, log := a.claimed, a.claimed.ID, w.logOf(a.claimed)
+	finish := outcome(claimed, a.ran, context.Cause(a.ctx), w.ownFault(claimed))
+	finish.ToolCalls = a.rec.steps.ToolCalls()
+	finish.RenderedPrompt = w.redact(a.ran.prompt)
+	finish.OutputFiles = a.ran.files
+	a.rec.close(&finish)
+	redact(&finish, w.redact)
+	w.learn(claimed, a.begun, finish)
 
 	verdict, err := w.settle(finish)
 	if err != nil {
 		log.Error("run ended but could not be recorded; the unit will be run again", "err", err)
 		return err
 	}
-	w.metrics.finished(claimed.Backend, finish, verdict, time.Since(begun))
+	w.metrics.finished(claimed.Backend, finish, verdict, time.Since(a.begun))
 	if finish.Error != nil {
 		log = log.With("error", finish.Error)
 	}
@@ -152,39 +179,60 @@ type ran struct {
 }
 
 // execute prepares the unit and runs its backend under the run's timeout.
-func (w *Worker) execute(ctx context.Context, c *store.Claimed, rec *recorder) (r ran) {
-	timeout := c.Timeout.Duration()
-	if c.Left != nil {
-		timeout = min(timeout, *c.Left)
+func (w *Worker) execute(a *attempt) {
+	defer w.survive(a)
+	a.timeout = a.claimed.Timeout.Duration()
+	if a.claimed.Left != nil {
+		a.timeout = min(a.timeout, *a.claimed.Left)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, work.ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(a.ctx, a.timeout, work.ErrTimeout)
 	defer cancel()
-	defer func() {
-		if p := recover(); p != nil {
-			w.Log.Error("backend panicked", "unit", c.ID, "panic", p, "stack", string(debug.Stack()))
-			r.Result = backend.Result{Error: work.Fail(work.ClassCrash, fmt.Sprintf("the %s backend panicked: %v", c.Backend, p))}
-		}
-	}()
-	b := w.lane(c.Backend).backend
-	prep, failure := w.prepare(ctx, c)
-	defer prep.tidy()
-	r.prompt = prep.req.Prompt
-	if failure != nil {
-		r.Error = failure
-		return r
+	defer a.prep.tidy()
+	if w.ready(ctx, a) {
+		w.called(ctx, a, w.call(ctx, a))
 	}
-	rec.prompt(prep.req.Prompt)
-	result, err := b.Execute(ctx, prep.req, rec.steps)
+}
+
+// ready prepares the unit, and tells whether it can be run.
+func (w *Worker) ready(ctx context.Context, a *attempt) bool {
+	var failure *work.Failure
+	a.prep, failure = w.prepare(ctx, a.claimed)
+	a.ran.prompt = a.prep.req.Prompt
+	if failure != nil {
+		a.ran.Error = failure
+		return false
+	}
+	a.rec.prompt(a.prep.req.Prompt)
+	return true
+}
+
+// call is where an attempt spends its life.
+func (w *Worker) call(ctx context.Context, a *attempt) (err error) {
+	req := a.prep.req
+	a.prep.req.Payload, a.claimed.Payload = nil, nil // nobody asks for it again
+	a.ran.Result, err = w.lane(a.claimed.Backend).backend.Execute(ctx, req, a.rec.steps)
+	return err
+}
+
+// called completes what the backend returned.
+func (w *Worker) called(ctx context.Context, a *attempt, err error) {
+	result := &a.ran.Result
 	if err != nil && result.Error == nil {
 		result.Success = false
-		result.Error = work.Fail(work.ClassInfra, fmt.Sprintf("the %s backend could not run: %v", c.Backend, err))
+		result.Error = work.Fail(work.ClassInfra, fmt.Sprintf("the %s backend could not run: %v", a.claimed.Backend, err))
 	}
 	if !result.Success && result.Error == nil && errors.Is(context.Cause(ctx), work.ErrTimeout) {
-		result.Error = work.Fail(work.ClassTimeout, fmt.Sprintf("the run took longer than its timeout of %s", timeout))
+		result.Error = work.Fail(work.ClassTimeout, fmt.Sprintf("the run took longer than its timeout of %s", a.timeout))
 	}
-	r.Result = result
-	r.files = w.outputFiles(ctx, prep, rec.steps.Redact)
-	return r
+	a.ran.files = w.outputFiles(ctx, a.prep, w.redact)
+}
+
+// survive makes a crash of the run's own of a panic. It is deferred.
+func (w *Worker) survive(a *attempt) {
+	if p := recover(); p != nil {
+		w.Log.Error("backend panicked", "unit", a.claimed.ID, "panic", p, "stack", string(debug.Stack()))
+		a.ran.Result = backend.Result{Error: work.Fail(work.ClassCrash, fmt.Sprintf("the %s backend panicked: %v", a.claimed.Backend, p))}
+	}
 }
 
 // How long a finished run is kept when the ledger is away: while this process

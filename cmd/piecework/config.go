@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -112,6 +113,17 @@ type Agents struct {
 	OpenCodeConfig       string `name:"opencode-config" env:"PIECEWORK_OPENCODE_CONFIG" placeholder:"FILE" help:"An opencode.json of your own, with further providers for instance."`
 	GeminiPath           string `env:"PIECEWORK_GEMINI_PATH" default:"gemini" placeholder:"PATH" help:"The Gemini CLI's program (${default})."`
 	GeminiApprovalMode   string `env:"PIECEWORK_GEMINI_APPROVAL_MODE" default:"yolo" enum:"default,auto_edit,yolo,plan" help:"What the Gemini CLI may do without asking: ${enum} (${default})."`
+	Models
+}
+
+// Models is what reaching a model over HTTP takes, beside the keys and base
+// URLs, which come from the environment alone.
+type Models struct {
+	AnthropicModel     string `env:"PIECEWORK_ANTHROPIC_MODEL" default:"claude-sonnet-5-5" placeholder:"MODEL" help:"For anthropic units that name none (${default})."`
+	AnthropicMaxTokens int64  `env:"PIECEWORK_ANTHROPIC_MAX_TOKENS" default:"32000" placeholder:"N" help:"Longest answer of the anthropic backend, in tokens (${default})."`
+	OpenAIModel        string `name:"openai-model" env:"PIECEWORK_OPENAI_MODEL" default:"gpt-5.4-mini" placeholder:"MODEL" help:"For openai units that name none (${default})."`
+	OpenAIAPI          string `name:"openai-api" env:"PIECEWORK_OPENAI_API" default:"chat" enum:"chat,responses" help:"The openai backend's API: ${enum} (${default}); most other servers have chat."`
+	Prices             string `env:"PIECEWORK_PRICES" placeholder:"FILE" help:"JSON with token prices, in place of Piecework's own for the models it names."`
 }
 
 // agentEnv are the variables that every agent may see beside PIECEWORK_PASS_ENV;
@@ -164,7 +176,7 @@ func secretName(name string) bool {
 	return false
 }
 
-func (c Agents) backends(getenv func(string) string, keeper process.Keeper) (list []backend.Backend, secrets []string) {
+func (c Agents) backends(getenv func(string) string, keeper process.Keeper) (list []backend.Backend, secrets []string, err error) {
 	cli := func(path string, own []string) backend.CLI {
 		env, found := c.environment(getenv, own)
 		secrets = append(secrets, found...)
@@ -178,14 +190,68 @@ func (c Agents) backends(getenv func(string) string, keeper process.Keeper) (lis
 			claude.AllowedTools = append(claude.AllowedTools, tool)
 		}
 	}
+	anthropic, openai, err := c.models(getenv)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, value := range slices.Concat([]string{anthropic.Key, openai.Key}, passwords(anthropic.BaseURL), passwords(openai.BaseURL)) {
+		if value != "" {
+			secrets = append(secrets, value)
+		}
+	}
 	list = []backend.Backend{
 		backend.Mock{}, claude,
 		&backend.Codex{CLI: cli(c.CodexPath, codexEnv), Sandbox: c.CodexSandbox},
 		&backend.Cursor{CLI: cli(c.CursorPath, cursorEnv), Force: c.CursorForce},
 		&backend.OpenCode{CLI: cli(c.OpenCodePath, openCodeEnv), Config: absolute(c.OpenCodeConfig)},
 		&backend.Gemini{CLI: cli(c.GeminiPath, geminiEnv), ApprovalMode: c.GeminiApprovalMode},
+		anthropic, openai,
 	}
-	return list, secrets
+	return list, secrets, nil
+}
+
+func (c Models) models(getenv func(string) string) (*backend.Anthropic, *backend.OpenAI, error) {
+	prices, err := c.prices()
+	if err != nil {
+		return nil, nil, err
+	}
+	return &backend.Anthropic{
+			Key: getenv("ANTHROPIC_API_KEY"), BaseURL: getenv("ANTHROPIC_BASE_URL"), Model: c.AnthropicModel,
+			MaxTokens: c.AnthropicMaxTokens, Prices: prices, Proxy: http.ProxyFromEnvironment,
+		}, &backend.OpenAI{
+			Key: getenv("OPENAI_API_KEY"), BaseURL: getenv("OPENAI_BASE_URL"), Model: c.OpenAIModel,
+			Responses: c.OpenAIAPI == "responses", Prices: prices, Proxy: http.ProxyFromEnvironment,
+		}, nil
+}
+
+func (c Models) prices() (*backend.Prices, error) {
+	var override []byte
+	if c.Prices != "" {
+		var err error
+		if override, err = os.ReadFile(c.Prices); err != nil {
+			return nil, usagef("--prices: %w", err)
+		}
+	}
+	prices, err := backend.ReadPrices(override)
+	if err != nil {
+		return nil, usagef("--prices: %w", err)
+	}
+	return prices, nil
+}
+
+// gear is what a worker process works with.
+type gear struct {
+	queues   map[string]int
+	backends []backend.Backend
+	secrets  []string
+}
+
+func (c Crew) gear(getenv func(string) string, keeper process.Keeper) (g gear, err error) {
+	if g.queues, err = c.check(); err != nil {
+		return g, err
+	}
+	g.backends, g.secrets, err = c.backends(getenv, keeper)
+	return g, err
 }
 
 // absolute makes a path hold for agents, which run elsewhere.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,7 +38,10 @@ func TestAgentsSeeOnlyWhatIsAllowed(t *testing.T) {
 		"PATH": "/bin", "ANTHROPIC_API_KEY": "sk-1", "OPENAI_API_KEY": "sk-2", "CURSOR_API_KEY": "sk-3", "GEMINI_API_KEY": "sk-4",
 		"AWS_SECRET": "no", "MY_TOKEN": "yes-please", "CLAUDECODE": "1",
 	}
-	list, secrets := Agents{PassEnv: " MY_TOKEN ,", CodexSandbox: "read-only", OpenCodeConfig: "oc.json", GeminiApprovalMode: "plan"}.backends(func(name string) string { return given[name] }, process.Keeper{})
+	list, secrets, err := Agents{PassEnv: " MY_TOKEN ,", CodexSandbox: "read-only", OpenCodeConfig: "oc.json", GeminiApprovalMode: "plan"}.backends(func(name string) string { return given[name] }, process.Keeper{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, b := range list {
 		var env []string
 		want := map[string]string{"claude": "ANTHROPIC_API_KEY=sk-1", "codex": "OPENAI_API_KEY=sk-2", "cursor": "CURSOR_API_KEY=sk-3",
@@ -72,6 +76,48 @@ func TestAgentsSeeOnlyWhatIsAllowed(t *testing.T) {
 	slices.Sort(secrets)
 	if got := strings.Join(slices.Compact(secrets), " "); got != "sk-1 sk-2 sk-3 sk-4 yes-please" {
 		t.Error(got)
+	}
+}
+
+func TestModelsAreWired(t *testing.T) {
+	t.Parallel()
+	given := map[string]string{
+		"ANTHROPIC_API_KEY": "sk-1", "ANTHROPIC_BASE_URL": "http://me:hunter2@a", "OPENAI_API_KEY": "sk-2", "OPENAI_BASE_URL": "http://o/v1",
+	}
+	table := filepath.Join(t.TempDir(), "prices.json")
+	if err := os.WriteFile(table, []byte(`[{"model":"mine","input":1}]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	agents := Agents{Models: Models{AnthropicModel: "a", AnthropicMaxTokens: 5, OpenAIModel: "o", OpenAIAPI: "responses", Prices: table}}
+	list, secrets, err := agents.backends(func(name string) string { return given[name] }, process.Keeper{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, b := range list {
+		names = append(names, b.Name())
+		switch b := b.(type) {
+		case *backend.Anthropic:
+			if b.Key != "sk-1" || b.BaseURL != "http://me:hunter2@a" || b.Model != "a" || b.MaxTokens != 5 || b.Prices == nil || b.Proxy == nil {
+				t.Errorf("%+v", b)
+			}
+		case *backend.OpenAI:
+			if b.Key != "sk-2" || b.BaseURL != "http://o/v1" || b.Model != "o" || !b.Responses || b.Prices == nil || b.Proxy == nil {
+				t.Errorf("%+v", b)
+			}
+		}
+	}
+	if got := strings.Join(names, " "); got != "mock claude codex cursor opencode gemini anthropic openai" {
+		t.Error(got)
+	}
+	for _, secret := range []string{"sk-1", "sk-2", "hunter2"} {
+		if !slices.Contains(secrets, secret) {
+			t.Errorf("%s is not known as a secret", secret)
+		}
+	}
+	agents.Prices = "/nonexistent/prices.json"
+	if _, _, err := agents.backends(func(string) string { return "" }, process.Keeper{}); exitCode(err) != exitUsage || !strings.Contains(err.Error(), "--prices") {
+		t.Error(err)
 	}
 }
 

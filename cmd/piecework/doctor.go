@@ -36,7 +36,7 @@ type DoctorCommand struct {
 }
 
 // plug finds out what there is to look at.
-func (c *DoctorCommand) plug(app *App) {
+func (c *DoctorCommand) plug(app *App) (err error) {
 	if url := c.DatabaseURL; url != "" {
 		c.checks = append(c.checks, func(ctx context.Context) []work.Finding { return store.Diagnose(ctx, url) })
 	}
@@ -47,7 +47,8 @@ func (c *DoctorCommand) plug(app *App) {
 		c.checks = append(c.checks, func(ctx context.Context) []work.Finding { return []work.Finding{checkFiles(ctx, address)} })
 	}
 	c.checks = append(c.checks, func(context.Context) []work.Finding { return []work.Finding{checkContainment(app.Keeper)} })
-	c.backends, _ = c.Agents.backends(app.Getenv, app.Keeper) // nothing is stored, so no secret needs to be known
+	c.backends, _, err = c.Agents.backends(app.Getenv, app.Keeper) // nothing is stored, so no secret needs to be known
+	return err
 }
 
 // Run looks at everything and says how to mend what it finds. It ends with 1
@@ -58,7 +59,9 @@ func (c *DoctorCommand) Run(app *App) error {
 		return err
 	}
 	if c.backends == nil {
-		c.plug(app)
+		if err := c.plug(app); err != nil {
+			return err
+		}
 	}
 	findings := c.examine(app.Ctx, client)
 	if err := app.Ctx.Err(); err != nil {

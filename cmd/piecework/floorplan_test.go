@@ -66,6 +66,8 @@ var walls = []struct {
 	{"gocloud.dev", []string{"internal/blob"}, nil, "file stores of every kind look alike outside"},
 	{"github.com/alecthomas/kong", []string{"cmd/piecework"}, nil, "flags are read where the house is wired"},
 	{"github.com/schollz/progressbar/v3", []string{"cmd/piecework"}, nil, "only commands have a terminal"},
+	{"github.com/anthropics/anthropic-sdk-go", []string{"internal/backend"}, nil, "models are reached by backends"},
+	{"github.com/openai/openai-go/v3", []string{"internal/backend"}, nil, "models are reached by backends"},
 	{"testing", []string{"internal/testkit", "internal/testkit/fakemodel", "internal/testkit/fakecli"}, nil,
 		"the binary carries no test code"},
 }

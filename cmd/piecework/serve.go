@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -91,11 +92,14 @@ type house struct {
 // bottom.
 func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error {
 	log := base.logger(app)
-	var queues map[string]int
+	var gear gear
 	if crew != nil {
 		var err error
-		if queues, err = crew.check(); err != nil {
+		if gear, err = crew.gear(app.Getenv, app.Keeper); err != nil {
 			return err
+		}
+		if app.Getenv("GOGC") == "" {
+			debug.SetGCPercent(handlers.GCPercent)
 		}
 	}
 	if door != nil {
@@ -148,7 +152,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	if crew != nil {
 		h.containment = app.Keeper.Containment()
 		log.Info("processes of agents are held together", "by", h.containment)
-		worker := h.worker(app, base, crew, queues, shift.hears)
+		worker := h.worker(app, base, crew, gear, shift.hears)
 		group.Go(func() error { defer close(shift.drained); return worker.Run(ctx) })
 	} else {
 		close(shift.hears)
@@ -176,13 +180,12 @@ func newRegistry() *prometheus.Registry {
 	return r
 }
 
-func (h house) worker(app *App, base *Base, crew *Crew, queues map[string]int, hears chan struct{}) *handlers.Worker {
-	backends, secrets := crew.backends(app.Getenv, app.Keeper)
+func (h house) worker(app *App, base *Base, crew *Crew, gear gear, hears chan struct{}) *handlers.Worker {
 	return handlers.New(handlers.Options{
-		Store: h.store, Bell: h.bell, Backends: backends, Queues: queues, Slots: crew.Concurrency,
+		Store: h.store, Bell: h.bell, Backends: gear.backends, Queues: gear.queues, Slots: crew.Concurrency,
 		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
 		Files: h.files, FilePolicy: h.policy,
-		Secrets: slices.Concat(secrets, base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
+		Secrets: slices.Concat(gear.secrets, base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
 	})
 }
 

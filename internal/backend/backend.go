@@ -2,34 +2,46 @@
 // prompt to its end and writes what happened into a transcript. It knows no
 // database and no queue, so it can be run on its own.
 //
-//	backend.go          Backend, Request, Result: the promise
-//	cli.go              runs a command-line agent: limits, the stop ladder
-//	cli_output.go       its stdout by lines of any length, the end of its stderr
-//	cli_unit.go         one unit on its way: program, home, arguments, environment
-//	cli_events.go       events that are kept as they came
-//	cli_files.go        attached files as text, as images, by name
-//	capability.go       what each backend can do
-//	failure.go          what statuses and words of a failure mean
-//	claude.go           Claude Code: command line, environment, sessions
-//	claude_input.go     prompt and files as one message
-//	claude_events.go    its events as steps of the transcript
-//	claude_result.go    its last word as a result, its failures by class
-//	codex.go            Codex: command line, environment, threads
-//	codex_events.go     its events as steps of the transcript
-//	codex_rollout.go    its own record of a thread, for what the events lack
-//	codex_result.go     its last word as a result, its failures by class
-//	cursor.go           the Cursor CLI: command line, environment, sessions
-//	cursor_events.go    its events as steps, its last word as a result
-//	opencode.go         opencode: command line, environment, configuration
-//	opencode_events.go  its events as steps of the transcript
-//	opencode_result.go  its last word as a result, its failures by class
-//	gemini.go           the Gemini CLI: command line, environment, prompts
-//	gemini_events.go    its events as steps of the transcript
-//	gemini_record.go    its own record of a session, for what the events lack
-//	gemini_result.go    its last word as a result, its failures by class
-//	schema.go           output_schema
-//	mock.go             no model at all: for demos and tests
-//	mock_look.go        what mock can truly say of payload and files
+//	backend.go           Backend, Request, Result: the promise
+//	cli.go               runs a command-line agent: limits, the stop ladder
+//	cli_output.go        its stdout by lines of any length, the end of its stderr
+//	cli_unit.go          one unit on its way: program, home, arguments, environment
+//	cli_events.go        events that are kept as they came
+//	cli_files.go         attached files as text, as images, by name
+//	capability.go        what each backend can do
+//	failure.go           what statuses and words of a failure mean
+//	claude.go            Claude Code: command line, environment, sessions
+//	claude_input.go      prompt and files as one message
+//	claude_events.go     its events as steps of the transcript
+//	claude_result.go     its last word as a result, its failures by class
+//	codex.go             Codex: command line, environment, threads
+//	codex_events.go      its events as steps of the transcript
+//	codex_rollout.go     its own record of a thread, for what the events lack
+//	codex_result.go      its last word as a result, its failures by class
+//	cursor.go            the Cursor CLI: command line, environment, sessions
+//	cursor_events.go     its events as steps, its last word as a result
+//	opencode.go          opencode: command line, environment, configuration
+//	opencode_events.go   its events as steps of the transcript
+//	opencode_result.go   its last word as a result, its failures by class
+//	gemini.go            the Gemini CLI: command line, environment, prompts
+//	gemini_events.go     its events as steps of the transcript
+//	gemini_record.go     its own record of a session, for what the events lack
+//	gemini_result.go     its last word as a result, its failures by class
+//	model.go             runs a unit on a model API over HTTP: turns, cost, result
+//	model_answer.go      an answer as it streams in, and the steps it becomes
+//	model_events.go      server-sent events
+//	model_error.go       the APIs' errors by class, and when a limit ends
+//	model_files.go       files as parts of a message
+//	model_vigil.go       ends a call that is silent for too long
+//	model_wire.go        connections for thousands of streams
+//	anthropic.go         Anthropic's Messages API
+//	openai.go            OpenAI, and every server that speaks like it
+//	openai_chat.go       its chat completions
+//	openai_responses.go  its Responses API
+//	price.go             what tokens cost
+//	schema.go            output_schema
+//	mock.go              no model at all: for demos and tests
+//	mock_look.go         what mock can truly say of payload and files
 package backend
 
 import (

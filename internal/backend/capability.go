@@ -9,12 +9,14 @@ import (
 // capabilities is what each backend can do. What is missing here is refused
 // when a unit asks for it, or explained in docs/backends.md.
 var capabilities = map[string][]work.Capability{
-	"claude":   {work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
-	"codex":    {work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanTurns},
-	"cursor":   {work.CanFiles, work.CanTools, work.CanResume, work.CanTurns},
-	"opencode": {work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
-	"gemini":   {work.CanFiles, work.CanTools, work.CanResume, work.CanSchema, work.CanTurns},
-	"mock":     {work.CanFiles, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
+	"claude":    {work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
+	"codex":     {work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanTurns},
+	"cursor":    {work.CanFiles, work.CanTools, work.CanResume, work.CanTurns},
+	"opencode":  {work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
+	"gemini":    {work.CanFiles, work.CanTools, work.CanResume, work.CanSchema, work.CanTurns},
+	"anthropic": {work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
+	"openai":    {work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
+	"mock":      {work.CanFiles, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
 }
 
 // Capabilities lists what a backend can do; none for a name that is no backend.

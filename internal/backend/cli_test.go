@@ -53,7 +53,7 @@ func request(t *testing.T, prompt string) Request {
 // try runs a request and sees that nothing of it is left.
 func try(ctx context.Context, t *testing.T, b Backend, req Request) trial {
 	t.Helper()
-	steps := transcript.NewWriter(nil, []string{"sk-secret-value"})
+	steps := transcript.NewWriter(nil, transcript.Redactor([]string{"sk-secret-value"}))
 	started := time.Now()
 	result, err := b.Execute(ctx, req, steps)
 	got := trial{Result: result, err: err, took: time.Since(started), steps: steps.Steps()}

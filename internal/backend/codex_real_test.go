@@ -18,13 +18,13 @@ import (
 )
 
 // realCodex returns the installed client, talking to a model of our own.
-func realCodex(t *testing.T, script ...answer) (*Codex, *responses) {
+func realCodex(t *testing.T, script ...codexTurn) (*Codex, *codexModel) {
 	t.Helper()
 	path, err := exec.LookPath(cmp.Or(os.Getenv("PIECEWORK_TEST_CODEX"), "codex"))
 	if err != nil {
 		t.Skipf("real codex not installed: %v (set PIECEWORK_TEST_CODEX)", err)
 	}
-	model := startResponses(t, script...)
+	model := startCodexModel(t, script...)
 	return &Codex{CLI: CLI{Path: path, Keeper: keeper, Env: []string{"OPENAI_API_KEY=sk-secret-value", "OPENAI_BASE_URL=" + model.URL + "/v1"}}}, model
 }
 
@@ -36,7 +36,7 @@ func codexRequest(t *testing.T, prompt string) Request {
 
 // input returns the user's words as they reached the model, all requests
 // together, and the images beside them.
-func (r *responses) input(t *testing.T) (texts []string, images []string) {
+func (r *codexModel) input(t *testing.T) (texts []string, images []string) {
 	t.Helper()
 	for _, body := range r.sent() {
 		var sent struct {
@@ -67,40 +67,40 @@ func (r *responses) input(t *testing.T) (texts []string, images []string) {
 func TestRealCodex(t *testing.T) {
 	for _, test := range []struct {
 		name   string
-		script []answer
+		script []codexTurn
 		change func(*Request)
 		class  work.Class // "": success with the output "done"
 		words  string
 		calls  []string // their results
 		turns  int
 	}{
-		{name: "plain", script: []answer{{text: "done"}}, turns: 1},
-		{name: "tool in the workspace", script: []answer{{text: "I will", call: "echo from-tool > a.txt; cat a.txt"}, {text: "done"}},
+		{name: "plain", script: []codexTurn{{text: "done"}}, turns: 1},
+		{name: "tool in the workspace", script: []codexTurn{{text: "I will", call: "echo from-tool > a.txt; cat a.txt"}, {text: "done"}},
 			calls: []string{"from-tool\n"}, turns: 2},
-		{name: "parallel calls", script: []answer{{text: "both", calls: []string{"sleep 0.3; echo slow", "echo fast"}}, {text: "done"}},
+		{name: "parallel calls", script: []codexTurn{{text: "both", calls: []string{"sleep 0.3; echo slow", "echo fast"}}, {text: "done"}},
 			calls: []string{"fast\n", "slow\n"}, turns: 2},
-		{name: "failing tool", script: []answer{{call: "echo no; exit 3"}, {text: "done"}}, calls: []string{"no\n(exit code 3)"}, turns: 2},
-		{name: "keys are hidden from tools", script: []answer{{call: "env | grep -c API_KEY"}, {text: "done"}}, calls: []string{"0\n(exit code 1)"}, turns: 2},
-		{name: "max turns", script: []answer{{call: "echo 1"}, {call: "echo 2"}, {call: "echo 3"}, {call: "echo 4"}, {text: "done"}},
+		{name: "failing tool", script: []codexTurn{{call: "echo no; exit 3"}, {text: "done"}}, calls: []string{"no\n(exit code 3)"}, turns: 2},
+		{name: "keys are hidden from tools", script: []codexTurn{{call: "env | grep -c API_KEY"}, {text: "done"}}, calls: []string{"0\n(exit code 1)"}, turns: 2},
+		{name: "max turns", script: []codexTurn{{call: "echo 1"}, {call: "echo 2"}, {call: "echo 3"}, {call: "echo 4"}, {text: "done"}},
 			change: func(r *Request) { r.MaxTurns = 2 }, class: work.ClassMaxTurns, words: "max_turns (2)"},
-		{name: "enough turns", script: []answer{{call: "echo 1"}, {text: "done"}}, change: func(r *Request) { r.MaxTurns = 2 },
+		{name: "enough turns", script: []codexTurn{{call: "echo 1"}, {text: "done"}}, change: func(r *Request) { r.MaxTurns = 2 },
 			calls: []string{"1\n"}, turns: 2},
-		{name: "500 once", script: []answer{{status: 500, words: "oh"}, {text: "done"}}, turns: 1},
-		{name: "cut once", script: []answer{{text: "half", cut: true}, {text: "done"}}, turns: 1},
-		{name: "500 always", script: []answer{{status: 500, words: "oh"}}, class: work.ClassInfra},
-		{name: "503 always", script: []answer{{status: 503, words: "oh"}}, class: work.ClassInfra, words: "503"},
-		{name: "cut always", script: []answer{{text: "half", cut: true}}, class: work.ClassInfra, words: "stream"},
-		{name: "429", script: []answer{{status: 429, words: "slow down"}}, class: work.ClassRateLimit, words: "429"},
-		{name: "quota", script: []answer{{failed: true, code: "insufficient_quota", words: "none left"}}, class: work.ClassBilling},
-		{name: "too long", script: []answer{{failed: true, code: "context_length_exceeded", words: "too long"}}, class: work.ClassContextTooLong},
-		{name: "401", script: []answer{{status: 401, code: "invalid_api_key", words: "Incorrect API key provided"}}, class: work.ClassAuth},
-		{name: "bad model", script: []answer{{status: 404, code: "model_not_found", words: "The model gpt-5 does not exist"}},
+		{name: "500 once", script: []codexTurn{{status: 500, words: "oh"}, {text: "done"}}, turns: 1},
+		{name: "cut once", script: []codexTurn{{text: "half", cut: true}, {text: "done"}}, turns: 1},
+		{name: "500 always", script: []codexTurn{{status: 500, words: "oh"}}, class: work.ClassInfra},
+		{name: "503 always", script: []codexTurn{{status: 503, words: "oh"}}, class: work.ClassInfra, words: "503"},
+		{name: "cut always", script: []codexTurn{{text: "half", cut: true}}, class: work.ClassInfra, words: "stream"},
+		{name: "429", script: []codexTurn{{status: 429, words: "slow down"}}, class: work.ClassRateLimit, words: "429"},
+		{name: "quota", script: []codexTurn{{failed: true, code: "insufficient_quota", words: "none left"}}, class: work.ClassBilling},
+		{name: "too long", script: []codexTurn{{failed: true, code: "context_length_exceeded", words: "too long"}}, class: work.ClassContextTooLong},
+		{name: "401", script: []codexTurn{{status: 401, code: "invalid_api_key", words: "Incorrect API key provided"}}, class: work.ClassAuth},
+		{name: "bad model", script: []codexTurn{{status: 404, code: "model_not_found", words: "The model gpt-5 does not exist"}},
 			class: work.ClassInvalidRequest, words: "gpt-5"},
-		{name: "bad request", script: []answer{{status: 400, code: "invalid_value", words: "no such thing"}},
+		{name: "bad request", script: []codexTurn{{status: 400, code: "invalid_value", words: "no such thing"}},
 			class: work.ClassInvalidRequest, words: "no such thing invalid_value"},
-		{name: "400 kB prompt", script: []answer{{text: "done"}}, turns: 1,
+		{name: "400 kB prompt", script: []codexTurn{{text: "done"}}, turns: 1,
 			change: func(r *Request) { r.Prompt = strings.Repeat("word ", 80_000) + "end" }},
-		{name: "200 kB system prompt", script: []answer{{text: "done"}}, turns: 1,
+		{name: "200 kB system prompt", script: []codexTurn{{text: "done"}}, turns: 1,
 			change: func(r *Request) { r.SystemPrompt = "a \"rule\" <b>\x7f\n" + strings.Repeat("rule ", 40_000) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestRealCodex(t *testing.T) {
 }
 
 func TestRealCodexMaxTurnsKeepsWhatThereIs(t *testing.T) {
-	c, model := realCodex(t, answer{text: "first", call: "echo 1"}, answer{text: "second", call: "echo 2; sleep 0.5"}, answer{call: "echo 3"})
+	c, model := realCodex(t, codexTurn{text: "first", call: "echo 1"}, codexTurn{text: "second", call: "echo 2; sleep 0.5"}, codexTurn{call: "echo 3"})
 	req := codexRequest(t, "go")
 	req.MaxTurns = 1
 	got := try(t.Context(), t, c, req)
@@ -152,7 +152,7 @@ func TestRealCodexMaxTurnsKeepsWhatThereIs(t *testing.T) {
 // What the sandbox denies is missing from the events. The thread's own record
 // has it, in its place, and each call has one result.
 func TestRealCodexDeniedCommand(t *testing.T) {
-	c, _ := realCodex(t, answer{text: "I try", call: "touch denied.txt"}, answer{text: "now this", call: "echo allowed"}, answer{text: "done"})
+	c, _ := realCodex(t, codexTurn{text: "I try", call: "touch denied.txt"}, codexTurn{text: "now this", call: "echo allowed"}, codexTurn{text: "done"})
 	c.Sandbox = "read-only"
 	got := try(t.Context(), t, c, codexRequest(t, "go"))
 	got.wantSuccess(t, "done")
@@ -176,7 +176,7 @@ func TestRealCodexDeniedCommand(t *testing.T) {
 
 // A model that is denied again and again says nothing that would show it.
 func TestRealCodexDeniedForEver(t *testing.T) {
-	c, model := realCodex(t, answer{call: "touch denied.txt"})
+	c, model := realCodex(t, codexTurn{call: "touch denied.txt"})
 	c.Sandbox = "read-only"
 	req := codexRequest(t, "go")
 	req.MaxTurns = 5
@@ -191,7 +191,7 @@ func TestRealCodexDeniedForEver(t *testing.T) {
 }
 
 func TestRealCodexTimeoutInsideATool(t *testing.T) {
-	c, _ := realCodex(t, answer{text: "I wait", call: "tail -f /dev/null | cat"}, answer{text: "done"})
+	c, _ := realCodex(t, codexTurn{text: "I wait", call: "tail -f /dev/null | cat"}, codexTurn{text: "done"})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	req := codexRequest(t, "wait")
 	steps := transcript.NewWriter(func(s transcript.Step) {
@@ -213,7 +213,7 @@ func TestRealCodexTimeoutInsideATool(t *testing.T) {
 	wantNothingLeft(t, req)
 
 	// The next run goes on with the thread, although nobody told it which.
-	again, model := realCodex(t, answer{text: "done"})
+	again, model := realCodex(t, codexTurn{text: "done"})
 	req.Prompt, req.Resume = "go on", true
 	got := try(t.Context(), t, again, req)
 	got.wantSuccess(t, "done")
@@ -226,7 +226,7 @@ func TestRealCodexTimeoutInsideATool(t *testing.T) {
 }
 
 func TestRealCodexRateLimitTellsWhenItEnds(t *testing.T) {
-	c, _ := realCodex(t, answer{failed: true, code: "rate_limit_exceeded", words: "Rate limit reached for gpt-5. Please try again in 1.5s."})
+	c, _ := realCodex(t, codexTurn{failed: true, code: "rate_limit_exceeded", words: "Rate limit reached for gpt-5. Please try again in 1.5s."})
 	before := time.Now()
 	got := try(t.Context(), t, c, codexRequest(t, "go"))
 	got.wantFailure(t, work.ClassRateLimit, "try again in 1.5s")
@@ -239,7 +239,7 @@ func TestRealCodexRateLimitTellsWhenItEnds(t *testing.T) {
 func TestRealCodexPromptIsInert(t *testing.T) {
 	for _, prompt := range []string{"@/etc/hostname", "/cost", "--help", "-", "!ls", "$imagegen a cat", "# remember"} {
 		t.Run(prompt, func(t *testing.T) {
-			c, model := realCodex(t, answer{text: "done"})
+			c, model := realCodex(t, codexTurn{text: "done"})
 			try(t.Context(), t, c, codexRequest(t, prompt)).wantSuccess(t, "done")
 			if texts, _ := model.input(t); len(texts) == 0 || texts[len(texts)-1] != prompt || len(texts) > 2 {
 				t.Errorf("the model got %.300q", texts)
@@ -249,7 +249,7 @@ func TestRealCodexPromptIsInert(t *testing.T) {
 }
 
 func TestRealCodexFiles(t *testing.T) {
-	c, model := realCodex(t, answer{text: "done"})
+	c, model := realCodex(t, codexTurn{text: "done"})
 	req := codexRequest(t, "compare them")
 	png, _ := base64.StdEncoding.DecodeString(onePixel)
 	attach(t, &req, "dot.png", png)
@@ -269,12 +269,12 @@ func TestRealCodexFiles(t *testing.T) {
 }
 
 func TestRealCodexResume(t *testing.T) {
-	c, _ := realCodex(t, answer{call: "echo one"}, answer{text: "done"})
+	c, _ := realCodex(t, codexTurn{call: "echo one"}, codexTurn{text: "done"})
 	first := codexRequest(t, "one")
 	got := try(t.Context(), t, c, first)
 	got.wantSuccess(t, "done")
 
-	c, model := realCodex(t, answer{call: "echo two"}, answer{text: "done"})
+	c, model := realCodex(t, codexTurn{call: "echo two"}, codexTurn{text: "done"})
 	second := first
 	second.Prompt, second.SessionID, second.Resume, second.Attempt = "two", got.Metadata.SessionID, true, 2
 	again := try(t.Context(), t, c, second)
@@ -312,13 +312,13 @@ func TestRealCodexOutputSchema(t *testing.T) {
 	schema := json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"],"additionalProperties":false}`)
 	for _, test := range []struct {
 		name   string
-		script []answer
+		script []codexTurn
 		class  work.Class
 		turns  int
 	}{
-		{"fits", []answer{{text: `{"name":"bob"}`}}, "", 1},
-		{"fits when asked again", []answer{{text: `bob`}, {text: `{"name":"bob"}`}}, "", 2},
-		{"never fits", []answer{{text: `{"nom":"bob"}`}}, work.ClassSchemaInvalid, 2},
+		{"fits", []codexTurn{{text: `{"name":"bob"}`}}, "", 1},
+		{"fits when asked again", []codexTurn{{text: `bob`}, {text: `{"name":"bob"}`}}, "", 2},
+		{"never fits", []codexTurn{{text: `{"nom":"bob"}`}}, work.ClassSchemaInvalid, 2},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c, model := realCodex(t, test.script...)
@@ -339,14 +339,14 @@ func TestRealCodexOutputSchema(t *testing.T) {
 }
 
 func TestRealCodexBadStart(t *testing.T) {
-	c, _ := realCodex(t, answer{text: "done"})
+	c, _ := realCodex(t, codexTurn{text: "done"})
 	c.Sandbox = "nonsense"
 	try(t.Context(), t, c, codexRequest(t, "hi")).wantFailure(t, work.ClassInvalidRequest, "sandbox")
 
-	c, _ = realCodex(t, answer{text: "done"})
+	c, _ = realCodex(t, codexTurn{text: "done"})
 	try(t.Context(), t, c, codexRequest(t, " ")).wantFailure(t, work.ClassInvalidRequest, "No prompt")
 
-	c, _ = realCodex(t, answer{text: "done"})
+	c, _ = realCodex(t, codexTurn{text: "done"})
 	if version, err := c.Version(t.Context()); err != nil || !strings.HasPrefix(version, "codex-cli ") {
 		t.Errorf("version %q, %v", version, err)
 	}

@@ -11,19 +11,19 @@ import (
 	"testing"
 )
 
-// responses is a model behind the Responses API that follows a script, one
+// codexModel is a model behind the Responses API that follows a script, one
 // answer for each request; the last answer is given again and again.
-type responses struct {
+type codexModel struct {
 	*httptest.Server
 
 	mu     sync.Mutex
-	script []answer
+	script []codexTurn
 	given  int // of the first answer
 	bodies []string
 }
 
-// answer is what the model does with one request.
-type answer struct {
+// codexTurn is what the model does with one request.
+type codexTurn struct {
 	text   string
 	call   string   // a shell command to be called
 	calls  []string // several at once
@@ -35,22 +35,22 @@ type answer struct {
 	failed bool // the stream says that the answer failed, by code and words
 }
 
-func startResponses(t *testing.T, script ...answer) *responses {
+func startCodexModel(t *testing.T, script ...codexTurn) *codexModel {
 	t.Helper()
-	r := &responses{script: script}
+	r := &codexModel{script: script}
 	r.Server = httptest.NewServer(r)
 	t.Cleanup(r.Close)
 	return r
 }
 
 // sent returns the bodies of all requests so far.
-func (r *responses) sent() []string {
+func (r *codexModel) sent() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]string(nil), r.bodies...)
 }
 
-func (r *responses) next(body string) (answer, int) {
+func (r *codexModel) next(body string) (codexTurn, int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.bodies = append(r.bodies, body)
@@ -61,7 +61,7 @@ func (r *responses) next(body string) (answer, int) {
 	return a, len(r.bodies)
 }
 
-func (r *responses) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+func (r *codexModel) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if req.Method != http.MethodPost || !strings.HasSuffix(req.URL.Path, "/responses") {
 		http.Error(w, `{"error":{"message":"no such route"}}`, http.StatusNotFound)
 		return
@@ -78,7 +78,7 @@ func (r *responses) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	a.stream(w, number)
 }
 
-func (a answer) stream(w io.Writer, number int) {
+func (a codexTurn) stream(w io.Writer, number int) {
 	id := fmt.Sprintf("resp_%d", number)
 	event := func(kind string, fields map[string]any) {
 		fields["type"] = kind
@@ -104,7 +104,7 @@ func (a answer) stream(w io.Writer, number int) {
 	}}})
 }
 
-func (a answer) items(number int) []map[string]any {
+func (a codexTurn) items(number int) []map[string]any {
 	var items []map[string]any
 	if a.text != "" {
 		items = append(items, map[string]any{

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 
@@ -25,7 +27,7 @@ func compileSchema(raw json.RawMessage) (*jsonschema.Schema, *work.Failure) {
 	}
 	compiler := jsonschema.NewCompiler()
 	compiler.UseLoader(noLoader{})
-	const here = "output_schema"
+	const here = "mem:///output_schema" // a relative name would become a path of this machine, and be shown
 	if err := compiler.AddResource(here, doc); err != nil {
 		return nil, invalid(err)
 	}
@@ -118,4 +120,77 @@ func unfenced(text string) string {
 		body = rest
 	}
 	return strings.TrimSpace(body)
+}
+
+// narrowSchema returns a schema in the form to which the APIs can hold a model
+// token by token: plain keywords, objects that are closed and have all their
+// properties. An object that is silent about further properties gets closed,
+// which loses no answer. Nil when the schema says more than that; then the
+// words, and our own check, have to do.
+func narrowSchema(raw json.RawMessage) map[string]any {
+	var schema map[string]any
+	if json.Unmarshal(raw, &schema) != nil || schema["type"] != "object" || !narrow(schema) {
+		return nil
+	}
+	return schema
+}
+
+func narrow(node any) bool {
+	schema, ok := node.(map[string]any)
+	if !ok {
+		return false // true and false are schemas too
+	}
+	for keyword, value := range schema {
+		switch keyword {
+		case "type", "required", "additionalProperties", "enum", "const", "description", "title", "$ref":
+		case "$schema", "$id":
+			delete(schema, keyword)
+		case "items":
+			if !narrow(value) {
+				return false
+			}
+		case "properties", "$defs", "definitions":
+			named, ok := value.(map[string]any)
+			if !ok || !narrowAll(maps.Values(named)) {
+				return false
+			}
+		case "anyOf":
+			several, ok := value.([]any)
+			if !ok || !narrowAll(slices.Values(several)) {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return closed(schema)
+}
+
+func narrowAll(nodes iter.Seq[any]) bool {
+	for node := range nodes {
+		if !narrow(node) {
+			return false
+		}
+	}
+	return true
+}
+
+// closed closes an object, and tells whether it can be and requires all it has.
+func closed(schema map[string]any) bool {
+	properties, _ := schema["properties"].(map[string]any)
+	if schema["type"] != "object" && properties == nil {
+		return true
+	}
+	further, said := schema["additionalProperties"]
+	if said && further != false || !said && properties == nil {
+		return false
+	}
+	schema["additionalProperties"] = false
+	required, _ := schema["required"].([]any)
+	for name := range properties {
+		if !slices.Contains(required, any(name)) {
+			return false
+		}
+	}
+	return true
 }

@@ -28,11 +28,12 @@ var patterns = []*regexp.Regexp{
 	regexp.MustCompile(`xox[abprs]-[A-Za-z0-9-]{10,}`),
 }
 
-// redactor returns a function that replaces the given secret values, in raw,
+// Redactor returns a function that replaces the given secret values, in raw,
 // JSON-escaped, URL-escaped and base64 form, and anything that looks like a
 // provider's API key. Values shorter than 8 bytes are left alone: replacing
-// them would destroy more than it protects.
-func redactor(secrets []string) func(string) string {
+// them would destroy more than it protects. It may be shared, and should be: it
+// takes some KB.
+func Redactor(secrets []string) func(string) string {
 	// The longest first: of two secrets that begin alike the shorter would
 	// leave the rest of the longer one.
 	longest := slices.SortedFunc(slices.Values(secrets), func(a, b string) int { return len(b) - len(a) })

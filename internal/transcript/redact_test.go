@@ -15,7 +15,7 @@ func TestRedactorForms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	redact := redactor([]string{secret})
+	redact := Redactor([]string{secret})
 	for name, text := range map[string]string{
 		"raw":            secret,
 		"JSON by Go":     string(quoted),
@@ -40,7 +40,7 @@ func TestRedactorForms(t *testing.T) {
 
 func TestRedactorSecretsThatBeginAlike(t *testing.T) {
 	t.Parallel()
-	redact := redactor([]string{"password", "password-and-more", "short"})
+	redact := Redactor([]string{"password", "password-and-more", "short"})
 	if got, want := redact("password-and-more password short"), "[redacted] [redacted] short"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -48,7 +48,7 @@ func TestRedactorSecretsThatBeginAlike(t *testing.T) {
 
 func TestRedactorProviderKeys(t *testing.T) {
 	t.Parallel()
-	redact := redactor(nil)
+	redact := Redactor(nil)
 	body := strings.Repeat("Ab3", 20)
 	for _, key := range []string{
 		"sk-ant-api03-" + body, "sk-" + body, "sk-proj-" + body, "ghp_" + body, "gho_" + body, "ghu_" + body, "ghs_" + body,

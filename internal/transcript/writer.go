@@ -32,13 +32,17 @@ type Writer struct {
 }
 
 // NewWriter returns a Writer that hands each new or changed step to emit, in
-// order, with every secret replaced. emit may be nil.
-func NewWriter(emit func(Step), secrets []string) *Writer {
+// order, with every secret replaced by redact, a Redactor. emit may be nil;
+// without redact only what looks like a key is replaced.
+func NewWriter(emit func(Step), redact func(string) string) *Writer {
 	if emit == nil {
 		emit = func(Step) {}
 	}
+	if redact == nil {
+		redact = Redactor(nil)
+	}
 	return &Writer{
-		emit: emit, redact: redactor(secrets), now: time.Now,
+		emit: emit, redact: redact, now: time.Now,
 		names: map[string]string{}, open: map[string]bool{},
 	}
 }

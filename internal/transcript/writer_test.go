@@ -13,7 +13,7 @@ import (
 // recorded is a writer and what it emitted.
 func recorded(secrets ...string) (*Writer, *[]Step) {
 	var emitted []Step
-	return NewWriter(func(s Step) { emitted = append(emitted, s) }, secrets), &emitted
+	return NewWriter(func(s Step) { emitted = append(emitted, s) }, Redactor(secrets)), &emitted
 }
 
 func call(id, name, args string) Content {
@@ -183,5 +183,32 @@ func TestWriterTogether(t *testing.T) {
 	all.Wait()
 	if w.Close(); w.ToolCalls() != 400 {
 		t.Errorf("%d tool calls", w.ToolCalls())
+	}
+}
+
+func TestRewrite(t *testing.T) {
+	t.Parallel()
+	var told []Step
+	w := NewWriter(func(s Step) { told = append(told, s) }, Redactor([]string{"hunter2-hunter2"}))
+	thought := w.Add(Step{Type: Reasoning, Text: "hm"})
+	action := w.Add(Step{Type: Action, Content: []Content{{Type: ToolCall, ID: "1", Name: "Bash"}, {Type: Text, Text: "he"}}})
+	before := w.bytes
+	w.Rewrite(thought, "hm, it is hunter2-hunter2")
+	w.Rewrite(action, "hello")
+	w.Rewrite(0, "nobody")
+	w.Rewrite(9, "nobody")
+	steps := w.Steps()
+	if steps[0].Text != "hm, it is [redacted]" || steps[1].Content[1].Text != "hello" || steps[1].Content[0].Name != "Bash" {
+		t.Errorf("%+v", steps)
+	}
+	if len(told) != 4 || told[1].Content[1].Text != "he" || told[3].Number != action || w.ToolCalls() != 1 {
+		t.Errorf("told %+v, %d calls", told, w.ToolCalls())
+	}
+	if grown := w.bytes - before; grown != len(", it is [redacted]")+len("llo") {
+		t.Errorf("the transcript grew by %d bytes", grown)
+	}
+	w.Rewrite(action, strings.Repeat("x", MaxResult+1))
+	if text := w.Steps()[1].Content[1].Text; !strings.HasSuffix(text, "[cut: 51200 of 51201 bytes shown]") {
+		t.Errorf("…%s", text[len(text)-50:])
 	}
 }

@@ -13,7 +13,7 @@ import (
 const deltaBytes = 16 << 10
 
 // answer writes the turn's answer to the request.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, request Request, turn Turn) {
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, request Request, turn Turn, fail fail) {
 	if turn.Silence > 0 && !s.wait(r, turn.Silence) {
 		panic(http.ErrAbortHandler)
 	}
@@ -21,10 +21,20 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, request Request,
 		w.Header().Set(name, value)
 	}
 	if turn.Status != 0 {
-		writeError(w, turn, s.id("req"))
+		fail(w, turn, s.id("req"))
 		return
 	}
 	turn = turn.withDefaults()
+	switch request.API {
+	case Chat:
+		w.Header().Set("x-request-id", s.id("req"))
+		s.answerChat(w, r, request, turn)
+		return
+	case Responses:
+		w.Header().Set("x-request-id", s.id("req"))
+		s.answerResponses(w, r, request, turn)
+		return
+	}
 	w.Header().Set("request-id", s.id("req"))
 	blocks := s.blocks(turn)
 	if !request.Stream {
@@ -95,7 +105,7 @@ type usage struct {
 func (s *Server) newMessage(request Request, turn Turn) message {
 	return message{
 		ID: s.id("msg"), Type: "message", Role: "assistant", Model: request.Model, Content: []outBlock{},
-		Usage: usage{InputTokens: turn.InputTokens, OutputTokens: 1},
+		Usage: usage{InputTokens: turn.InputTokens, CacheReadTokens: turn.CachedTokens, OutputTokens: 1},
 	}
 }
 
@@ -144,9 +154,7 @@ func (st *stream) send(event string, fields map[string]any) {
 }
 
 func (s *Server) writeStream(w http.ResponseWriter, r *http.Request, request Request, turn Turn, blocks []outBlock) {
-	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-	w.Header().Set("Cache-Control", "no-cache")
-	st := &stream{w: w, wait: func(d time.Duration) bool { return s.wait(r, d) }}
+	st := s.newStream(w, r)
 	st.send("message_start", map[string]any{"message": s.newMessage(request, turn)})
 	st.send("ping", map[string]any{})
 	for i, block := range blocks {
@@ -163,7 +171,7 @@ func (s *Server) writeStream(w http.ResponseWriter, r *http.Request, request Req
 	case !turn.Cut:
 		st.send("message_delta", map[string]any{
 			"delta": map[string]any{"stop_reason": turn.StopReason, "stop_sequence": nil},
-			"usage": usage{InputTokens: turn.InputTokens, OutputTokens: turn.OutputTokens},
+			"usage": usage{InputTokens: turn.InputTokens, CacheReadTokens: turn.CachedTokens, OutputTokens: turn.OutputTokens},
 		})
 		st.send("message_stop", map[string]any{})
 	}

@@ -1,11 +1,14 @@
 // Package fakemodel is a scriptable model server that speaks Anthropic's
-// Messages API and Google's for Gemini, for tests and for trying a real CLI agent without a model.
+// Messages API, OpenAI's chat completions and Responses, and Google's for
+// Gemini, for tests and for trying a real CLI agent without a model.
 //
-//	fakemodel.go  Server: start it, script it, ask what it was asked
-//	turn.go       Turn: one answer; which turn answers which request
-//	request.go    Request: what a client sent, parsed
-//	answer.go     an answer on the wire: JSON, server-sent events, errors
-//	gemini.go     the same of Google's API
+//	fakemodel.go      Server: start it, script it, ask what it was asked
+//	turn.go           Turn: one answer; which turn answers which request
+//	request.go        Request: what a client sent, parsed
+//	answer.go         an answer on the wire: JSON, server-sent events, errors
+//	openai.go         what OpenAI's clients send; OpenAI's errors
+//	openai_answer.go  OpenAI's answers on the wire
+//	gemini.go         Google's requests and answers
 //
 // A script is chosen by the conversation, not by the order of arrival, so that
 // retries, side calls and several clients at once get the answers meant for
@@ -25,9 +28,11 @@ import (
 
 const maxBody = 64 << 20
 
-// Server answers POST /v1/messages by script.
+// Server answers POST /v1/messages, /v1/chat/completions and /v1/responses by
+// script.
 type Server struct {
-	URL string // the base URL for clients
+	// URL is the base URL for clients, without the /v1 that OpenAI's want.
+	URL string
 
 	mu       sync.Mutex
 	scripts  map[string]*script
@@ -72,16 +77,25 @@ func (s *Server) ScriptFor(name string, turns ...Turn) {
 	s.scripts[name] = &script{turns: slices.Clone(turns)}
 }
 
-// Requests returns every POST /v1/messages seen so far, in order of arrival.
+// Requests returns every request for an answer seen so far, in order of arrival.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.requests)
 }
 
+// Forget drops the requests seen so far.
+func (s *Server) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = nil
+}
+
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/messages", s.messages)
+	mux.HandleFunc("POST /v1/messages", s.serve(parseRequest, writeError))
+	mux.HandleFunc("POST /v1/chat/completions", s.serve(parseChat, writeOpenAIError))
+	mux.HandleFunc("POST /v1/responses", s.serve(parseResponses, writeOpenAIError))
 	mux.HandleFunc("POST /v1/messages/count_tokens", s.countTokens)
 	mux.HandleFunc("POST /v1beta/models/{call...}", s.gemini)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -90,15 +104,20 @@ func (s *Server) handler() http.Handler {
 	return mux
 }
 
-type parse func(body []byte, headers http.Header) (Request, error)
+type (
+	parse func(body []byte, headers http.Header) (Request, error)
+	fail  func(w http.ResponseWriter, turn Turn, requestID string)
+)
 
-func (s *Server) messages(w http.ResponseWriter, r *http.Request) {
-	request, err := s.read(w, r, parseRequest)
-	if err != nil {
-		writeError(w, Turn{Status: http.StatusBadRequest, ErrorMessage: err.Error()}, s.id("req"))
-		return
+func (s *Server) serve(parse parse, fail fail) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		request, err := s.read(w, r, parse)
+		if err != nil {
+			fail(w, Turn{Status: http.StatusBadRequest, ErrorMessage: err.Error()}, s.id("req"))
+			return
+		}
+		s.answer(w, r, request, s.take(request), fail)
 	}
-	s.answer(w, r, request, s.take(request))
 }
 
 func (s *Server) countTokens(w http.ResponseWriter, r *http.Request) {

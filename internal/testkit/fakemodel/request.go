@@ -11,8 +11,16 @@ import (
 	"time"
 )
 
-// Request is one POST /v1/messages as the server saw it.
+// The APIs a request may come by.
+const (
+	Messages  = "messages"
+	Chat      = "chat"
+	Responses = "responses"
+)
+
+// Request is one request for an answer as the server saw it, by whichever API.
 type Request struct {
+	API       string
 	At        time.Time
 	Model     string
 	System    string // the texts of all system blocks
@@ -123,7 +131,7 @@ func parseRequest(body []byte, headers http.Header) (Request, error) {
 		return Request{}, errors.New("messages: Field required")
 	}
 	r := Request{
-		At: time.Now(), Model: wire.Model, System: wire.System.Text(), Tools: wire.Tools, Stream: wire.Stream,
+		API: Messages, At: time.Now(), Model: wire.Model, System: wire.System.Text(), Tools: wire.Tools, Stream: wire.Stream,
 		MaxTokens: wire.MaxTokens, Headers: headers.Clone(), Body: body,
 	}
 	for _, m := range wire.Messages {

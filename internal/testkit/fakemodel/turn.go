@@ -40,9 +40,11 @@ type Turn struct {
 	Silence time.Duration // wait before the first byte
 	Drip    time.Duration // pause between text deltas
 
-	StopReason   string // default end_turn, or tool_use with Calls
-	InputTokens  int    // default 100
-	OutputTokens int    // default 10
+	StopReason   string  // in Anthropic's words; default end_turn, or tool_use with Calls
+	InputTokens  int     // default 100
+	OutputTokens int     // default 10
+	CachedTokens int     // input read from the cache, beside InputTokens
+	CostUSD      float64 // as OpenRouter reckons it; 0: not told
 }
 
 // Call is a tool the model asks for.

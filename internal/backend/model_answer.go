@@ -1,0 +1,128 @@
+package backend
+
+import (
+	"fmt"
+	"strings"
+
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+// stop is why a model ended its answer.
+type stop int
+
+const (
+	stopDone    stop = iota
+	stopLength       // the limit on the answer's tokens
+	stopContext      // the model's context is full
+	stopRefusal      // declined, or filtered
+	stopTool         // wants a tool
+)
+
+// maxAnswer bounds the text of one answer.
+const maxAnswer = 64 << 20
+
+// answer is what a model has said so far in one call.
+type answer struct {
+	steps *transcript.Writer
+
+	answered  bool // with a status of success
+	requestID string
+	model     string
+	usage     work.Usage
+	told      bool     // usage is final
+	cost      *float64 // as the server reckons it
+	stop      stop
+	refusal   string
+	finished  bool // the server gave a reason for its end
+	ended     bool // the stream had its end marker
+
+	draft draft
+	texts []string
+	size  int
+}
+
+// done notes the mark that ends a stream; without a reason for the end before
+// it the answer is not whole.
+func (a *answer) done() error {
+	if !a.finished {
+		return errCut
+	}
+	a.ended = true
+	return nil
+}
+
+// draft is the step that is being written.
+type draft struct {
+	kind   string
+	number int // 0: no step yet
+	text   strings.Builder
+	shown  int
+}
+
+// hears adds a piece of text or of thinking.
+func (a *answer) hears(kind, piece string) error {
+	if piece == "" {
+		return nil
+	}
+	if a.size += len(piece); a.size > maxAnswer {
+		return fmt.Errorf("more than %d MiB of answer", maxAnswer>>20)
+	}
+	if a.draft.kind != kind {
+		a.finish()
+		a.draft.kind = kind
+	}
+	a.draft.text.WriteString(piece)
+	a.show()
+	return nil
+}
+
+// show brings the step up to date when enough has come: the more there is, the
+// rarer, so that a long answer is not stored a hundred times. It ends at a
+// space: half a secret would not be recognised as one.
+func (a *answer) show() {
+	d := &a.draft
+	text := d.text.String()
+	if len(text)-d.shown < 512+d.shown/4 || d.shown >= transcript.MaxResult {
+		return
+	}
+	text, _ = work.Cut(text, transcript.MaxResult)
+	at := strings.LastIndexAny(text[d.shown:], " \t\n")
+	if at < 0 {
+		return
+	}
+	d.shown += at + 1
+	a.write(text[:d.shown])
+}
+
+// finish writes the step to its end.
+func (a *answer) finish() {
+	d := &a.draft
+	if text := d.text.String(); text != "" {
+		if d.shown < len(text) {
+			a.write(text)
+		}
+		if d.kind == transcript.Action {
+			a.texts = append(a.texts, text)
+		}
+	}
+	a.draft = draft{}
+}
+
+func (a *answer) write(text string) {
+	d := &a.draft
+	if d.number > 0 {
+		a.steps.Rewrite(d.number, text)
+		return
+	}
+	step := transcript.Step{Type: d.kind}
+	if d.kind == transcript.Action {
+		step.Content = []transcript.Content{{Type: transcript.Text, Text: text}}
+	} else {
+		step.Text = text
+	}
+	d.number = a.steps.Add(step)
+}
+
+// said is the answer's text, thinking left out.
+func (a *answer) said() string { return strings.Join(a.texts, "") }

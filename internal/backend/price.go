@@ -1,0 +1,122 @@
+package backend
+
+import (
+	"bytes"
+	_ "embed" // the table of prices
+	"encoding/json"
+	"fmt"
+	"math"
+	"regexp"
+	"time"
+
+	"piecework/internal/work"
+)
+
+//go:embed prices.json
+var pricesJSON []byte
+
+const perMillion = 1e6
+
+// Prices is a table of what tokens cost. Nil knows no price.
+type Prices struct{ rates []rate }
+
+// rate is what a model's tokens cost, in dollars per million.
+type rate struct {
+	Model string `json:"model"`
+	// From is the first day the rate holds; empty: always has.
+	From string `json:"from"`
+	// UpTo is the longest prompt, in tokens, the rate holds for; 0: any.
+	UpTo       int64   `json:"up_to"`
+	Input      float64 `json:"input"`
+	Output     float64 `json:"output"`
+	CacheRead  float64 `json:"cache_read"`
+	CacheWrite float64 `json:"cache_write"`
+}
+
+// ReadPrices returns the table that Piecework brings along, with the rows of
+// override, which may be empty, in place of its own for the models named there.
+func ReadPrices(override []byte) (*Prices, error) {
+	own, err := readRates(pricesJSON)
+	if err != nil {
+		return nil, fmt.Errorf("read the embedded prices: %w", err)
+	}
+	if len(bytes.TrimSpace(override)) == 0 {
+		return &Prices{own}, nil
+	}
+	given, err := readRates(override)
+	if err != nil {
+		return nil, fmt.Errorf("read the prices: %w", err)
+	}
+	named := map[string]bool{}
+	for _, r := range given {
+		named[r.Model] = true
+	}
+	for _, r := range own {
+		if !named[r.Model] {
+			given = append(given, r)
+		}
+	}
+	return &Prices{given}, nil
+}
+
+func readRates(raw []byte) ([]rate, error) {
+	var rates []rate
+	strict := json.NewDecoder(bytes.NewReader(raw))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(&rates); err != nil {
+		return nil, err
+	}
+	for n, r := range rates {
+		if _, err := time.Parse(time.DateOnly, r.From); r.From != "" && err != nil {
+			return nil, fmt.Errorf("row %d: from: %w", n+1, err)
+		}
+		if r.Model == "" || min(r.Input, r.Output, r.CacheRead, r.CacheWrite) < 0 || r.UpTo < 0 {
+			return nil, fmt.Errorf("row %d: it needs a model, and no number may be negative", n+1)
+		}
+	}
+	return rates, nil
+}
+
+// dated is the end of a model's name that says which day's version it is.
+var dated = regexp.MustCompile(`[-@](\d{8}|\d{4}-\d{2}-\d{2})$`)
+
+// rate finds what a prompt of so many tokens costs with a model on a day: the
+// newest row, and of equals the one with the lowest bound that holds.
+func (p *Prices) rate(model string, at time.Time, prompt int64) (best rate, known bool) {
+	if p == nil {
+		return rate{}, false
+	}
+	day := at.UTC().Format(time.DateOnly)
+	for _, name := range []string{model, dated.ReplaceAllString(model, "")} {
+		newest := ""
+		for _, r := range p.rates {
+			if r.Model == name && r.From <= day {
+				newest = max(newest, r.From)
+			}
+		}
+		for _, r := range p.rates {
+			if r.Model != name || r.From != newest || r.UpTo > 0 && prompt > r.UpTo {
+				continue
+			}
+			if !known || r.UpTo > 0 && (best.UpTo == 0 || r.UpTo < best.UpTo) {
+				best, known = r, true
+			}
+		}
+		if known {
+			return best, true
+		}
+	}
+	return best, false
+}
+
+// cost is what tokens cost, rounded because sums of floats have noise in them.
+func (r rate) cost(u work.Usage) float64 {
+	sum := float64(u.InputTokens)*r.Input + float64(u.OutputTokens)*r.Output +
+		float64(u.CacheReadTokens)*r.CacheRead + float64(u.CacheCreationTokens)*r.CacheWrite
+	return math.Round(sum/perMillion*1e9) / 1e9
+}
+
+// promptTokens is all that was read, from the cache or not.
+func promptTokens(u work.Usage) int64 {
+	return u.InputTokens + u.CacheReadTokens + u.CacheCreationTokens
+}

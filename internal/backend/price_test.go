@@ -1,0 +1,93 @@
+package backend
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"piecework/internal/testkit/fakemodel"
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+func TestPrices(t *testing.T) {
+	prices, err := ReadPrices([]byte(`[{"model":"gpt-4o","input":1,"output":2},
+		{"model":"mine","input":1,"up_to":100},{"model":"mine","input":2,"up_to":200},{"model":"mine","from":"2030-01-01","input":9}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, after := time.Date(2026, 10, 6, 23, 0, 0, 0, time.UTC), time.Date(2026, 10, 7, 0, 0, 0, 0, time.UTC)
+	for _, test := range []struct {
+		model  string
+		at     time.Time
+		prompt int64
+		want   float64 // of a million tokens from the cache, and as many read anew; 0: not known
+	}{
+		{"claude-sonnet-5-5", before, 0, 2.2},
+		{"claude-sonnet-5-5", after, 0, 2.1},
+		{"claude-sonnet-4-5-20250929", after, 0, 3.3},
+		{"claude-sonnet-4-5", after, 200_001, 0},
+		{"claude-haiku-5-5", after, 100_000, 0.11},
+		{"claude-haiku-5-5", after, 100_001, 0.55},
+		{"gpt-5.4-mini-2026-03-17", after, 0, 0.825},
+		{"gpt-5.4-mini-turbo", after, 0, 0},
+		{"gpt-4o", after, 0, 1}, // as overridden
+		{"mine", after, 100, 1},
+		{"mine", after, 101, 2},
+		{"mine", after, 201, 0},
+		{"mine", after.AddDate(10, 0, 0), 201, 9},
+		{"llama3.2", after, 0, 0},
+		{"", after, 0, 0},
+	} {
+		r, known := prices.rate(test.model, test.at, test.prompt)
+		got := r.cost(work.Usage{InputTokens: 1e6, CacheReadTokens: 1e6})
+		if known != (test.want > 0) || got != test.want {
+			t.Errorf("%s at %s for %d tokens: %v (%v), want %v", test.model, test.at, test.prompt, got, known, test.want)
+		}
+	}
+	for _, bad := range []string{"{", `[{"model":""}]`, `[{"model":"x","input":-1}]`, `[{"model":"x","from":"soon"}]`, `[{"model":"x","inptu":1}]`} {
+		if _, err := ReadPrices([]byte(bad)); err == nil {
+			t.Errorf("%s is taken", bad)
+		}
+	}
+}
+
+func TestUnknownModelHasNoCost(t *testing.T) {
+	onEachAPI(t, func(t *testing.T, b Backend, model *fakemodel.Server) {
+		req := request(t, "x")
+		req.Model, req.MaxCostUSD = "nobody-knows", new(0.000001)
+		got := try(t.Context(), t, b, req)
+		got.wantSuccess(t, "ok")
+		got.wantUsage(t, work.Usage{InputTokens: 100, OutputTokens: 10}, nil, false)
+		got.wantStep(t, transcript.SystemText, "price of model nobody-knows is not known")
+	})
+}
+
+func TestServersOwnReckoningCounts(t *testing.T) {
+	model := fakemodel.Start(t)
+	model.Script(fakemodel.Turn{Text: "ok", CostUSD: 0.125})
+	got := try(t.Context(), t, modelAPIs(t, model.URL)["chat"], request(t, "x"))
+	got.wantUsage(t, work.Usage{InputTokens: 100, OutputTokens: 10}, new(0.125), false)
+}
+
+func TestMaxCostIsWatched(t *testing.T) {
+	onEachAPI(t, func(t *testing.T, b Backend, model *fakemodel.Server) {
+		req := request(t, strings.Repeat("x", 100_000)) // 20,000 tokens, 4 to 6 cents
+		req.MaxCostUSD = new(0.01)
+		try(t.Context(), t, b, req).wantFailure(t, work.ClassMaxCost, "20000 tokens")
+		if n := len(model.Requests()); n != 0 {
+			t.Errorf("the model was called %d times", n)
+		}
+
+		req.Prompt = "x"
+		model.Script(fakemodel.Turn{Text: "half", StopReason: "max_tokens"})
+		got := try(t.Context(), t, b, req)
+		got.wantFailure(t, work.ClassMaxCost, "cut after 10 tokens")
+		if n := model.Requests()[0].MaxTokens; n < 500 || n > 1300 || got.Output != "half" {
+			t.Errorf("the answer was limited to %d tokens; output %q", n, got.Output)
+		}
+		req.MaxCostUSD = new(1000.0)
+		model.Script(fakemodel.Turn{Text: "ok"})
+		try(t.Context(), t, b, req).wantSuccess(t, "ok")
+	})
+}
