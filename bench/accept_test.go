@@ -21,8 +21,6 @@ import (
 	"piecework/store"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
-
 // callers is how many goroutines submit at once on each core.
 const callers = 32
 

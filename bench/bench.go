@@ -1,4 +1,13 @@
 // Package bench measures the same work on Piecework and on its peers, side by
 // side on one machine and in one run: only the ratios mean anything. It is a
 // module of its own, so that the peers never become dependencies.
+//
+//	accept_test.go     units accepted per second, beside River and Asynq
+//	inflight_test.go   memory of 5,000 units in flight in one worker process
+//	slowmodel_test.go  the model that they wait for
+//	main_test.go       parts of a benchmark in processes of their own
+//
+// A unit in flight takes 57 KB of resident memory above the idle worker process
+// with openai, 28 of them heap and 27 stacks; Asynq alone, with a handler that
+// reads the same kind of stream, takes 44 to 59.
 package bench
