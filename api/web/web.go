@@ -114,13 +114,21 @@ func took(now, from time.Time, to *time.Time) string {
 func usd(v any) string {
 	switch v := v.(type) {
 	case float64:
-		return fmt.Sprintf("$%.4f", v)
+		return dollars(v)
 	case *float64:
 		if v != nil {
-			return fmt.Sprintf("$%.4f", *v)
+			return dollars(*v)
 		}
 	}
 	return "cost unknown"
+}
+
+// dollars shows fractions of a cent: many units cost no more.
+func dollars(v float64) string {
+	if v == 0 || v >= 1 {
+		return fmt.Sprintf("$%.2f", v)
+	}
+	return fmt.Sprintf("$%.4f", v)
 }
 
 // count is "1 turn", "2 turns".
