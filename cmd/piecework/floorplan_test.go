@@ -63,7 +63,7 @@ var walls = []struct {
 	{"github.com/pressly/goose/v3", []string{"migrations"}, nil, "the schema has one history"},
 	{"github.com/alicebob/miniredis/v2", []string{"internal/local"}, nil, "an embedded server is for dev"},
 	{"github.com/fergusstrange/embedded-postgres", []string{"internal/local"}, nil, "a downloaded server is for dev"},
-	{"gocloud.dev", []string{"internal/blob"}, nil, "file stores of every kind look alike outside"},
+	{"gocloud.dev", []string{"internal/blob", "cmd/piecework"}, nil, "file stores of every kind look alike outside; their drivers are wired in"},
 	{"github.com/alecthomas/kong", []string{"cmd/piecework"}, nil, "flags are read where the house is wired"},
 	{"github.com/schollz/progressbar/v3", []string{"cmd/piecework"}, nil, "only commands have a terminal"},
 	{"github.com/anthropics/anthropic-sdk-go", []string{"internal/backend"}, nil, "models are reached by backends"},

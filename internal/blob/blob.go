@@ -20,8 +20,6 @@ import (
 	"github.com/google/uuid"
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/fileblob"
-	_ "gocloud.dev/blob/gcsblob" // gs://
-	_ "gocloud.dev/blob/s3blob"  // s3://
 	"gocloud.dev/gcerrors"
 
 	"piecework/internal/work"
@@ -51,7 +49,8 @@ type Store struct {
 
 // Open opens the store at address: file:///DIR, s3://BUCKET?region=… or
 // gs://BUCKET, as gocloud.dev has them. A local directory is made if need be.
-// S3 and GCS take their credentials from where their own programs do.
+// S3 and GCS take their credentials from where their own programs do; a program
+// that wants them imports gocloud.dev's drivers, which are large.
 func Open(ctx context.Context, address string) (*Store, error) {
 	u, err := url.Parse(address)
 	if err != nil {

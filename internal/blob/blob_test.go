@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	_ "gocloud.dev/blob/gcsblob"
+	_ "gocloud.dev/blob/s3blob"
 
 	"piecework/internal/work"
 )
