@@ -24,7 +24,9 @@ type explanation struct {
 	ID      uuid.UUID  `json:"id"`
 	Status  work.State `json:"status"`
 	Reasons []reason   `json:"reasons" nullable:"false" doc:"Every reason there is; the unit begins when none but next is left"`
-	Ahead   *int       `json:"ahead" doc:"Units that are due and go before it, 10000 at most; null unless it is queued"`
+	// What ends the wait in another way.
+	ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"When it ends if it has not started by then"`
+	Ahead     *int       `json:"ahead" doc:"Units that are due and go before it, 10000 at most; null unless it is queued"`
 }
 
 type explainAnswer struct {
@@ -58,6 +60,9 @@ func (a *API) explain(ctx context.Context, id uuid.UUID) (explanation, error) {
 		return e, err
 	}
 	e.Ahead = &place.Ahead
+	if u.StartedAt == nil {
+		e.ExpiresAt = u.ExpiresAt
+	}
 	e.Reasons = append(whyScheduled(u, place), whyNowhere(u, processes)...)
 	if a.Bell.Up() && a.Bell.Paused(ctx, jobs.Lane(u.Queue, u.Backend, u.Priority)) {
 		e.Reasons = append(e.Reasons, reason{Code: "queue_paused", Detail: fmt.Sprintf(
@@ -79,7 +84,11 @@ func whereItStands(u work.Unit) []reason {
 	case work.Waiting:
 		return []reason{{Code: "approval", Detail: "a tool call waits for a person's answer"}}
 	}
-	return []reason{{Code: "ended", Detail: "the unit has " + ended(u.State)}}
+	r := reason{Code: "ended", Detail: "the unit has " + ended(u.State)}
+	if u.Error != nil {
+		r.Detail += ": " + u.Error.Message
+	}
+	return []reason{r}
 }
 
 func ended(s work.State) string {

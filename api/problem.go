@@ -292,7 +292,6 @@ var later = map[string]string{
 	"callback_url": "webhooks are not supported by this server; poll the unit or use ?wait=",
 	"cache":        "the result cache is not supported by this server; leave cache out",
 	"batch_id":     "batches are not supported by this server; submit units one by one",
-	"expires_at":   "expires_at is not supported by this server; use deadline",
 }
 
 func unknownField(name string) string {

@@ -40,6 +40,7 @@ type unitBody struct {
 	Timeout          *duration  `json:"timeout,omitempty" doc:"Of one run, in seconds or as \"1h30m\"; 1 h when left out, 24 h at most"`
 	IdleTimeout      *duration  `json:"idle_timeout,omitempty" doc:"Longest silence of the backend; 10 min when left out"`
 	Deadline         *time.Time `json:"deadline,omitempty" doc:"The unit is timed_out when it has not ended by then"`
+	ExpiresAt        *time.Time `json:"expires_at,omitempty" doc:"The unit is timed_out when it has not started by then"`
 	NotBefore        *time.Time `json:"not_before,omitempty" doc:"Runs no sooner; this or delay"`
 	Delay            *duration  `json:"delay,omitempty" doc:"Runs no sooner than this after it was accepted"`
 	MaxRetries       *int       `json:"max_retries,omitempty" minimum:"0" maximum:"100" doc:"Runs after failed ones. When left out: 2, and 0 after a timeout, which has cost its full price already. Lost worker processes and rate limits use none up"`
@@ -101,7 +102,7 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 			Backend: b.Backend, Model: b.Model, Prompt: b.Prompt, SystemPrompt: b.SystemPrompt,
 			Payload: json.RawMessage(b.Payload), Files: b.Files, WorkingDirectory: b.WorkingDirectory, OutputSchema: json.RawMessage(b.OutputSchema),
 			MissingKey: b.MissingKey, SessionPolicy: cmp.Or(b.SessionPolicy, work.Resume), MaxTurns: b.MaxTurns, MaxCostUSD: b.MaxCostUSD, MaxRetries: b.MaxRetries,
-			Queue: b.Queue, Priority: work.DefaultPriority, NotBefore: b.NotBefore, Deadline: b.Deadline,
+			Queue: b.Queue, Priority: work.DefaultPriority, NotBefore: b.NotBefore, Deadline: b.Deadline, ExpiresAt: b.ExpiresAt,
 		},
 	}}
 	s := &n.Spec
@@ -203,11 +204,23 @@ func checkTimes(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	if b.NotBefore != nil && b.Delay != nil {
 		return work.Invalidf("#/delay", "give either delay or not_before, not both")
 	}
-	if b.Deadline != nil && !b.Deadline.After(time.Now()) {
-		return work.Invalidf("#/deadline", "lies in the past")
+	if err := checkEnd("#/deadline", b.Deadline, b, n); err != nil {
+		return err
 	}
-	if b.Deadline != nil && b.NotBefore != nil && !b.Deadline.After(*b.NotBefore) {
-		return work.Invalidf("#/deadline", "lies before not_before")
+	return checkEnd("#/expires_at", b.ExpiresAt, b, n)
+}
+
+// checkEnd refuses an end that leaves the unit no time to start.
+func checkEnd(pointer string, end *time.Time, b *unitBody, n *store.NewUnit) error {
+	switch {
+	case end == nil:
+		return nil
+	case !end.After(time.Now()):
+		return work.Invalidf(pointer, "lies in the past")
+	case b.NotBefore != nil && !end.After(*b.NotBefore):
+		return work.Invalidf(pointer, "lies before not_before")
+	case !end.After(time.Now().Add(n.Delay.Duration())):
+		return work.Invalidf(pointer, "lies before the delay is over")
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"piecework/internal/roots"
 	"piecework/internal/testkit"
@@ -43,7 +44,7 @@ func TestFieldsOfLaterVersionsAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	for name, value := range map[string]string{
-		"callback_url": `"https://example.com"`, "cache": `true`, "batch_id": `"x"`, "expires_at": `"2030-01-01T00:00:00Z"`,
+		"callback_url": `"https://example.com"`, "cache": `true`, "batch_id": `"x"`,
 	} {
 		f.post("/work-units", mock(`,"`+name+`":`+value)).refused(422, "#/"+name, "not supported by this server")
 	}
@@ -79,6 +80,7 @@ func TestTimes(t *testing.T) {
 		"timeout":      {"-5", "0", `"-5s"`, "1e9", `"25h"`, `"1e300"`, `"soon"`, "true", "{}", `""`, `"NaN"`},
 		"idle_timeout": {"-1", "86401", `"x"`},
 		"delay":        {"-1", `"9999h"`, "[]"},
+		"expires_at":   {`"soon"`, "5", `"2001-01-01T00:00:00Z"`},
 		"deadline":     {`"soon"`, "5", `"2001-01-01T00:00:00Z"`, `"2030-13-01T00:00:00Z"`},
 		"not_before":   {`"soon"`, "5"},
 	} {
@@ -87,7 +89,10 @@ func TestTimes(t *testing.T) {
 		}
 	}
 	f.post("/work-units", mock(`,"delay":5,"not_before":"2090-01-01T00:00:00Z"`)).refused(422, "#/delay", "not both")
-	f.post("/work-units", mock(`,"deadline":"2090-01-01T00:00:00Z","not_before":"2091-01-01T00:00:00Z"`)).refused(422, "#/deadline", "before not_before")
+	for _, end := range []string{"deadline", "expires_at"} {
+		f.post("/work-units", mock(`,"`+end+`":"2090-01-01T00:00:00Z","not_before":"2091-01-01T00:00:00Z"`)).refused(422, "#/"+end, "before not_before")
+		f.post("/work-units", mock(`,"`+end+`":"`+time.Now().Add(time.Minute).Format(time.RFC3339)+`","delay":120`)).refused(422, "#/"+end, "delay")
+	}
 	u := f.post("/work-units", mock(`,"timeout":"1h30m","idle_timeout":2.5,"delay":null,"deadline":"2090-01-01T00:00:00+01:00"`)).is(202).fields()
 	if u["timeout"] != 5400.0 || u["idle_timeout"] != 2.5 || u["not_before"] != nil || u["deadline"] != "2089-12-31T23:00:00Z" {
 		t.Errorf("%v", u)

@@ -83,13 +83,15 @@ func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 }
 
 // ExpireDeadlines ends queued and waiting units whose deadline has passed, and
-// returns how many.
+// those that have not started by their expires_at. It returns how many.
 func (s *Store) ExpireDeadlines(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH overdue AS (
 			SELECT id FROM work_units WHERE state IN ('queued', 'waiting') AND deadline <= clock_timestamp()
+			OR state = 'queued' AND started_at IS NULL AND expires_at <= clock_timestamp()
 			ORDER BY id FOR UPDATE SKIP LOCKED)
-		UPDATE work_units u SET state = 'timed_out', finished_at = clock_timestamp(),
-			error_class = $1, error_message = 'the deadline passed before the unit could run'
+		UPDATE work_units u SET state = 'timed_out', finished_at = clock_timestamp(), error_class = $1,
+			error_message = CASE WHEN u.deadline <= clock_timestamp() THEN 'the deadline passed before the unit could run'
+				ELSE 'the unit expired before it could start' END
 		FROM overdue WHERE u.id = overdue.id`, string(work.ClassTimeout))
 	if err != nil {
 		return 0, translate(fmt.Errorf("expire deadlines: %w", err))

@@ -108,6 +108,35 @@ func TestReconcileWaitsForNobody(t *testing.T) {
 	}
 }
 
+// A unit expires until it has started, and a retry takes off what has passed.
+func TestExpiry(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	soon := time.Now().Add(time.Hour)
+	expires := func(n *NewUnit) { n.ExpiresAt = &soon }
+	never, begun, back := l.put(expires), l.run(expires), l.run(expires)
+	l.end(ending(back, work.Queued), Recorded)
+	l.exec(`UPDATE work_units SET expires_at = clock_timestamp() - interval '1 second', not_before = NULL`)
+	if n, err := l.ExpireDeadlines(t.Context()); err != nil || n != 1 {
+		t.Errorf("%d expired, error %v", n, err)
+	}
+	if u := l.unit(never.ID); u.State != work.TimedOut || u.Error.Class != work.ClassTimeout || !strings.Contains(u.Error.Message, "before it could start") {
+		t.Errorf("%s, error %v", u.State, u.Error)
+	}
+	if got := l.unit(begun.ID).State; got != work.Running {
+		t.Errorf("the running unit is %s", got)
+	}
+	if l.take(back.ID, l.process) == nil {
+		t.Error("a unit that has run before does not run again")
+	}
+	if _, err := l.Retry(t.Context(), never.Tenant, never.ID, Changes{}); err != nil {
+		t.Fatal(err)
+	}
+	if c := l.take(never.ID, l.process); c == nil || c.ExpiresAt != nil {
+		t.Errorf("retried: %+v", c)
+	}
+}
+
 func TestExpireLeases(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)

@@ -57,6 +57,7 @@ WITH asked AS (
     SELECT u.id FROM work_units u JOIN asked ON asked.unit_id = u.id
     WHERE u.state = 'queued' AND strpos(asked.backends, ',' || u.backend || ',') > 0 AND (u.not_before IS NULL OR u.not_before <= clock_timestamp())
         AND (u.deadline IS NULL OR u.deadline > clock_timestamp())
+        AND (u.expires_at IS NULL OR u.expires_at > clock_timestamp() OR u.started_at IS NOT NULL)
     ORDER BY u.id FOR UPDATE OF u
 ), taken AS (
     UPDATE work_units u SET state = 'running', run_count = u.run_count + 1,

@@ -86,6 +86,7 @@ func TestClaimNothing(t *testing.T) {
 	for name, id := range map[string]uuid.UUID{
 		"not due":         l.put(func(n *NewUnit) { n.NotBefore = &soon }).ID,
 		"deadline passed": l.put(func(n *NewUnit) { n.Deadline = &past }).ID,
+		"expired":         l.put(func(n *NewUnit) { n.ExpiresAt = &past }).ID,
 		"running":         l.run().ID,
 		"unknown":         uuid.New(),
 	} {

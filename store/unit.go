@@ -68,14 +68,14 @@ WITH r AS (
         queue text, priority smallint, labels jsonb, prompt text, system_prompt text, payload json, files jsonb, uploads json,
         working_directory text, output_schema json, missing_key text, session_policy text, max_turns integer,
         max_cost_usd double precision, max_retries integer, timeout double precision, idle_timeout double precision,
-        not_before timestamptz, delay double precision, deadline timestamptz, idempotency_key text, body_hash text)
+        not_before timestamptz, delay double precision, deadline timestamptz, expires_at timestamptz, idempotency_key text, body_hash text)
 ), fresh AS (
 INSERT INTO work_units (id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt,
     system_prompt, payload, files, working_directory, output_schema, missing_key, session_policy, max_turns,
-    max_cost_usd, max_retries, timeout, idle_timeout, not_before, deadline, check_at, created_at, idempotency_key, body_hash)
+    max_cost_usd, max_retries, timeout, idle_timeout, not_before, deadline, expires_at, check_at, created_at, idempotency_key, body_hash)
 SELECT id, tenant, 'queued', title, backend, coalesce(worker, ''), coalesce(model, ''), queue, priority, labels, prompt,
     coalesce(system_prompt, ''), payload, coalesce(files, '[]'), coalesce(working_directory, ''), output_schema, missing_key,
-    coalesce(nullif(session_policy, ''), 'resume'), coalesce(max_turns, 0), max_cost_usd, max_retries, timeout, idle_timeout, due, deadline,
+    coalesce(nullif(session_policy, ''), 'resume'), coalesce(max_turns, 0), max_cost_usd, max_retries, timeout, idle_timeout, due, deadline, expires_at,
     coalesce(due, clock_timestamp() + interval '2 seconds'), clock_timestamp(), idempotency_key, decode(body_hash, 'hex')
 FROM r
 ON CONFLICT DO NOTHING
@@ -162,7 +162,7 @@ func deref(s *string) string {
 // unitColumns is everything a unit's own row says, without a run's output.
 const unitColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt, system_prompt,
     payload, files, working_directory, coalesce(output_schema, 'null') AS output_schema, missing_key, session_policy, max_turns, max_cost_usd,
-    max_retries, timeout, idle_timeout, not_before, deadline, run_count, failures, losses, waits, crashes, deaths, dispatch,
+    max_retries, timeout, idle_timeout, not_before, deadline, expires_at, run_count, failures, losses, waits, crashes, deaths, dispatch,
     cancel_requested_at, summary, error_class, error_message, cost_usd, created_at, started_at, finished_at`
 
 type unitRow struct {
@@ -236,7 +236,7 @@ type UnitFilter struct {
 // listColumns leaves out what may be large.
 const listColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, left(prompt, 500) AS prompt,
     '' AS system_prompt, '{}'::json AS payload, files, working_directory, 'null'::json AS output_schema, missing_key, session_policy, max_turns, max_cost_usd,
-    max_retries, timeout, idle_timeout, not_before, deadline, run_count, failures, losses, waits, crashes, deaths, dispatch,
+    max_retries, timeout, idle_timeout, not_before, deadline, expires_at, run_count, failures, losses, waits, crashes, deaths, dispatch,
     cancel_requested_at, summary, error_class, left(error_message, 500) AS error_message, cost_usd, created_at,
     started_at, finished_at`
 
@@ -315,6 +315,7 @@ func (s *Store) Retry(ctx context.Context, tenant string, id uuid.UUID, c Change
 	err := s.db.GetContext(ctx, &row, `UPDATE work_units SET state = 'queued', finished_at = NULL, final_run = NULL,
 		summary = NULL, error_class = NULL, error_message = NULL, cancel_requested_at = NULL, not_before = NULL,
 		deadline = CASE WHEN deadline > clock_timestamp() THEN deadline END,
+		expires_at = CASE WHEN expires_at > clock_timestamp() THEN expires_at END,
 		failures = 0, losses = 0, waits = 0, crashes = 0, deaths = 0, dispatch = dispatch + 1,
 		check_at = clock_timestamp() + interval '2 seconds',
 		resume_session = CASE WHEN $3::text IS NULL AND $4::text IS NULL THEN resume_session END,

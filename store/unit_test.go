@@ -33,17 +33,17 @@ func TestAcceptKeepsEverything(t *testing.T) {
 			Payload: json.RawMessage(`{"b":1.10,"a":"<p>&amp;</p>","a":12345678901234567890}`), WorkingDirectory: "/tmp",
 			OutputSchema: json.RawMessage(`{"type":"object"}`), MaxTurns: 3, MaxCostUSD: &money, Timeout: 1.5, IdleTimeout: 2,
 			MissingKey: "note", SessionPolicy: work.Fresh, MaxRetries: &retries, Queue: "q", Priority: 9, Labels: json.RawMessage(`{"a": "b"}`),
-			NotBefore: &due, Deadline: &deadline}
+			NotBefore: &due, Deadline: &deadline, ExpiresAt: &deadline}
 	})
 	accepted, replayed, err := l.Accept(t.Context(), n)
 	l.must(err)
 	got := l.unit(n.ID)
 	for name, u := range map[string]work.Unit{"answer": accepted, "row": got} {
 		spec, want := u.Spec, n.Spec
-		if !spec.NotBefore.Equal(due) || !spec.Deadline.Equal(deadline) {
-			t.Errorf("%s: not before %v, deadline %v", name, spec.NotBefore, spec.Deadline)
+		if !spec.NotBefore.Equal(due) || !spec.Deadline.Equal(deadline) || !spec.ExpiresAt.Equal(deadline) {
+			t.Errorf("%s: not before %v, deadline %v, expires at %v", name, spec.NotBefore, spec.Deadline, spec.ExpiresAt)
 		}
-		spec.NotBefore, spec.Deadline, want.NotBefore, want.Deadline = nil, nil, nil, nil
+		spec.NotBefore, spec.Deadline, spec.ExpiresAt, want.NotBefore, want.Deadline, want.ExpiresAt = nil, nil, nil, nil, nil, nil
 		a, _ := json.Marshal(spec)
 		b, _ := json.Marshal(want)
 		if string(a) != string(b) || string(spec.Payload) != string(n.Payload) || u.Title != n.Title || replayed {

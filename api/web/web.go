@@ -72,6 +72,7 @@ func render(w io.Writer, name string, now time.Time, data any) error {
 	t, err := template.New("layout.html").Funcs(template.FuncMap{
 		"ago":  func(t time.Time) string { return ago(now, t) },
 		"took": func(from time.Time, to *time.Time) string { return took(now, from, to) },
+		"when": func(t *time.Time) string { return t.UTC().Format("2 Jan 2006 15:04:05 MST") },
 		"due":  func(t *time.Time) bool { return t == nil || !t.After(now) },
 		"usd":  usd, "pretty": pretty, "advice": work.Class.Advice, "class": stateClass, "count": count, "show": show, "words": words,
 	}).ParseFS(files, "layout.html", name)

@@ -43,7 +43,8 @@ func unit(n byte, state work.State) work.Unit {
 
 func queued() work.Unit {
 	u := unit(1, work.Queued)
-	u.RunCount, u.CostUSD = 0, 0
+	expires := now.Add(time.Hour)
+	u.RunCount, u.CostUSD, u.ExpiresAt = 0, 0, &expires
 	return u
 }
 

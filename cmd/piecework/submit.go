@@ -34,6 +34,7 @@ type SubmitCommand struct {
 	IdleTimeout      string   `help:"Longest a run may be silent." placeholder:"DURATION"`
 	Delay            string   `help:"Wait this long before the first run." placeholder:"DURATION"`
 	Deadline         string   `help:"Give up at this time, such as 2030-01-31T18:00:00Z." placeholder:"TIME"`
+	ExpiresAt        string   `help:"Do not start any more after this time." placeholder:"TIME"`
 	MaxRetries       *int     `help:"How many failed runs may be followed by another." placeholder:"N"`
 	Queue            string   `help:"Queue to wait in." placeholder:"NAME"`
 	Priority         *int     `help:"From 0 to 9; higher goes first." placeholder:"N"`
@@ -56,6 +57,7 @@ type submission struct {
 	IdleTimeout      work.Seconds      `json:"idle_timeout,omitempty"`
 	Delay            work.Seconds      `json:"delay,omitempty"`
 	Deadline         *time.Time        `json:"deadline,omitempty"`
+	ExpiresAt        *time.Time        `json:"expires_at,omitempty"`
 	MaxRetries       *int              `json:"max_retries,omitempty"`
 	Queue            string            `json:"queue,omitempty"`
 	Priority         *int              `json:"priority,omitempty"`
@@ -131,14 +133,19 @@ func (c *SubmitCommand) times(body *submission) error {
 		}
 		*length.into = seconds
 	}
-	if c.Deadline == "" {
-		return nil
+	for _, end := range []struct {
+		flag, text string
+		into       **time.Time
+	}{{"--deadline", c.Deadline, &body.Deadline}, {"--expires-at", c.ExpiresAt, &body.ExpiresAt}} {
+		if end.text == "" {
+			continue
+		}
+		at, err := time.Parse(time.RFC3339, end.text)
+		if err != nil {
+			return usagef("%s: %q is no time such as 2030-01-31T18:00:00Z", end.flag, end.text)
+		}
+		*end.into = &at
 	}
-	deadline, err := time.Parse(time.RFC3339, c.Deadline)
-	if err != nil {
-		return usagef("--deadline: %q is no time such as 2030-01-31T18:00:00Z", c.Deadline)
-	}
-	body.Deadline = &deadline
 	return nil
 }
 

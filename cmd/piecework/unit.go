@@ -118,6 +118,9 @@ func printUnit(w io.Writer, u *unit) error {
 	if u.NotBefore != nil {
 		facts.row("not before", clock(u.NotBefore))
 	}
+	if u.ExpiresAt != nil && u.StartedAt == nil {
+		facts.row("expires", clock(u.ExpiresAt)+" unless it has started")
+	}
 	facts.row("started", clock(u.StartedAt))
 	facts.row("finished", clock(u.FinishedAt))
 	facts.row("took", took(u.StartedAt, u.FinishedAt))
