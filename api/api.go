@@ -6,6 +6,7 @@
 //	body.go        what a JSON body must be before anyone looks at its fields
 //	query.go       what a query must be, and how its parameters are read
 //	unit.go        work units: submit, read, list, cancel, retry
+//	bulk.go        retry and cancel all units that a filter chooses
 //	submit.go      what a submitted unit must be
 //	explain.go     why a unit waits
 //	backend.go     which backends can run just now
@@ -125,6 +126,8 @@ func (a *API) routes() {
 	register(a, op("cancel-work-unit", "POST", "/work-units/{id}/cancel", "Cancel a unit", 202, 404, 409), a.cancelUnit)
 	register(a, op("retry-work-unit", "POST", "/work-units/{id}/retry", "Run a final unit again", 202, 404, 408, 409, 413, 415), a.retryUnit)
 	register(a, op("explain-work-unit", "GET", "/work-units/{id}/explain", "Why does a unit wait?", 200, 404), a.explainUnit)
+	register(a, op("retry-work-units", "POST", "/work-units/retry", "Run many final units again", 200, 408, 413, 415), a.retryUnits)
+	register(a, op("cancel-work-units", "POST", "/work-units/cancel", "Cancel many units", 200), a.cancelUnits)
 	register(a, op("list-backends", "GET", "/backends", "List backends: what they can do, and whether they can run", 200), a.listBackends)
 	register(a, op("list-schedules", "GET", "/schedules", "List schedules", 200), a.listSchedules)
 	register(a, op("get-schedule", "GET", "/schedules/{name}", "Read a schedule", 200, 404), a.getSchedule)

@@ -256,7 +256,8 @@ func addExamples(schemas map[string]*huma.Schema) {
 			{Code: "backend_unavailable", Detail: "claude is not here: install it, or set PIECEWORK_CLAUDE_PATH to the program"}}},
 		"Backends": map[string]any{"items": []backendView{{Name: "mock", Status: "available", Capabilities: backend.Capabilities("mock"),
 			Slots: 8, Processes: []backendProcess{{ID: run.WorkerProcess.String(), Hostname: "host", Available: true}}}}},
-		"Health": map[string]any{"status": "ok"},
+		"BulkResult": bulkResult{DryRun: true, Count: 1, CostUSD: 0.25, Items: []unitItem{{Unit: short}}},
+		"Health":     map[string]any{"status": "ok"},
 		"Readiness": map[string]any{"status": "ready", "checks": map[string]check{
 			"postgres": {OK: true, Detail: "reachable, schema up to date"}, "redis": {OK: true, Detail: "takes writes"},
 			"workers": {OK: true, Detail: "1 worker processes with 8 slots"}, "backends": {OK: true, Detail: "mock"},

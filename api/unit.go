@@ -3,7 +3,9 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -147,14 +149,32 @@ func (a *API) getUnit(ctx context.Context, in *getUnitInput) (*viewAnswer, error
 	return &viewAnswer{view}, err
 }
 
-type listUnitsInput struct {
+// ByFilter chooses units; what is left out chooses all.
+type ByFilter struct {
 	Status  string   `query:"status" doc:"One or more states, separated by commas" example:"queued,running"`
 	Worker  string   `query:"worker"`
 	Backend string   `query:"backend"`
+	Class   string   `query:"class" doc:"The class of the error" example:"rate_limit"`
 	Label   []string `query:"label,explode" doc:"name:value; several must all fit" example:"team:legal"`
 	Search  string   `query:"q" doc:"Part of the task, in any case" maxLength:"200"`
-	After   string   `query:"after" doc:"The next of the page before"`
-	Limit   int      `query:"limit" default:"50" minimum:"1" maximum:"500"`
+}
+
+func (in *ByFilter) filter() (f store.UnitFilter, err error) {
+	f = store.UnitFilter{Tenant: work.DefaultTenant, Backend: in.Backend, Worker: in.Worker, Class: work.Class(in.Class), Search: in.Search}
+	if in.Class != "" && !slices.Contains(work.Classes(), f.Class) {
+		return f, badParameter("class", fmt.Sprintf("there is no class %.100q; there are %s", in.Class, joined(work.Classes())))
+	}
+	if f.States, err = parseStates(in.Status, work.States); err != nil {
+		return f, err
+	}
+	f.Labels, err = parseLabels(in.Label)
+	return f, err
+}
+
+type listUnitsInput struct {
+	ByFilter
+	After string `query:"after" doc:"The next of the page before"`
+	Limit int    `query:"limit" default:"50" minimum:"1" maximum:"500"`
 }
 
 // unitItem is a unit in a list: fields of these names hide those that may be
@@ -178,15 +198,12 @@ type unitList struct {
 }
 
 func (a *API) listUnits(ctx context.Context, in *listUnitsInput) (*unitList, error) {
-	f := store.UnitFilter{Tenant: work.DefaultTenant, Backend: in.Backend, Worker: in.Worker, Search: in.Search, Limit: in.Limit}
-	var err error
-	if f.States, err = parseStates(in.Status, work.States); err != nil {
+	f, err := in.filter()
+	if err != nil {
 		return nil, err
 	}
+	f.Limit = in.Limit
 	if f.After, err = parseAfter(in.After); err != nil {
-		return nil, err
-	}
-	if f.Labels, err = parseLabels(in.Label); err != nil {
 		return nil, err
 	}
 	units, next, err := a.Store.Units(ctx, f)
@@ -231,17 +248,24 @@ type retryBody struct {
 	MaxTurns *int    `json:"max_turns,omitempty" minimum:"1" maximum:"10000" doc:"Instead of the unit's max_turns"`
 }
 
+func (b *retryBody) changes() (store.Changes, error) {
+	if b == nil {
+		return store.Changes{}, nil
+	}
+	if b.Prompt != nil && blank(*b.Prompt) {
+		return store.Changes{}, work.Invalidf("#/prompt", onlyBlanks)
+	}
+	return store.Changes(*b), nil
+}
+
 func (a *API) retryUnit(ctx context.Context, in *retryInput) (*unitAnswer, error) {
 	id, err := parseID(in.ID)
 	if err != nil {
 		return nil, err
 	}
-	var changes store.Changes
-	if in.Body != nil {
-		changes = store.Changes(*in.Body)
-	}
-	if changes.Prompt != nil && blank(*changes.Prompt) {
-		return nil, work.Invalidf("#/prompt", onlyBlanks)
+	changes, err := in.Body.changes()
+	if err != nil {
+		return nil, err
 	}
 	unit, err := a.Store.Retry(ctx, work.DefaultTenant, id, changes)
 	if err != nil {

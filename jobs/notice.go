@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -32,24 +33,28 @@ type Notice struct {
 	Lane string    // of NoticeWake
 }
 
-// Cancelled tells worker processes that a unit was asked to stop.
-func (b *Bell) Cancelled(ctx context.Context, unit uuid.UUID) error {
-	return b.publish(ctx, chanCancel, unit)
+// Cancelled tells worker processes that units were asked to stop.
+func (b *Bell) Cancelled(ctx context.Context, units ...uuid.UUID) error {
+	return b.publish(ctx, chanCancel, units)
 }
 
-// Changed tells whoever watches a unit that it has moved.
-func (b *Bell) Changed(ctx context.Context, unit uuid.UUID) error {
-	return b.publish(ctx, chanUnit, unit)
+// Changed tells whoever watches units that they have moved.
+func (b *Bell) Changed(ctx context.Context, units ...uuid.UUID) error {
+	return b.publish(ctx, chanUnit, units)
 }
 
-func (b *Bell) publish(ctx context.Context, channel string, unit uuid.UUID) error {
-	if !b.Up() {
+func (b *Bell) publish(ctx context.Context, channel string, units []uuid.UUID) error {
+	if !b.Up() || len(units) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, ringBudget)
+	ctx, cancel := context.WithTimeout(ctx, ringBudget+time.Duration(len(units))*time.Millisecond)
 	defer cancel()
-	if err := b.redis.Publish(ctx, channel, unit.String()).Err(); err != nil {
-		return fmt.Errorf("tell of unit %s: %w", unit, err)
+	tell := b.redis.Pipeline()
+	for _, unit := range units {
+		tell.Publish(ctx, channel, unit.String())
+	}
+	if _, err := tell.Exec(ctx); err != nil {
+		return fmt.Errorf("tell of units: %w", err)
 	}
 	return nil
 }

@@ -5,7 +5,8 @@
 //	store.go       Open, Migrate: the way in
 //	group.go       many callers' writes in one statement
 //	error.go       Postgres errors in the house's words
-//	unit.go        accept, read, list, cancel, retry
+//	unit.go        accept, read, list
+//	move.go        cancel and retry, of one unit or of all that a filter chooses
 //	run.go         runs: claim; read, list
 //	finish.go      how a run ends, and what becomes of its unit
 //	file.go        files, and bytes that are none yet or no more

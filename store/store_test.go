@@ -314,12 +314,25 @@ func TestPostgresAway(t *testing.T) {
 func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
 	id, tenant := c.ID, work.DefaultTenant
 	return map[string]func(context.Context) error{
-		"Ping":            l.Ping,
-		"Accept":          func(ctx context.Context) error { _, _, err := l.Accept(ctx, newUnit()); return err },
-		"Unit":            func(ctx context.Context) error { _, err := l.Unit(ctx, tenant, id); return err },
-		"Units":           func(ctx context.Context) error { _, _, err := l.Units(ctx, UnitFilter{Tenant: tenant}); return err },
-		"Cancel":          func(ctx context.Context) error { _, err := l.Cancel(ctx, tenant, id); return err },
-		"Retry":           func(ctx context.Context) error { _, err := l.Retry(ctx, tenant, id, Changes{}); return err },
+		"Ping":   l.Ping,
+		"Accept": func(ctx context.Context) error { _, _, err := l.Accept(ctx, newUnit()); return err },
+		"Unit":   func(ctx context.Context) error { _, err := l.Unit(ctx, tenant, id); return err },
+		"Units":  func(ctx context.Context) error { _, _, err := l.Units(ctx, UnitFilter{Tenant: tenant}); return err },
+		"Cancel": func(ctx context.Context) error { _, err := l.Cancel(ctx, tenant, id); return err },
+		"Retry":  func(ctx context.Context) error { _, err := l.Retry(ctx, tenant, id, Changes{}); return err },
+		"RetryAll": func(ctx context.Context) error {
+			_, _, err := l.RetryAll(ctx, UnitFilter{Tenant: tenant}, Changes{})
+			return err
+		},
+		"CancelAll": func(ctx context.Context) error { _, _, err := l.CancelAll(ctx, UnitFilter{Tenant: tenant}); return err },
+		"PreviewRetry": func(ctx context.Context) error {
+			_, err := l.PreviewRetry(ctx, UnitFilter{Tenant: tenant}, 1)
+			return err
+		},
+		"PreviewCancel": func(ctx context.Context) error {
+			_, err := l.PreviewCancel(ctx, UnitFilter{Tenant: tenant}, 1)
+			return err
+		},
 		"Claim":           func(ctx context.Context) error { _, err := l.Claim(ctx, claimOf(id, l.process)); return err },
 		"Finish":          func(ctx context.Context) error { _, err := l.Finish(ctx, ending(c, work.Succeeded)); return err },
 		"Run":             func(ctx context.Context) error { _, err := l.Run(ctx, tenant, c.RunID); return err },

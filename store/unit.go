@@ -227,10 +227,27 @@ type UnitFilter struct {
 	States  []work.State
 	Backend string
 	Worker  string
+	Class   work.Class // of the error
 	Labels  map[string]string
 	Search  string    // part of the title, in any case
 	After   uuid.UUID // the last id of the page before
 	Limit   int       // 0: 50
+}
+
+// where is the filter as conditions, without the page.
+func (f UnitFilter) where() (w where) {
+	w.add("tenant = ?", f.Tenant)
+	w.addIf(len(f.States) == 1, "state = ?", first(f.States))
+	w.addIf(len(f.States) > 1, "state = ANY(?)", textArray(f.States))
+	w.addIf(f.Backend != "", "backend = ?", f.Backend)
+	w.addIf(f.Worker != "", "worker = ?", f.Worker)
+	w.addIf(f.Class != "", "error_class = ?", string(f.Class))
+	w.addIf(f.Search != "", "title ILIKE ?", "%"+escapeLike(f.Search)+"%")
+	if len(f.Labels) > 0 {
+		labels, _ := json.Marshal(f.Labels) // texts always can be
+		w.add("labels @> ?", string(labels))
+	}
+	return w
 }
 
 // listColumns leaves out what may be large.
@@ -244,21 +261,8 @@ const listColumns = `id, tenant, state, title, backend, worker, model, queue, pr
 // are more.
 func (s *Store) Units(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid.UUID, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
-	var w where
-	w.add("tenant = ?", f.Tenant)
+	w := f.where()
 	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
-	w.addIf(len(f.States) == 1, "state = ?", first(f.States))
-	w.addIf(len(f.States) > 1, "state = ANY(?)", textArray(f.States))
-	w.addIf(f.Backend != "", "backend = ?", f.Backend)
-	w.addIf(f.Worker != "", "worker = ?", f.Worker)
-	w.addIf(f.Search != "", "title ILIKE ?", "%"+escapeLike(f.Search)+"%")
-	if len(f.Labels) > 0 {
-		labels, err := json.Marshal(f.Labels)
-		if err != nil {
-			return nil, nil, fmt.Errorf("encode labels: %w", err)
-		}
-		w.add("labels @> ?", string(labels))
-	}
 	var rows []unitRow
 	if err := s.page(ctx, &rows, `SELECT `+listColumns+` FROM work_units`, "id", w, f.Limit); err != nil {
 		return nil, nil, fmt.Errorf("list units: %w", err)
@@ -268,72 +272,6 @@ func (s *Store) Units(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid.UUI
 		units = append(units, r.unit())
 	}
 	return cutPage(units, f.Limit, func(u work.Unit) uuid.UUID { return u.ID })
-}
-
-// Cancel ends a queued or waiting unit at once and asks a running one to stop;
-// the unit it returns tells which. A unit that is cancelled already is
-// returned as it is; any other final unit is a conflict.
-func (s *Store) Cancel(ctx context.Context, tenant string, id uuid.UUID) (work.Unit, error) {
-	var row unitRow
-	err := s.db.GetContext(ctx, &row, `UPDATE work_units SET
-		cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
-		finished_at = CASE WHEN state IN ('queued', 'waiting') THEN clock_timestamp() END,
-		state = CASE WHEN state IN ('queued', 'waiting') THEN 'cancelled' ELSE state END
-		WHERE id = $1 AND tenant = $2 AND state IN ('queued', 'running', 'waiting') RETURNING `+unitColumns, id, tenant)
-	if err == nil {
-		return row.unit(), nil
-	}
-	if err = translate(err); !errors.Is(err, work.ErrNotFound) {
-		return work.Unit{}, fmt.Errorf("cancel unit %s: %w", id, err)
-	}
-	u, err := s.Unit(ctx, tenant, id)
-	if err == nil && u.State != work.Cancelled {
-		err = fmt.Errorf("%w: the unit has %s already; only a queued, waiting or running unit can be cancelled",
-			work.ErrConflict, ended(u.State))
-	}
-	return u, err
-}
-
-func ended(s work.State) string {
-	if s == work.TimedOut {
-		return "timed out"
-	}
-	return string(s)
-}
-
-// Changes are what a retry may change about a unit; nil keeps what it was.
-type Changes struct {
-	Model    *string
-	Prompt   *string
-	MaxTurns *int
-}
-
-// Retry puts a failed, cancelled or timed-out unit back in the queue with its
-// counts at zero. Its runs stay as they were.
-func (s *Store) Retry(ctx context.Context, tenant string, id uuid.UUID, c Changes) (work.Unit, error) {
-	var row unitRow
-	err := s.db.GetContext(ctx, &row, `UPDATE work_units SET state = 'queued', finished_at = NULL, final_run = NULL,
-		summary = NULL, error_class = NULL, error_message = NULL, cancel_requested_at = NULL, not_before = NULL,
-		deadline = CASE WHEN deadline > clock_timestamp() THEN deadline END,
-		expires_at = CASE WHEN expires_at > clock_timestamp() THEN expires_at END,
-		failures = 0, losses = 0, waits = 0, crashes = 0, deaths = 0, dispatch = dispatch + 1,
-		check_at = clock_timestamp() + interval '2 seconds',
-		resume_session = CASE WHEN $3::text IS NULL AND $4::text IS NULL THEN resume_session END,
-		model = coalesce($3, model), prompt = coalesce($4, prompt), max_turns = coalesce($5, max_turns)
-		WHERE id = $1 AND tenant = $2 AND state IN ('failed', 'cancelled', 'timed_out') RETURNING `+unitColumns,
-		id, tenant, c.Model, c.Prompt, c.MaxTurns)
-	if err == nil {
-		return row.unit(), nil
-	}
-	if err = translate(err); !errors.Is(err, work.ErrNotFound) {
-		return work.Unit{}, fmt.Errorf("retry unit %s: %w", id, err)
-	}
-	u, err := s.Unit(ctx, tenant, id)
-	if err == nil {
-		err = fmt.Errorf("%w: the unit is %s; only a failed, cancelled or timed-out unit can be retried",
-			work.ErrConflict, u.State)
-	}
-	return u, err
 }
 
 // where collects conditions with their arguments; ? becomes $n.
@@ -346,9 +284,18 @@ func (w *where) add(cond string, arg any) {
 	if text, ok := arg.(string); ok {
 		arg = work.Clean(text) // Postgres refuses to look for what it cannot hold
 	}
-	w.args = append(w.args, arg)
-	w.conds = append(w.conds, strings.Replace(cond, "?", fmt.Sprintf("$%d", len(w.args)), 1))
+	w.conds = append(w.conds, strings.Replace(cond, "?", w.arg(arg), 1))
 }
+
+// arg takes an argument for another part of the statement, and returns how it
+// is called there.
+func (w *where) arg(arg any) string {
+	w.args = append(w.args, arg)
+	return fmt.Sprintf("$%d", len(w.args))
+}
+
+// text is what stands behind WHERE.
+func (w *where) text() string { return strings.Join(w.conds, " AND ") }
 
 func (w *where) addIf(ok bool, cond string, arg any) {
 	if ok {
@@ -361,7 +308,7 @@ const defaultLimit = 50
 
 // page selects one row more than limit, newest first.
 func (s *Store) page(ctx context.Context, rows any, query, key string, w where, limit int) error {
-	query += " WHERE " + strings.Join(w.conds, " AND ") + fmt.Sprintf(" ORDER BY %s DESC LIMIT %d", key, limit+1)
+	query += " WHERE " + w.text() + fmt.Sprintf(" ORDER BY %s DESC LIMIT %d", key, limit+1)
 	return translate(sqlx.SelectContext(ctx, s.db, rows, query, w.args...))
 }
 

@@ -34,17 +34,21 @@ func TestUnitsFilters(t *testing.T) {
 	named("snake_case", func(n *NewUnit) { n.Labels = json.RawMessage(`{"team":"a","x":"y"}`) })
 	named(`back\slash`, func(n *NewUnit) { n.Labels = json.RawMessage(`{"team":"b"}`) })
 	named("snakeXcase", func(n *NewUnit) { n.Tenant = "other" })
+	failed := l.take(named("failed"), l.process)
+	l.end(ending(failed, work.Failed), Recorded)
 	done := named("done")
 	l.end(ending(l.take(done, l.process), work.Succeeded), Recorded)
 	for _, test := range []struct {
 		filter UnitFilter
 		want   []string
 	}{
-		{UnitFilter{}, []string{"done", `back\slash`, "snake_case", "100 sure", "100% sure", "plain"}},
-		{UnitFilter{Limit: 2}, []string{"done", `back\slash`}},
+		{UnitFilter{}, []string{"done", "failed", `back\slash`, "snake_case", "100 sure", "100% sure", "plain"}},
+		{UnitFilter{Limit: 2}, []string{"done", "failed"}},
 		{UnitFilter{States: []work.State{work.Succeeded}}, []string{"done"}},
-		{UnitFilter{States: []work.State{work.Succeeded, work.Failed}}, []string{"done"}},
+		{UnitFilter{States: []work.State{work.Succeeded, work.Failed}}, []string{"done", "failed"}},
 		{UnitFilter{Backend: "claude"}, []string{"100% sure"}},
+		{UnitFilter{Class: work.ClassInfra}, []string{"failed"}},
+		{UnitFilter{Class: work.ClassAuth}, nil},
 		{UnitFilter{Worker: "w"}, []string{"100 sure"}},
 		{UnitFilter{Labels: map[string]string{"team": "a"}}, []string{"snake_case"}},
 		{UnitFilter{Labels: map[string]string{"team": "b", "x": "y"}}, nil},
@@ -128,7 +132,7 @@ func TestRunsFilters(t *testing.T) {
 func everyList(ctx context.Context, s *Store) error {
 	after := uuid.Must(uuid.NewV7())
 	for _, f := range []UnitFilter{
-		{}, {After: after}, {States: []work.State{work.Queued}}, {States: work.States}, {Backend: "mock"}, {Worker: "w"},
+		{}, {After: after}, {States: []work.State{work.Queued}}, {States: work.States}, {Backend: "mock"}, {Worker: "w"}, {Class: work.ClassInfra},
 		{Labels: map[string]string{"a": "b"}}, {Search: "title"},
 	} {
 		f.Tenant = work.DefaultTenant

@@ -47,6 +47,20 @@ func verbs() map[string]verb {
 			},
 			map[work.State]work.State{work.Failed: work.Queued, work.Cancelled: work.Queued, work.TimedOut: work.Queued},
 		},
+		"cancel all": {
+			func(l *ledger, c *Claimed) {
+				_, _, err := l.CancelAll(l.t.Context(), UnitFilter{Tenant: c.Tenant})
+				l.must(err)
+			},
+			map[work.State]work.State{work.Queued: work.Cancelled, work.Waiting: work.Cancelled},
+		},
+		"retry all": {
+			func(l *ledger, c *Claimed) {
+				_, _, err := l.RetryAll(l.t.Context(), UnitFilter{Tenant: c.Tenant}, Changes{})
+				l.must(err)
+			},
+			map[work.State]work.State{work.Failed: work.Queued, work.Cancelled: work.Queued, work.TimedOut: work.Queued},
+		},
 		"expire leases": {
 			func(l *ledger, _ *Claimed) { _, err := l.ExpireLeases(l.t.Context()); l.must(err) },
 			map[work.State]work.State{work.Running: work.Queued},

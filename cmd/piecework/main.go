@@ -11,7 +11,8 @@
 //	demoserver.go  that server, a child process
 //	submit.go      submit
 //	upload.go      upload, and what submit uploads
-//	unit.go        get, ls, cancel, retry
+//	unit.go        get, ls
+//	bulk.go        cancel and retry, by ids or by a filter
 //	wait.go        wait
 //	transcript.go  transcript
 //	client.go      App and exit codes; the client that the commands above use

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -190,16 +189,40 @@ func printOutputFiles(w io.Writer, runs []work.Run) error {
 	return t.flush()
 }
 
+// Filter is the flags that choose units. One that was given without a value is
+// sent so: the server knows whether that is safe.
+type Filter struct {
+	Status  *string  `help:"Only units in this state, or these with commas between." placeholder:"STATE"`
+	Backend *string  `help:"Only units of this backend." short:"b" placeholder:"NAME"`
+	Class   *string  `help:"Only units with an error of this class." placeholder:"CLASS"`
+	Label   []string `help:"Only units with this label." short:"l" sep:"none" placeholder:"KEY=VALUE"`
+	Query   *string  `name:"q" help:"Only units whose title contains this." placeholder:"TEXT"`
+}
+
+func (f *Filter) query() (url.Values, error) {
+	query := url.Values{}
+	for name, value := range map[string]*string{"status": f.Status, "backend": f.Backend, "class": f.Class, "q": f.Query} {
+		if value != nil {
+			query.Set(name, *value)
+		}
+	}
+	labels, err := keyValues("--label", f.Label)
+	if err != nil {
+		return nil, err
+	}
+	for key, value := range labels {
+		query.Add("label", key+":"+value)
+	}
+	return query, nil
+}
+
 // LsCommand is `piecework ls`.
 type LsCommand struct {
 	Remote
-	Status  string   `help:"Only units in this state." placeholder:"STATE"`
-	Backend string   `help:"Only units of this backend." short:"b" placeholder:"NAME"`
-	Label   []string `help:"Only units with this label." short:"l" sep:"none" placeholder:"KEY=VALUE"`
-	Query   string   `name:"q" help:"Only units whose title contains this." placeholder:"TEXT"`
-	After   string   `help:"Go on after this cursor." placeholder:"CURSOR"`
-	Limit   int      `help:"How many to show." default:"20" short:"n"`
-	All     bool     `help:"Show all there are."`
+	Filter
+	After string `help:"Go on after this cursor." placeholder:"CURSOR"`
+	Limit int    `help:"How many to show." default:"20" short:"n"`
+	All   bool   `help:"Show all there are."`
 }
 
 // unitList is the answer to GET /work-units.
@@ -248,18 +271,12 @@ func (c *LsCommand) Run(app *App) error {
 }
 
 func (c *LsCommand) query() (url.Values, error) {
-	query := url.Values{}
-	for name, value := range map[string]string{"status": c.Status, "backend": c.Backend, "q": c.Query, "after": c.After} {
-		if value != "" {
-			query.Set(name, value)
-		}
-	}
-	labels, err := keyValues("--label", c.Label)
+	query, err := c.Filter.query()
 	if err != nil {
 		return nil, err
 	}
-	for key, value := range labels {
-		query.Add("label", key+":"+value)
+	if c.After != "" {
+		query.Set("after", c.After)
 	}
 	switch {
 	case c.Limit < 1:
@@ -299,68 +316,6 @@ func printUnits(w io.Writer, units []*unit) error {
 			dollars(u.CostUSD), excerpt(u.Title, 60))
 	}
 	return t.flush()
-}
-
-// CancelCommand is `piecework cancel`.
-type CancelCommand struct {
-	Remote
-	IDs []string `arg:"" name:"id" help:"Ids of the units."`
-}
-
-// Run asks for each unit to be cancelled.
-func (c *CancelCommand) Run(app *App) error {
-	return eachUnit(app, c.Remote, c.IDs, func(id string) request {
-		return request{method: http.MethodPost, path: unitPath(id, "cancel")}
-	})
-}
-
-// RetryCommand is `piecework retry`.
-type RetryCommand struct {
-	Remote
-	IDs      []string `arg:"" name:"id" help:"Ids of the units."`
-	Model    string   `help:"Use this model from now on."`
-	Prompt   string   `help:"Use this prompt template from now on." placeholder:"TEXT"`
-	MaxTurns int      `help:"Allow this many turns from now on." placeholder:"N"`
-}
-
-// changes is the body of POST /work-units/{id}/retry.
-type changes struct {
-	Model    string `json:"model,omitempty"`
-	Prompt   string `json:"prompt,omitempty"`
-	MaxTurns int    `json:"max_turns,omitempty"`
-}
-
-// Run queues each unit again.
-func (c *RetryCommand) Run(app *App) error {
-	return eachUnit(app, c.Remote, c.IDs, func(id string) request {
-		return request{
-			method: http.MethodPost, path: unitPath(id, "retry"),
-			body: changes{Model: c.Model, Prompt: c.Prompt, MaxTurns: c.MaxTurns},
-		}
-	})
-}
-
-// eachUnit makes one call for each id and goes on past those that fail; the
-// first failure decides the exit code.
-func eachUnit(app *App, remote Remote, ids []string, call func(id string) request) error {
-	client, err := newClient(app, remote)
-	if err != nil {
-		return err
-	}
-	var units []*unit
-	var failed []error
-	for _, id := range ids {
-		u, err := client.unitCall(app.Ctx, call(id))
-		if err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", safeLine(id), err))
-			continue
-		}
-		units = append(units, u)
-	}
-	if err := showUnits(app.Stdout, units, remote.JSON); err != nil {
-		return err
-	}
-	return errors.Join(failed...)
 }
 
 // showUnits prints units as a table, or as one JSON document per line.

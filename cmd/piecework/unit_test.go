@@ -105,7 +105,7 @@ func TestLsFollowsPages(t *testing.T) {
 		_, _ = io.WriteString(w, `{"items":[`+failedUnit+`],"next":null}`)
 	}})
 	s := newStage(t)
-	command := LsCommand{Remote: remote, Status: "failed", Backend: "mock", Label: []string{"team=a"}, Query: "x y", Limit: 1}
+	command := LsCommand{Remote: remote, Filter: Filter{Status: new("failed"), Backend: new("mock"), Label: []string{"team=a"}, Query: new("x y")}, Limit: 1}
 	if err := command.Run(s.App); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestCancelGoesOnAfterAFailure(t *testing.T) {
 		"POST /work-units/" + idA + "/cancel": answer(goodUnit),
 	})
 	s := newStage(t)
-	err := (&CancelCommand{Remote: remote, IDs: []string{idB, idA}}).Run(s.App)
+	err := (&CancelCommand{Remote: remote, Choice: Choice{IDs: []string{idB, idA}}}).Run(s.App)
 	if exitCode(err) != exitConflict {
 		t.Errorf("exit code %d: %v", exitCode(err), err)
 	}
@@ -152,7 +152,7 @@ func TestRetrySendsTheChanges(t *testing.T) {
 		_, _ = io.WriteString(w, goodUnit)
 	}})
 	s := newStage(t)
-	if err := (&RetryCommand{Remote: remote, IDs: []string{idA}, MaxTurns: 9}).Run(s.App); err != nil {
+	if err := (&RetryCommand{Remote: remote, Choice: Choice{IDs: []string{idA}}, MaxTurns: 9}).Run(s.App); err != nil {
 		t.Fatal(err)
 	}
 	if body != `{"max_turns":9}` {
