@@ -10,6 +10,8 @@
 //	submit.go      what a submitted unit must be
 //	explain.go     why a unit waits
 //	backend.go     which backends can run just now
+//	queue.go       what waits and runs in the queues
+//	pause.go       pause and resume queues and backends
 //	idempotency.go keys that name a unit
 //	wait.go        hold an answer until a unit is final
 //	schedule.go    units that are made again and again
@@ -134,6 +136,11 @@ func (a *API) routes() {
 	register(a, op("put-schedule", "PUT", "/schedules/{name}", "Make a schedule, or replace it", 200, 408, 413, 415), a.putSchedule)
 	register(a, op("delete-schedule", "DELETE", "/schedules/{name}", "Delete a schedule; its units stay", 204, 404), a.deleteSchedule)
 	register(a, op("run-schedule", "POST", "/schedules/{name}/run", "Make a schedule's unit now", 202, 404), a.runSchedule)
+	register(a, op("pause-backend", "POST", "/backends/{name}/pause", "Let no unit of a backend begin", 200, 404, 408, 413, 415), a.pauseBackend)
+	register(a, op("resume-backend", "POST", "/backends/{name}/resume", "Let a backend go on, also one that refused its credentials", 200, 404), a.resumeBackend)
+	register(a, op("list-queues", "GET", "/queues", "List queues: what waits and runs in them", 200), a.listQueues)
+	register(a, op("pause-queue", "POST", "/queues/{name}/pause", "Let no unit of a queue begin", 200, 408, 413, 415), a.pauseQueue)
+	register(a, op("resume-queue", "POST", "/queues/{name}/resume", "Let a queue go on", 200), a.resumeQueue)
 	register(a, op("list-runs", "GET", "/runs", "List runs, newest first", 200), a.listRuns)
 	register(a, op("get-run", "GET", "/runs/{id}", "Read a run", 200, 404), a.getRun)
 	register(a, op("get-transcript", "GET", "/runs/{id}/transcript", "Read a run's transcript", 200, 404), a.getTranscript)
@@ -188,6 +195,8 @@ func tagOf(path string) string {
 		return "Schedules"
 	case strings.HasPrefix(path, "/files"):
 		return "Files"
+	case strings.HasPrefix(path, "/queues"):
+		return "Queues"
 	}
 	return "Health"
 }

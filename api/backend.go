@@ -5,6 +5,7 @@ import (
 
 	"piecework/internal/backend"
 	"piecework/internal/work"
+	"piecework/store"
 )
 
 // backendView is one backend over all live worker processes.
@@ -12,6 +13,7 @@ type backendView struct {
 	Name         string            `json:"name"`
 	Status       string            `json:"status" enum:"available,paused,unavailable,unknown" doc:"unknown: no live worker process was told of it"`
 	Capabilities []work.Capability `json:"capabilities" nullable:"false" doc:"What a unit may ask of it"`
+	Paused       *operatorPause    `json:"paused" doc:"By an operator, everywhere; null: not so"`
 	Slots        int               `json:"slots" doc:"Of worker processes that can run it now, shared with their other backends"`
 	Processes    []backendProcess  `json:"processes" nullable:"false"`
 }
@@ -37,14 +39,18 @@ func (a *API) listBackends(ctx context.Context, _ *struct{}) (*backendsAnswer, e
 	if err != nil {
 		return nil, err
 	}
+	pauses, err := a.Store.Pauses(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var answer backendsAnswer
-	answer.Body.Items = viewBackends(processes)
+	answer.Body.Items = viewBackends(processes, pauses)
 	return &answer, nil
 }
 
 // viewBackends looks at every backend of the design, so that a caller sees the
 // missing ones too.
-func viewBackends(processes []work.Process) []backendView {
+func viewBackends(processes []work.Process, pauses []store.Pause) []backendView {
 	views := make([]backendView, 0, len(backend.Names))
 	for _, name := range backend.Names {
 		v := backendView{Name: name, Status: "unknown", Capabilities: backend.Capabilities(name), Processes: []backendProcess{}}
@@ -52,6 +58,9 @@ func viewBackends(processes []work.Process) []backendView {
 			if o, ok := offerOf(p, name); ok && p.Live {
 				v.add(p, o)
 			}
+		}
+		if v.Paused = viewPause(store.PauseOf(pauses, store.PauseBackend, name)); v.Paused != nil && v.Status == "available" {
+			v.Status, v.Slots = "paused", 0
 		}
 		views = append(views, v)
 	}

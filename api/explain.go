@@ -59,11 +59,15 @@ func (a *API) explain(ctx context.Context, id uuid.UUID) (explanation, error) {
 	if err != nil {
 		return e, err
 	}
+	pauses, err := a.Store.Pauses(ctx)
+	if err != nil {
+		return e, err
+	}
 	e.Ahead = &place.Ahead
 	if u.StartedAt == nil {
 		e.ExpiresAt = u.ExpiresAt
 	}
-	e.Reasons = append(whyScheduled(u, place), whyNowhere(u, processes)...)
+	e.Reasons = slices.Concat(whyScheduled(u, place), whyHeld(u, pauses), whyNowhere(u, processes))
 	if a.Bell.Up() && a.Bell.Paused(ctx, jobs.Lane(u.Queue, u.Backend, u.Priority)) {
 		e.Reasons = append(e.Reasons, reason{Code: "queue_paused", Detail: fmt.Sprintf(
 			"the Asynq queue %s is paused in Redis", jobs.Lane(u.Queue, u.Backend, u.Priority))})

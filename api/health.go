@@ -84,6 +84,10 @@ func (a *API) checkRedis(ctx context.Context) check {
 
 func (a *API) checkWorkers(ctx context.Context, checks map[string]check) {
 	processes, err := a.Store.Processes(ctx)
+	var pauses []store.Pause
+	if err == nil {
+		pauses, err = a.Store.Pauses(ctx)
+	}
 	if err != nil {
 		checks["workers"] = check{Detail: "cannot be listed"}
 		return
@@ -96,7 +100,7 @@ func (a *API) checkWorkers(ctx context.Context, checks map[string]check) {
 	}
 	checks["workers"] = check{OK: live > 0, Detail: fmt.Sprintf("%d worker processes with %d slots", live, slots)}
 	var has []string
-	for _, b := range viewBackends(processes) {
+	for _, b := range viewBackends(processes, pauses) {
 		switch b.Status {
 		case "available":
 			has = append(has, b.Name)
@@ -107,9 +111,12 @@ func (a *API) checkWorkers(ctx context.Context, checks map[string]check) {
 	checks["backends"] = check{OK: len(has) > 0, Detail: strings.Join(has, ", ")}
 }
 
-// trouble is the first that a worker process says of why it does not run the
-// backend.
+// trouble is why the backend does not run: an operator's word, or the first of
+// a worker process.
 func (v *backendView) trouble() string {
+	if v.Paused != nil {
+		return v.Paused.words()
+	}
 	for _, p := range v.Processes {
 		if p.Paused != nil {
 			return fmt.Sprintf("paused: %s: %s", p.Paused.Class, p.Paused.Message)

@@ -57,7 +57,7 @@ func (a *API) describe() {
 	steps := doc.Components.Schemas.Schema(reflect.TypeFor[[]transcript.Step](), true, "")
 	steps.Nullable = false
 	for name, s := range schemas {
-		if name != "NewUnit" && name != "NewSchedule" && name != "Changes" {
+		if name != "NewUnit" && name != "NewSchedule" && name != "NewPause" && name != "Changes" {
 			s.AdditionalProperties = nil // later versions add fields
 		}
 	}
@@ -192,6 +192,10 @@ func describeRest(schemas map[string]*huma.Schema) {
 	schemas["Failure"].Properties["class"].Enum = words(work.Classes())
 	schemas["Pause"].Properties["class"].Enum = words(work.Classes())
 	schemas["BackendView"].Properties["capabilities"].Items.Enum = words(work.Capabilities)
+	for _, name := range []string{"BackendView", "QueueView", "PauseState"} {
+		p := schemas[name].Properties
+		p["paused"] = orNull(p["paused"])
+	}
 	schemas["Problem"].Properties["errors"].Nullable = false
 	schemas["Step"].Properties["content"].Nullable = false
 }
@@ -256,6 +260,10 @@ func addExamples(schemas map[string]*huma.Schema) {
 			{Code: "backend_unavailable", Detail: "claude is not here: install it, or set PIECEWORK_CLAUDE_PATH to the program"}}},
 		"Backends": map[string]any{"items": []backendView{{Name: "mock", Status: "available", Capabilities: backend.Capabilities("mock"),
 			Slots: 8, Processes: []backendProcess{{ID: run.WorkerProcess.String(), Hostname: "host", Available: true}}}}},
+		"Queues": map[string]any{"items": []queueView{{Name: "default", Queued: 12, Due: 3, OldestWait: new(work.Seconds(4.5)), Running: 8, Processes: 1,
+			Paused: &operatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}}}},
+		"NewPause":   newPause{By: "ann", Why: "the provider has an outage"},
+		"PauseState": pauseState{Name: "default", Paused: &operatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}},
 		"BulkResult": bulkResult{DryRun: true, Count: 1, CostUSD: 0.25, Items: []unitItem{{Unit: short}}},
 		"Health":     map[string]any{"status": "ok"},
 		"Readiness": map[string]any{"status": "ready", "checks": map[string]check{

@@ -19,7 +19,7 @@ type scheduleBody struct {
 	Timezone string   `json:"timezone,omitempty" doc:"An IANA name; UTC when left out" example:"Europe/Berlin"`
 	CatchUp  string   `json:"catch_up,omitempty" enum:"skip,one,all" doc:"About times that passed while nothing ran: make no unit, one, or one for each; one when left out"`
 	Paused   bool     `json:"paused,omitempty" doc:"Makes no units until it is put again without this"`
-	Unit     unitBody `json:"unit" doc:"What its units are asked for; without not_before, delay and deadline"`
+	Unit     unitBody `json:"unit" doc:"What its units are asked for; without not_before, delay, deadline and expires_at"`
 }
 
 type scheduleInput struct {
@@ -57,8 +57,8 @@ func (a *API) putSchedule(ctx context.Context, in *scheduleInput) (*scheduleAnsw
 	if err != nil {
 		return nil, within("#/unit", err)
 	}
-	if n.NotBefore != nil || n.Delay > 0 || n.Deadline != nil {
-		return nil, work.Invalidf("#/unit", "a scheduled unit has no not_before, delay or deadline: the schedule says when it runs, and timeout for how long")
+	if n.NotBefore != nil || n.Delay > 0 || n.Deadline != nil || n.ExpiresAt != nil {
+		return nil, work.Invalidf("#/unit", "a scheduled unit has no not_before, delay, deadline or expires_at: the schedule says when it runs, and timeout for how long")
 	}
 	s.Unit, s.Title = n.Spec, n.Title
 	saved, err := a.Store.PutSchedule(ctx, s)

@@ -61,6 +61,7 @@ func (w *Worker) beat(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		case <-w.news:
 		}
 		if err := w.beatOnce(ctx); err != nil && ctx.Err() == nil {
 			w.Log.Warn("no sign of life given", "err", err)
@@ -75,7 +76,7 @@ func (w *Worker) beatOnce(ctx context.Context) error {
 	sent := time.Now()
 	ask, cancel := context.WithTimeout(ctx, w.Lease)
 	defer cancel()
-	owned, err := w.Store.Beat(ask, w.id, w.Lease, len(mine), w.offers())
+	news, err := w.Store.Beat(ask, w.id, w.Lease, len(mine), w.offers())
 	if errors.Is(err, work.ErrNotFound) {
 		if err := w.register(ctx); err != nil {
 			return fmt.Errorf("register again: %w", err)
@@ -84,8 +85,11 @@ func (w *Worker) beatOnce(ctx context.Context) error {
 		return err
 	}
 	w.confirm(sent)
+	if err == nil {
+		w.heed(news.Pauses)
+	}
 	theirs := map[uuid.UUID]bool{}
-	for _, o := range owned {
+	for _, o := range news.Owned {
 		theirs[o.RunID] = true
 		if !w.knows(o.RunID) {
 			w.disown(ctx, o)

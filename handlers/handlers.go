@@ -9,6 +9,7 @@
 //	file.go      uploaded files on their way in, output files on their way out
 //	outcome.go   what becomes of a unit after a run
 //	lane.go      whether a unit of a backend may begin here just now
+//	pause.go     what operators have paused
 //	probe.go     which backends there are, looked at again and again
 //	recorder.go  steps on their way to the ledger
 //	beat.go      signs of life, and what comes back with them
@@ -75,6 +76,7 @@ type Worker struct {
 	lanes    []*lane // one for each backend
 	slots    chan struct{}
 	rung     chan struct{}
+	news     chan struct{}   // the next sign of life is due at once: there is something to hear
 	draining context.Context // ends when no new unit is taken
 	letGo    context.CancelFunc
 	metrics  metrics
@@ -86,6 +88,7 @@ type Worker struct {
 	running map[uuid.UUID]*running // by run
 	asking  map[uuid.UUID]bool     // runs whose claim is not answered yet
 	idle    *sync.Cond             // running has become empty
+	held    map[held]bool          // what operators have paused
 	beatAt  time.Time              // when the last confirmed sign of life was sent
 }
 
@@ -99,7 +102,7 @@ type running struct {
 func New(o Options) *Worker {
 	w := &Worker{
 		Options: o, id: uuid.Must(uuid.NewV7()),
-		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1),
+		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), news: make(chan struct{}, 1),
 		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, asking: map[uuid.UUID]bool{},
 		keepTime: 2 * time.Minute,
 	}
@@ -123,7 +126,10 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.register(ctx); err != nil {
 		return err
 	}
-	w.unspool(ctx) // before a lease that such a run needs is ended
+	w.unspool(ctx)                          // before a lease that such a run needs is ended
+	if err := w.beatOnce(ctx); err != nil { // before a bell is heard that a pause should keep
+		return err
+	}
 	if err := w.buryNeighbours(ctx); err != nil {
 		return err
 	}
@@ -217,15 +223,21 @@ func (w *Worker) passOn(unit uuid.UUID) error {
 }
 
 // hear turns notices into action: a bell ends the wait for work, a cancel
-// ends a run.
+// ends a run, a pause or a resume brings the next sign of life forward.
 func (w *Worker) hear(ctx context.Context) {
 	w.Bell.Listen(ctx, func(n jobs.Notice) {
-		if n.Kind == jobs.NoticeCancel {
+		switch n.Kind {
+		case jobs.NoticeCancel:
 			w.stopUnit(n.Unit, work.ErrCancelled)
-			return
+		case jobs.NoticePause:
+			select {
+			case w.news <- struct{}{}:
+			default:
+			}
+		default:
+			w.wake()
 		}
-		w.wake()
-	}, jobs.NoticeWake, jobs.NoticeCancel)
+	}, jobs.NoticeWake, jobs.NoticeCancel, jobs.NoticePause)
 }
 
 // drain takes no new unit, waits for the grace period, and then stops what is

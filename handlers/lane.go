@@ -28,6 +28,8 @@ type lane struct {
 	paused  *work.Failure // refused for all units, nil: not so
 	since   time.Time     // when it was paused
 	trial   bool          // while paused: one unit may try
+	resumed time.Time     // when an operator resumed it, on Postgres's clock
+	mended  time.Time     // when that was heard here: refusals of runs that began before are old news
 	doubt   bool          // a look is due: it was not there, or a run failed
 	good    time.Time     // when the newest run began that the model answered
 
@@ -125,6 +127,7 @@ func (l *lane) ended(began time.Time, answered bool, f *work.Failure) (paused, o
 	defer l.mu.Unlock()
 	now := time.Now()
 	switch {
+	case f != nil && f.Class.Follow() == work.FollowPause && began.Before(l.mended):
 	case f != nil && f.Class.Follow() == work.FollowPause:
 		paused = l.paused == nil
 		if paused {
@@ -143,6 +146,20 @@ func (l *lane) ended(began time.Time, answered bool, f *work.Failure) (paused, o
 		l.doubt = true
 	}
 	return paused, opened
+}
+
+// resume takes in that an operator resumed the backend at the given time, and
+// tells whether that opened a lane which refused credentials had paused.
+func (l *lane) resume(at time.Time) (opened bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !at.After(l.resumed) {
+		return false
+	}
+	l.resumed, l.mended = at, time.Now()
+	opened = l.paused != nil
+	l.paused, l.trial = nil, false
+	return opened
 }
 
 func (l *lane) shut(began, now time.Time, f *work.Failure) {

@@ -37,7 +37,7 @@ func (w *Worker) claimDue(ctx context.Context, runs *sync.WaitGroup) {
 		return
 	}
 	for _, unit := range due {
-		if w.laneWait(unit.Backend) > 0 {
+		if w.laneWait(unit.Queue, unit.Backend) > 0 {
 			continue
 		}
 		select {

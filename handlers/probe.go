@@ -91,14 +91,6 @@ func (w *Worker) lane(name string) *lane {
 	return nil
 }
 
-// laneWait tells how long until a unit of a backend may begin here.
-func (w *Worker) laneWait(name string) time.Duration {
-	if l := w.lane(name); l != nil {
-		return l.wait()
-	}
-	return never
-}
-
 func (w *Worker) laneTook(name string) {
 	if l := w.lane(name); l != nil {
 		l.took()

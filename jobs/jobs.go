@@ -6,7 +6,7 @@
 //	jobs.go       task types, lanes, Bell: the connection
 //	enqueue.go    ring a bell; see whether it is still on its way
 //	wake.go       hear a bell without polling, and sit still when Redis refuses
-//	notice.go     hints between processes: cancel, unit changed
+//	notice.go     hints between processes: cancel, unit changed, paused
 //	reconcile.go  ring lost bells, free dead leases: once a second
 //	schedule.go   units that are made again and again
 //	diagnose.go   whether this Redis is fit to be a bell

@@ -17,7 +17,7 @@ func TestNotices(t *testing.T) {
 	heard, left := make(chan Notice, 10), make(chan struct{})
 	go func() {
 		defer close(left)
-		h.bell.Listen(ctx, func(n Notice) { heard <- n }, NoticeCancel, NoticeUnit, NoticeWake)
+		h.bell.Listen(ctx, func(n Notice) { heard <- n }, NoticeCancel, NoticeUnit, NoticeWake, NoticePause)
 	}()
 	h.awaitListeners(1)
 	u, other := h.put(), uuid.New()
@@ -25,7 +25,8 @@ func TestNotices(t *testing.T) {
 	h.must(h.bell.Cancelled(t.Context(), u.ID))
 	h.must(h.bell.Changed(t.Context(), other))
 	h.ring(u)
-	for _, want := range []Notice{{Kind: NoticeCancel, Unit: u.ID}, {Kind: NoticeUnit, Unit: other}, {Kind: NoticeWake, Lane: "default:mock"}} {
+	h.must(h.bell.PauseChanged(t.Context(), "slow"))
+	for _, want := range []Notice{{Kind: NoticeCancel, Unit: u.ID}, {Kind: NoticeUnit, Unit: other}, {Kind: NoticeWake, Lane: "default:mock"}, {Kind: NoticePause, Name: "slow"}} {
 		if got := <-heard; got != want {
 			t.Errorf("heard %+v, want %+v", got, want)
 		}

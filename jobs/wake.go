@@ -26,11 +26,12 @@ type WakingClient struct {
 	once   sync.Once
 }
 
-// Gate keeps the bells of a backend in Redis while no unit of it may begin
-// here: other worker processes can hear them, and other backends go on.
+// Gate keeps the bells of a queue and a backend in Redis while no unit of it
+// may begin here: other worker processes can hear them, and the rest goes on.
 type Gate struct {
-	// Wait tells how long until a unit of the backend may begin, 0 for now.
-	Wait func(backend string) time.Duration
+	// Wait tells how long until a unit of the queue and the backend may begin,
+	// 0 for now.
+	Wait func(queue, backend string) time.Duration
 	// Took is told of each bell that was heard.
 	Took func(backend string)
 }
@@ -74,7 +75,7 @@ func (s *WakingClient) shut(ctx context.Context, keys []string) *redis.Cmd {
 	if !dequeues(keys) {
 		return nil
 	}
-	wait := s.gate.Wait(backendOf(keys))
+	wait := s.gate.Wait(laneOf(keys))
 	if wait <= 0 {
 		return nil
 	}
@@ -100,7 +101,8 @@ func (s *WakingClient) waitAfter(cmd *redis.Cmd, keys []string) *redis.Cmd {
 	switch {
 	case err == nil:
 		s.round()
-		s.gate.Took(backendOf(keys))
+		_, backend := laneOf(keys)
+		s.gate.Took(backend)
 	case errors.Is(err, redis.Nil):
 		if s.empty.Add(1) >= s.lanes {
 			s.wait(s.round(), s.rung)
@@ -130,11 +132,12 @@ func (s *WakingClient) wait(d time.Duration, rung <-chan struct{}) {
 	}
 }
 
-// backendOf reads the backend out of the keys of a dequeue, which name a lane.
-func backendOf(keys []string) string {
+// laneOf reads queue and backend out of the keys of a dequeue, which name a
+// lane.
+func laneOf(keys []string) (queue, backend string) {
 	_, lane, _ := strings.Cut(keys[0], "{")
-	_, lane, _ = strings.Cut(lane, ":")
-	return lane[:strings.IndexAny(lane+"}", ":}")]
+	queue, lane, _ = strings.Cut(lane, ":")
+	return queue, lane[:strings.IndexAny(lane+"}", ":}")]
 }
 
 func dequeues(keys []string) bool {

@@ -37,7 +37,7 @@ func (s *script) Eval(ctx context.Context, source string, keys []string, args ..
 
 // open is a gate that is never shut.
 func open() Gate {
-	return Gate{Wait: func(string) time.Duration { return 0 }, Took: func(string) {}}
+	return Gate{Wait: func(string, string) time.Duration { return 0 }, Took: func(string) {}}
 }
 
 func dequeueKeys(lane string) []string {
@@ -82,8 +82,8 @@ func TestWakingClientKeepsGates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		begin, took := time.Now(), []string{}
-		gate := Gate{Took: func(backend string) { took = append(took, backend) }, Wait: func(backend string) time.Duration {
-			if backend == "shut" {
+		gate := Gate{Took: func(backend string) { took = append(took, backend) }, Wait: func(queue, backend string) time.Duration {
+			if backend == "shut" && queue == "q" {
 				return time.Until(begin.Add(idle / 4))
 			}
 			return 0

@@ -39,40 +39,51 @@ type Owned struct {
 	Cancel  bool // its unit was asked to stop
 }
 
-// Beat renews a worker process's lease, brings its offers up to date and returns the runs it still owns. A
-// run that it holds and that is missing here has been given to another: stop
-// it. work.ErrNotFound means that the process must register again.
-func (s *Store) Beat(ctx context.Context, process uuid.UUID, lease time.Duration, running int, offers []work.Offer) ([]Owned, error) {
+// News is what a worker process hears when it gives a sign of life.
+type News struct {
+	Owned  []Owned // the runs it still owns: one that it holds and that is missing has been given to another, so it must stop
+	Pauses []Pause
+}
+
+// Beat renews a worker process's lease, brings its offers up to date and
+// returns what has become of its work. work.ErrNotFound means that the process
+// must register again.
+func (s *Store) Beat(ctx context.Context, process uuid.UUID, lease time.Duration, running int, offers []work.Offer) (News, error) {
+	var news News
 	backends, err := json.Marshal(offers)
 	if err != nil {
-		return nil, fmt.Errorf("encode backends: %w", err)
+		return news, fmt.Errorf("encode backends: %w", err)
 	}
 	var rows []struct {
 		RunID   *uuid.UUID `db:"run_id"`
 		UnitID  *uuid.UUID `db:"unit_id"`
 		Attempt *int       `db:"attempt"`
 		Cancel  bool       `db:"cancel"`
+		Pauses  []byte     `db:"pauses"`
 	}
 	err = s.db.SelectContext(ctx, &rows, `WITH beat AS (
 			UPDATE worker_processes SET beat_at = clock_timestamp(), running = $3, backends = $4,
 				lease_until = clock_timestamp() + $2 * interval '1 second'
 			WHERE id = $1 AND stopped_at IS NULL RETURNING id)
-		SELECT r.id AS run_id, r.unit_id, r.attempt, coalesce(u.cancel_requested_at IS NOT NULL, false) AS cancel
+		SELECT r.id AS run_id, r.unit_id, r.attempt, coalesce(u.cancel_requested_at IS NOT NULL, false) AS cancel,
+			coalesce((SELECT json_agg(p) FROM pauses p), '[]') AS pauses
 		FROM beat LEFT JOIN worker_runs r ON r.worker_process = beat.id AND r.status = 'running'
 		LEFT JOIN work_units u ON u.id = r.unit_id`, process, lease.Seconds(), running, string(backends))
 	if err != nil {
-		return nil, translate(fmt.Errorf("beat: %w", err))
+		return news, translate(fmt.Errorf("beat: %w", err))
 	}
 	if len(rows) == 0 {
-		return nil, fmt.Errorf("beat: worker process %s: %w", process, work.ErrNotFound)
+		return news, fmt.Errorf("beat: worker process %s: %w", process, work.ErrNotFound)
 	}
-	var owned []Owned
+	if err := json.Unmarshal(rows[0].Pauses, &news.Pauses); err != nil {
+		return news, fmt.Errorf("beat: read pauses: %w", err)
+	}
 	for _, r := range rows {
 		if r.RunID != nil {
-			owned = append(owned, Owned{RunID: *r.RunID, UnitID: *r.UnitID, Attempt: *r.Attempt, Cancel: r.Cancel})
+			news.Owned = append(news.Owned, Owned{RunID: *r.RunID, UnitID: *r.UnitID, Attempt: *r.Attempt, Cancel: r.Cancel})
 		}
 	}
-	return owned, nil
+	return news, nil
 }
 
 // Stop ends a worker process's lease: it has nothing left to run.

@@ -13,9 +13,9 @@ import (
 
 func (l *ledger) beat(process uuid.UUID) []Owned {
 	l.t.Helper()
-	owned, err := l.Beat(l.t.Context(), process, time.Hour, 3, []work.Offer{{Name: "claude", Available: true}})
+	news, err := l.Beat(l.t.Context(), process, time.Hour, 3, []work.Offer{{Name: "claude", Available: true}})
 	l.must(err)
-	return owned
+	return news.Owned
 }
 
 func TestProcesses(t *testing.T) {

@@ -181,9 +181,9 @@ func (s *Store) RecheckAll(ctx context.Context) (int64, error) {
 // urgent first: what a worker process asks when Redis is away.
 func (s *Store) Due(ctx context.Context, queues, backends []string, limit int) ([]Dispatch, error) {
 	var due []Dispatch
-	err := s.db.SelectContext(ctx, &due, `SELECT id, dispatch, queue, backend, priority FROM work_units
+	err := s.db.SelectContext(ctx, &due, `SELECT id, dispatch, queue, backend, priority FROM work_units u
 		WHERE state = 'queued' AND queue = ANY($1)
-		AND backend = ANY($2) AND (not_before IS NULL OR not_before <= clock_timestamp())
+		AND backend = ANY($2) AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused+`
 		ORDER BY priority DESC, id LIMIT $3`, pq.Array(queues), pq.Array(backends), limit)
 	if err != nil {
 		return nil, translate(fmt.Errorf("find due units: %w", err))

@@ -34,7 +34,7 @@ type Claimed struct {
 }
 
 // Claim makes a queued and due unit running and opens its run. It returns nil
-// when there is nothing to claim: another has it, or it is over. Repeating a
+// when there is nothing to claim: another has it, it is over, or it is paused. Repeating a
 // claim whose commit is unknown is safe: its run id gets the same answer.
 func (s *Store) Claim(ctx context.Context, c Claim) (*Claimed, error) {
 	claimed, err := s.claim.do(ctx, c)
@@ -58,6 +58,7 @@ WITH asked AS (
     WHERE u.state = 'queued' AND strpos(asked.backends, ',' || u.backend || ',') > 0 AND (u.not_before IS NULL OR u.not_before <= clock_timestamp())
         AND (u.deadline IS NULL OR u.deadline > clock_timestamp())
         AND (u.expires_at IS NULL OR u.expires_at > clock_timestamp() OR u.started_at IS NOT NULL)
+        AND ` + notPaused + `
     ORDER BY u.id FOR UPDATE OF u
 ), taken AS (
     UPDATE work_units u SET state = 'running', run_count = u.run_count + 1,

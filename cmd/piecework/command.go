@@ -27,6 +27,8 @@ type cli struct {
 	Retry      RetryCommand      `cmd:"" help:"Run final units again." group:"Client commands"`
 	Schedule   ScheduleCommand   `cmd:"" help:"Have units made again and again." group:"Client commands"`
 	Transcript TranscriptCommand `cmd:"" help:"Show what an agent did." group:"Client commands"`
+	Queue      QueueCommand      `cmd:"" help:"List, pause and resume queues." group:"Client commands"`
+	Backend    BackendCommand    `cmd:"" help:"List, pause and resume backends." group:"Client commands"`
 
 	Doctor DoctorCommand `cmd:"" help:"Check Redis, Postgres and backends, and say how to mend them."`
 	Demo   DemoCommand   `cmd:"" help:"Have twelve documents summarised on a temporary server."`

@@ -15,6 +15,9 @@
 //	bulk.go        cancel and retry, by ids or by a filter
 //	wait.go        wait
 //	transcript.go  transcript
+//	queue.go       queue ls
+//	backend.go     backend ls
+//	pause.go       pause and resume, of both
 //	client.go      App and exit codes; the client that the commands above use
 //	table.go       output for people and for programs
 package main

@@ -1,0 +1,76 @@
+package api
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// queueView is one queue: what waits and runs in it.
+type queueView struct {
+	Name       string         `json:"name"`
+	Queued     int            `json:"queued"`
+	Due        int            `json:"due" doc:"Those of the queued units that may begin now"`
+	OldestWait *work.Seconds  `json:"oldest_wait" doc:"Seconds since the oldest of the due units was submitted or became due; null when there is none"`
+	Running    int            `json:"running"`
+	Processes  int            `json:"processes" doc:"Live worker processes that take units from it"`
+	Paused     *operatorPause `json:"paused" doc:"null: its units begin"`
+}
+
+type queuesAnswer struct {
+	Body struct {
+		Items []queueView `json:"items" nullable:"false" doc:"Queues that have units, are paused, or are served by a live worker process"`
+	} `nameHint:"Queues"`
+}
+
+func (a *API) listQueues(ctx context.Context, _ *struct{}) (*queuesAnswer, error) {
+	queues, err := a.Store.Queues(ctx, work.DefaultTenant)
+	if err != nil {
+		return nil, err
+	}
+	pauses, err := a.Store.Pauses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	processes, err := a.Store.Processes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var answer queuesAnswer
+	answer.Body.Items = viewQueues(queues, pauses, processes)
+	return &answer, nil
+}
+
+func viewQueues(queues []store.Queue, pauses []store.Pause, processes []work.Process) []queueView {
+	views := map[string]*queueView{}
+	of := func(name string) *queueView {
+		if views[name] == nil {
+			views[name] = &queueView{Name: name}
+		}
+		return views[name]
+	}
+	for _, q := range queues {
+		*of(q.Name) = queueView{Name: q.Name, Queued: q.Queued, Due: q.Due, OldestWait: q.Oldest, Running: q.Running}
+	}
+	for _, p := range pauses {
+		if p.Kind == store.PauseQueue && p.Since != nil {
+			of(p.Name).Paused = viewPause(&p)
+		}
+	}
+	for _, p := range processes {
+		for _, name := range p.Queues {
+			if p.Live {
+				of(name).Processes++
+			}
+		}
+	}
+	all := make([]queueView, 0, len(views))
+	for _, v := range views {
+		all = append(all, *v)
+	}
+	slices.SortFunc(all, func(a, b queueView) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}

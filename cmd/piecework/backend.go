@@ -1,0 +1,75 @@
+package main
+
+import (
+	"strconv"
+
+	"github.com/alecthomas/kong"
+
+	"piecework/internal/work"
+)
+
+// BackendCommand is `piecework backend`.
+type BackendCommand struct {
+	Ls     BackendLsCommand `cmd:"" help:"List backends: whether they can run, and why not."`
+	Pause  PauseCommand     `cmd:"" help:"Let no unit of a backend begin."`
+	Resume ResumeCommand    `cmd:"" help:"Let a backend go on, also one that refused its credentials."`
+}
+
+// AfterApply tells the commands below what they are about.
+func (BackendCommand) AfterApply(k *kong.Context) error {
+	k.Bind(pauseKind("/backends"))
+	return nil
+}
+
+// BackendLsCommand is `piecework backend ls`.
+type BackendLsCommand struct {
+	Remote
+}
+
+// listed is a backend in the list.
+type listed struct {
+	Name      string         `json:"name"`
+	Status    string         `json:"status"`
+	Slots     int            `json:"slots"`
+	Paused    *operatorPause `json:"paused"`
+	Processes []struct {
+		Available bool        `json:"available"`
+		Detail    string      `json:"detail"`
+		Paused    *work.Pause `json:"paused"`
+	} `json:"processes"`
+}
+
+// why is what stands in its way: an operator's word, or the first of a worker
+// process.
+func (b *listed) why() string {
+	if b.Paused != nil {
+		return b.Paused.String()
+	}
+	if b.Status == "available" {
+		return ""
+	}
+	for _, p := range b.Processes {
+		if p.Paused != nil {
+			return string(p.Paused.Class) + ": " + p.Paused.Message
+		}
+	}
+	for _, p := range b.Processes {
+		if !p.Available {
+			return p.Detail
+		}
+	}
+	return ""
+}
+
+// Run prints every backend.
+func (c *BackendLsCommand) Run(app *App) error {
+	backends, err := items[listed](app, c.Remote, "/backends")
+	if err != nil || c.JSON {
+		return err
+	}
+	t := newTable(app.Stdout, "BACKEND", "STATUS", "SLOTS", "WHY")
+	for _, b := range backends {
+		t.row(b.Name, b.Status, strconv.Itoa(b.Slots), excerpt(b.why(), 120))
+	}
+	return t.flush()
+}
