@@ -17,7 +17,7 @@ const (
 	ClassToolDenied     Class = "tool_denied"      // a tool that the work needs is not allowed
 	ClassMaxTurns       Class = "max_turns"        // max_turns reached
 	ClassMaxCost        Class = "max_cost"         // max_cost_usd reached
-	ClassTimeout        Class = "timeout"          // the run outlived its timeout, or the unit its deadline
+	ClassTimeout        Class = "timeout"          // the run outlived its timeout, or the unit its deadline or expires_at
 	ClassHang           Class = "hang"             // no output for idle_timeout, or none at all at start
 	ClassCrash          Class = "crash"            // the backend's own process died
 	ClassInvalidRequest Class = "invalid_request"  // the work as asked for can never succeed
