@@ -48,7 +48,7 @@ type CancelCommand struct {
 
 // Run asks for units to be cancelled.
 func (c *CancelCommand) Run(app *App) error {
-	return c.Choice.run(app, c.Remote, "cancel", "cancelled", nil)
+	return c.run(app, c.Remote, "cancel", "cancelled", nil)
 }
 
 // RetryCommand is `piecework retry`.
@@ -69,7 +69,7 @@ type changes struct {
 
 // Run queues units again.
 func (c *RetryCommand) Run(app *App) error {
-	return c.Choice.run(app, c.Remote, "retry", "retried", changes{Model: c.Model, Prompt: c.Prompt, MaxTurns: c.MaxTurns})
+	return c.run(app, c.Remote, "retry", "retried", changes{Model: c.Model, Prompt: c.Prompt, MaxTurns: c.MaxTurns})
 }
 
 func (c *Choice) run(app *App, remote Remote, verb, done string, body any) error {
