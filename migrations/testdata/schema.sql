@@ -19,6 +19,17 @@ CREATE TABLE files (
 CREATE INDEX files_newest ON public.files USING btree (tenant, id DESC);
 CREATE INDEX files_of_run ON public.files USING btree (run_id) WHERE (run_id IS NOT NULL);
 
+CREATE TABLE pauses (
+    kind text NOT NULL,
+    name text NOT NULL,
+    since timestamp with time zone,
+    set_by text NOT NULL DEFAULT ''::text,
+    why text NOT NULL DEFAULT ''::text,
+    resumed_at timestamp with time zone,
+    CONSTRAINT pauses_pkey PRIMARY KEY (kind, name),
+    CONSTRAINT pauses_kind_check CHECK ((kind = ANY (ARRAY['queue'::text, 'backend'::text])))
+);
+
 CREATE TABLE schedules (
     tenant text NOT NULL,
     name text NOT NULL,
@@ -122,6 +133,7 @@ CREATE TABLE work_units (
     session_policy text NOT NULL DEFAULT 'resume'::text,
     deaths integer NOT NULL DEFAULT 0,
     files jsonb NOT NULL DEFAULT '[]'::jsonb,
+    expires_at timestamp with time zone,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
     CONSTRAINT finished_when_final CHECK (((state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) = (finished_at IS NOT NULL))),
@@ -134,9 +146,11 @@ CREATE TABLE work_units (
     CONSTRAINT work_units_timeout_check CHECK ((timeout > (0)::double precision))
 );
 CREATE INDEX work_units_by_backend ON public.work_units USING btree (tenant, backend, id DESC);
+CREATE INDEX work_units_by_class ON public.work_units USING btree (tenant, error_class, id DESC) WHERE (error_class IS NOT NULL);
 CREATE INDEX work_units_by_label ON public.work_units USING gin (labels jsonb_path_ops);
 CREATE INDEX work_units_by_state ON public.work_units USING btree (tenant, state, id DESC);
 CREATE INDEX work_units_deadline ON public.work_units USING btree (deadline) WHERE ((deadline IS NOT NULL) AND (state = ANY (ARRAY['queued'::text, 'waiting'::text])));
+CREATE INDEX work_units_expiry ON public.work_units USING btree (expires_at) WHERE ((expires_at IS NOT NULL) AND (state = 'queued'::text) AND (started_at IS NULL));
 CREATE UNIQUE INDEX work_units_idempotency ON public.work_units USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE INDEX work_units_lane ON public.work_units USING btree (queue, backend, priority DESC, id) WHERE (state = 'queued'::text);
 CREATE INDEX work_units_newest ON public.work_units USING btree (tenant, id DESC);
