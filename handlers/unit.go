@@ -99,6 +99,10 @@ func (w *Worker) company(c *store.Claimed) (leave func()) {
 	if c.Suspect() {
 		w.Log.Warn("unit runs alone: worker processes died while it ran", "unit", c.ID, "deaths", c.Deaths)
 		w.alone.Lock()
+		// Whoever only waited here is not blamed for the end of this process.
+		if err := w.Store.Append(w.contextOf(c.RunID), store.Progress{RunID: c.RunID, LiveStatus: "runs alone"}); err != nil {
+			w.Log.Warn("note that a unit runs alone", "unit", c.ID, "err", err)
+		}
 		return w.alone.Unlock
 	}
 	w.alone.RLock()
