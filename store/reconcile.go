@@ -18,6 +18,10 @@ const leadLock = 0x7069656365 // "piece"
 // recheck is how long a bell that was seen on its way is trusted.
 const recheck = time.Minute
 
+// leadLimit is how long one round of a leader may last. Then Postgres gives the
+// lead to others: this one may be frozen, or out of reach, for hours.
+const leadLimit = 30 * time.Second
+
 // Lead runs f if no other process reconciles just now, and tells whether it
 // ran.
 func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, error) {
@@ -26,21 +30,26 @@ func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, 
 		return false, translate(fmt.Errorf("lead: %w", err))
 	}
 	defer func() { _ = conn.Close() }()
+	// The transaction is idle while f works elsewhere, and its end by either
+	// side is the end of the lock.
+	begin := fmt.Sprintf(`BEGIN; SET LOCAL idle_in_transaction_session_timeout = %d`, s.leadLimit.Milliseconds())
+	if _, err := conn.ExecContext(ctx, begin); err != nil {
+		return false, translate(fmt.Errorf("lead: %w", err))
+	}
+	defer func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if _, err := conn.ExecContext(end, `ROLLBACK`); err != nil {
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // it is closed, and its lock with it
+		}
+	}()
 	var lead bool
-	if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_lock($1)`, leadLock).Scan(&lead); err != nil {
+	if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_xact_lock($1)`, leadLock).Scan(&lead); err != nil {
 		return false, translate(fmt.Errorf("lead: %w", err))
 	}
 	if !lead {
 		return false, nil
 	}
-	defer func() {
-		// The lock belongs to the connection, which goes back to the pool.
-		unlock, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		if _, err := conn.ExecContext(unlock, `SELECT pg_advisory_unlock($1)`, leadLock); err != nil {
-			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // it is closed, and its lock with it
-		}
-	}()
 	return true, f(ctx)
 }
 

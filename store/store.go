@@ -46,6 +46,8 @@ type Store struct {
 	claim  *group[Claim, *Claimed]
 	append *group[Progress, struct{}]
 	finish *group[Finish, Verdict]
+
+	leadLimit time.Duration // which the tests shorten
 }
 
 // Open connects to the Postgres at url with at most conns connections. It
@@ -70,7 +72,7 @@ func Open(ctx context.Context, url string, conns int) (*Store, error) {
 }
 
 func newStore(db *sqlx.DB) *Store {
-	s := &Store{db: db}
+	s := &Store{db: db, leadLimit: leadLimit}
 	s.accept = newGroup(500, NewUnit.weight, s.acceptAll)
 	s.claim = newGroup(500, nil, s.claimAll)
 	s.append = newGroup(500, Progress.weight, s.appendAll)
