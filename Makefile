@@ -18,10 +18,10 @@ export GOMODCACHE ?= $(GO_CACHES)/mod
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test race race-key lint golden bench kills check golangci-version
+.PHONY: help demo dev build test race race-key lint golden bench kills chaos chaos-short chaos-planted check golangci-version
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: build ## build, start everything on a temporary directory, run twelve documents, show the results
 	@$(BIN) demo
@@ -64,6 +64,23 @@ bench: ## measure Piecework beside its peers; only the ratios mean anything
 
 kills: ## kill 1,000 runs of unruly agents, and the worker processes of 1,000 more, at random moments
 	go test -count 1 -timeout 30m -run KilledAtRandomMoments -v ./internal/backend -kills 1000
+
+# What `make chaos` does; the seed says what breaks, and when.
+SEED     := 1
+DURATION := 2m
+UNITS    := 600
+FAULTS   := 120
+ONLY     :=
+
+chaos: ## break processes, servers and the network for a while, then check what was promised: SEED DURATION UNITS FAULTS ONLY
+	cd bench && go test ./chaos -run '^TestChaos$$' -count=1 -v -timeout 24h \
+		-seed $(SEED) -duration $(DURATION) -units $(UNITS) -faults $(FAULTS) -only '$(ONLY)'
+
+chaos-short: # one seed in a minute, and the checker's own tests; for .ci/run
+	cd bench && go test ./chaos -count=1
+
+chaos-planted: ## plant bugs in Piecework, and see that the checker of `make chaos` finds each
+	cd bench && go test ./chaos -run '^TestPlantedBugs' -planted -count=1 -v -timeout 1h -units 100 -faults 15
 
 check: lint test race-key build ## everything that must pass before a change is merged
 

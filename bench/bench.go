@@ -6,6 +6,7 @@
 //	inflight_test.go   memory of 5,000 units in flight in one worker process
 //	slowmodel_test.go  the model that they wait for
 //	main_test.go       parts of a benchmark in processes of their own
+//	chaos              what breaks things instead of measuring them
 //
 // A unit in flight takes 57 KB of resident memory above the idle worker process
 // with openai, 28 of them heap and 27 stacks; Asynq alone, with a handler that

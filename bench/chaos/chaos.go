@@ -1,0 +1,200 @@
+// Package chaos runs the real Piecework while processes die, networks break and
+// servers forget, and then checks what was promised: nothing lost, nothing
+// twice.
+//
+// A run has three parts that know little of each other. The load submits units
+// and writes down every answer it got. The faults break things by a seed. The
+// checker reads what both wrote and the tables, and nothing else. The same seed
+// breaks the same things at the same times; what they meet there is never the
+// same twice.
+//
+//	chaos.go     Plan and Execute: one run from the first process to the last
+//	load.go      units and the clients that submit them
+//	fault.go     what breaks, and how it is mended
+//	process.go   the processes under test, started again when they end
+//	agent.go     the command-line agent, which notes when it is not alone
+//	proxy.go     the network between them and their servers
+//	history.go   what was seen from outside
+//	ledger.go    what the tables say
+//	check.go     the promises
+//	figures.go   how long recovery took
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"piecework/internal/testkit"
+)
+
+// Plan is what one run does.
+type Plan struct {
+	Seed     uint64
+	Binary   string        // piecework
+	Out      string        // directory for the history and the logs
+	Duration time.Duration // of load and faults
+	Units    int
+	Faults   int
+	Only     []string      // names of faults; empty: all
+	Agents   float64       // share of units that an agent runs
+	Stretch  float64       // of the units' own times
+	Lease    time.Duration // of worker processes
+	Slots    int           // of each worker process
+	Drain    time.Duration // for what was accepted to end after the last fault
+}
+
+const (
+	workers = 3
+	apis    = 2
+	grace   = time.Second
+
+	exitLimit = 30 * time.Second // for a worker process to end after SIGTERM
+)
+
+// Execute carries a plan out and returns what the history and the tables say.
+func Execute(t testing.TB, plan Plan) (History, Ledger) {
+	t.Helper()
+	redis := testkit.StartRedis(t)
+	if !redis.Real() {
+		t.Skip("there is no redis-server to break")
+	}
+	book, err := newBook(filepath.Join(plan.Out, "history.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer book.close()
+	random := rand.New(rand.NewPCG(plan.Seed, 0))
+	w := &world{plan: plan, book: book, redis: redis, postgres: testkit.OwnPostgres(t, migrate(plan.Binary))}
+	w.forgetful()
+	if err := watch(t.Context(), w.postgres.URL); err != nil {
+		t.Fatal(err)
+	}
+	agents := agentsIn(t, plan.Out)
+	if err := w.start(t.Context(), agents.program); err != nil {
+		t.Fatal(err)
+	}
+	defer w.kill()
+
+	load := newLoad(plan, book, w.doors(), rand.New(rand.NewPCG(plan.Seed, 1)))
+	going, stop := context.WithCancel(t.Context())
+	defer stop()
+	load.start(going)
+	w.play(schedule(plan, random))
+	book.write(Event{Kind: KindCalm})
+	calm := time.Now()
+	load.finish(plan.Drain)
+	drained := awaitFinal(t.Context(), w.postgres.URL, calm.Add(plan.Drain))
+	book.write(Event{Kind: KindDrained, Seconds: time.Since(calm).Seconds()})
+	stop()
+	load.looking.Wait()
+	w.stop()
+	agents.report(book)
+	ledger, err := readLedger(t.Context(), w.postgres.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := save(filepath.Join(plan.Out, "ledger.json"), ledger); err != nil {
+		t.Fatal(err)
+	}
+	log.Printf("seed %d: drained %t, %v after the last fault", plan.Seed, drained, time.Since(calm).Round(100*time.Millisecond))
+	return book.all(), ledger
+}
+
+// world is everything that can break.
+type world struct {
+	plan     Plan
+	book     *book
+	redis    *testkit.RedisServer
+	postgres *testkit.PostgresServer
+	crew     []*server
+	links    map[string]*link // by "NAME/redis" and "NAME/postgres"
+}
+
+// start starts the processes, each behind links of its own, and waits until all
+// are ready.
+func (w *world) start(ctx context.Context, claude string) error {
+	w.links = map[string]*link{}
+	for i := range apis + workers {
+		name, command := fmt.Sprintf("api%d", i+1), "api"
+		if i >= apis {
+			name, command = fmt.Sprintf("worker%d", i-apis+1), "worker"
+		}
+		redis, err := newLink(socketOf(w.redis.URL))
+		if err != nil {
+			return err
+		}
+		postgres, err := newLink(socketOf(w.postgres.URL))
+		if err != nil {
+			return err
+		}
+		w.links[name+"/redis"], w.links[name+"/postgres"] = redis, postgres
+		data := filepath.Join(w.plan.Out, name)
+		if err := os.MkdirAll(data, 0o711); err != nil {
+			return err
+		}
+		p := &server{name: name, command: command, book: w.book, binary: w.plan.Binary, log: data + ".log", env: []string{
+			"PATH=" + os.Getenv("PATH"), "HOME=" + data, "TMPDIR=" + os.TempDir(),
+			"DATABASE_URL=postgres://piecework@" + postgres.addr() + "/piecework?sslmode=disable",
+			"REDIS_URL=redis://" + redis.addr() + "/0",
+			"PIECEWORK_DATA=" + data, "PIECEWORK_LISTEN=127.0.0.1:0", "PIECEWORK_CLAUDE_PATH=" + claude,
+			fmt.Sprintf("PIECEWORK_CONCURRENCY=%d", w.plan.Slots), "PIECEWORK_LEASE=" + w.plan.Lease.String(),
+			"PIECEWORK_HEARTBEAT=" + (w.plan.Lease / 5).String(), "PIECEWORK_GRACE=" + grace.String(), "PIECEWORK_PROBE=1s",
+			"ANTHROPIC_API_KEY=sk-none",
+		}}
+		p.start()
+		w.crew = append(w.crew, p)
+	}
+	for _, p := range w.crew {
+		if err := p.awaitReady(ctx, time.Minute); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stop ends the worker processes as a deploy does, looks for what they left,
+// and ends the rest.
+func (w *world) stop() {
+	for _, p := range w.of("worker") {
+		p.quit()
+	}
+	for _, p := range w.of("worker") {
+		p.awaitEnd(exitLimit)
+	}
+	time.Sleep(2 * time.Second) // what lives now was left behind
+	reportOrphans(w.book)
+	for _, p := range w.of("api") {
+		p.quit()
+	}
+	for _, p := range w.of("api") {
+		p.awaitEnd(exitLimit)
+	}
+}
+
+// kill ends whatever still runs, and the network with it.
+func (w *world) kill() {
+	for _, p := range w.crew {
+		p.end()
+	}
+	for _, l := range w.links {
+		l.close()
+	}
+}
+
+func (w *world) of(command string) []*server {
+	var found []*server
+	for _, p := range w.crew {
+		if p.command == command {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+func (w *world) doors() []*server { return w.of("api") }

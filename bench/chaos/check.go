@@ -1,0 +1,376 @@
+package chaos
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"time"
+)
+
+// Violation is a promise that was not kept.
+type Violation struct {
+	Promise string // its key in Promises
+	Unit    string // or the request, or the process
+	What    string
+}
+
+func (v Violation) String() string { return fmt.Sprintf("%s: %s: %s", v.Promise, v.Unit, v.What) }
+
+// Promises are what Check looks at.
+var Promises = []struct{ Name, Says string }{
+	{"accepted is kept", "a unit that was answered with 202 is in the ledger"},
+	{"accepted ends", "every unit ends in one final state, one that was to be expected"},
+	{"final is final", "a final state, its run and its time never change, in the ledger or as the API shows them"},
+	{"one unit per key", "an idempotency key names one unit, and with another body none"},
+	{"one unit per request", "no unit exists that nobody asked for, and none twice"},
+	{"one result", "a unit that succeeded has one run that succeeded, its last one, with the right output"},
+	{"runs are numbered", "runs are numbered from 1 without gaps, begun in order, and closed in the end"},
+	{"one live run", "a unit has one live run at a time"},
+	{"one live tree", "no agent begins while another tree of its unit lives, and none twice for one run"},
+	{"failures are failures", "losses are counted apart and use up no retry"},
+	{"counters agree", "a unit's counters are what its runs add up to"},
+	{"cost is counted once", "a unit's cost is the sum of its runs' costs, and theirs what the backend said"},
+	{"transcripts are kept", "a run that gave its unit a result has its whole transcript"},
+	{"cancel holds", "no run begins after its unit was asked to stop"},
+	{"not before", "no run begins before its time"},
+	{"no orphans", "no process of an agent outlives the worker processes"},
+	{"workers end", "a worker process ends in time, and with success, when it is asked to"},
+	{"answers are right", "a request gets the answer that it should, or is told to come again"},
+}
+
+// Check returns the promises that the history and the ledger show broken.
+func Check(h History, l Ledger) []Violation {
+	c := checker{h: h, l: l, wants: map[string]Want{}, units: map[string]Unit{}, runs: map[string][]Run{}}
+	for _, e := range h {
+		if e.Kind == KindIntend {
+			c.wants[e.Request] = *e.Want
+		}
+	}
+	for _, u := range l.Units {
+		c.units[u.ID] = u
+	}
+	for _, r := range l.Runs {
+		c.runs[r.Unit] = append(c.runs[r.Unit], r)
+	}
+	c.answers()
+	c.keys()
+	c.moves()
+	c.liveRuns()
+	c.trees()
+	c.processes()
+	for _, u := range l.Units {
+		c.ending(u)
+		c.numbering(u)
+		c.counters(u)
+		c.times(u)
+	}
+	return c.found
+}
+
+type checker struct {
+	h     History
+	l     Ledger
+	wants map[string]Want  // by request
+	units map[string]Unit  // by id
+	runs  map[string][]Run // by unit, in the order of their attempts
+	found []Violation
+}
+
+func (c *checker) broken(promise, unit, format string, args ...any) {
+	c.found = append(c.found, Violation{promise, unit, fmt.Sprintf(format, args...)})
+}
+
+// answers looks at what clients were told.
+func (c *checker) answers() {
+	told := map[string]string{} // request → unit
+	for _, e := range c.h {
+		switch e.Kind {
+		case KindSubmit:
+			c.submitted(e, told)
+		case KindMisuse:
+			if e.Status == http.StatusAccepted {
+				c.broken("one unit per key", e.Request, "the key was taken with another body")
+			} else if !slices.Contains([]int{0, http.StatusServiceUnavailable, http.StatusUnprocessableEntity}, e.Status) {
+				c.broken("answers are right", e.Request, "another body was answered with %d: %s", e.Status, e.Error)
+			}
+		case KindCancel:
+			if !slices.Contains([]int{0, http.StatusServiceUnavailable, http.StatusAccepted, http.StatusConflict}, e.Status) {
+				c.broken("answers are right", e.Unit, "cancel was answered with %d: %s", e.Status, e.Error)
+			}
+		case KindSeen:
+			c.seen(e)
+		}
+	}
+}
+
+func (c *checker) submitted(e Event, told map[string]string) {
+	switch e.Status {
+	case 0, http.StatusServiceUnavailable:
+		return
+	case http.StatusAccepted:
+	default:
+		c.broken("answers are right", e.Request, "answered with %d: %s", e.Status, e.Error)
+		return
+	}
+	if first := told[e.Request]; first != "" && first != e.Unit {
+		c.broken("one unit per key", e.Request, "told to be %s, then %s", first, e.Unit)
+	}
+	told[e.Request] = e.Unit
+	if u, ok := c.units[e.Unit]; !ok || u.Request != e.Request {
+		c.broken("accepted is kept", e.Request, "%s was accepted by %s and is not in the ledger", e.Unit, e.Door)
+	}
+}
+
+// seen compares what the API showed with what it came to.
+func (c *checker) seen(e Event) {
+	u := c.units[e.Unit]
+	finished, err := time.Parse(time.RFC3339Nano, e.Finished)
+	if u.State != e.State || u.Finished == nil || err != nil || !finished.Truncate(time.Microsecond).Equal(u.Finished.Truncate(time.Microsecond)) {
+		c.broken("final is final", e.Unit, "the API showed %s at %s; in the end it is %s at %v", e.State, e.Finished, u.State, u.Finished)
+	}
+}
+
+// keys looks for units that are there twice, or that nobody asked for.
+func (c *checker) keys() {
+	byRequest, byKey := map[string]string{}, map[string]string{}
+	for _, u := range c.l.Units {
+		want, ok := c.wants[u.Request]
+		if !ok {
+			c.broken("one unit per request", u.ID, "nobody asked for %q", u.Request)
+			continue
+		}
+		if other := byRequest[u.Request]; other != "" {
+			c.broken("one unit per request", u.ID, "%s is there as %s too", u.Request, other)
+		}
+		if other := byKey[want.Key]; want.Key != "" && other != "" {
+			c.broken("one unit per key", u.ID, "the key %s has made %s too", want.Key, other)
+		}
+		byRequest[u.Request], byKey[want.Key] = u.ID, u.ID
+	}
+}
+
+func final(state string) bool {
+	return slices.Contains([]string{"succeeded", "failed", "cancelled", "timed_out"}, state)
+}
+
+// moves looks for changes after the end.
+func (c *checker) moves() {
+	for _, m := range c.l.Moves {
+		if final(m.From) {
+			c.broken("final is final", m.Unit, "at %s from %s to %s, its run from %s to %s", m.At.Format(time.StampMilli), m.From, m.To, m.Before, m.FinalRun)
+		}
+	}
+}
+
+// liveRuns follows each unit's runs through time.
+func (c *checker) liveRuns() {
+	live := map[string]string{} // unit → run
+	for _, m := range c.l.RunMoves {
+		if m.To == "running" {
+			if live[m.Unit] != "" {
+				c.broken("one live run", m.Unit, "run %s began at %s while %s was live", m.Run, m.At.Format(time.StampMilli), live[m.Unit])
+			}
+			live[m.Unit] = m.Run
+		} else if live[m.Unit] == m.Run {
+			delete(live, m.Unit)
+		}
+	}
+}
+
+// trees looks at what the agents noted.
+func (c *checker) trees() {
+	known, begun := map[string]bool{}, map[string]int{}
+	for _, r := range c.l.Runs {
+		known[r.ID] = true
+	}
+	for _, e := range c.h {
+		if e.Kind != KindAgent {
+			continue
+		}
+		begun[e.Run]++
+		switch {
+		case e.Crowded && !c.besideFrozen(e):
+			c.broken("one live tree", e.Unit, "the agent of run %s (pid %d) began at %s beside another", e.Run, e.PID, e.At.Format(time.StampMilli))
+		case begun[e.Run] > 1:
+			c.broken("one live tree", e.Unit, "run %s began an agent %d times", e.Run, begun[e.Run])
+		case !known[e.Run]:
+			c.broken("one live tree", e.Unit, "the ledger has no run %s, but its agent began", e.Run)
+		}
+	}
+}
+
+// besideFrozen tells whether the agent began while an earlier run's worker
+// process was frozen. One that is frozen for longer than its lease cannot end
+// its agents; it does so when it goes on.
+func (c *checker) besideFrozen(agent Event) bool {
+	for _, e := range c.h {
+		thawed := e.At.Add(time.Duration(e.Seconds*float64(time.Second)) + thaw)
+		if e.Fault != "freeze worker" || agent.At.Before(e.At) || agent.At.After(thawed) {
+			continue
+		}
+		for _, r := range c.runs[agent.Unit] {
+			if r.PID == e.PID && r.ID != agent.Run && r.Started.Before(agent.At) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// thaw is how long a worker process that goes on may take to find out that it
+// has lost its runs, and to end them.
+const thaw = time.Second
+
+func (c *checker) processes() {
+	asked := map[int]bool{}
+	for _, e := range c.h {
+		switch {
+		case e.Kind == KindOrphan:
+			c.broken("no orphans", fmt.Sprint(e.PID), "the process is alive")
+		case e.Kind != KindProcess:
+		case e.What == "asked":
+			asked[e.PID] = true
+		case e.What == "stuck":
+			c.broken("workers end", e.Target, "still there after %g s", e.Seconds)
+		case e.What == "ended" && asked[e.PID] && e.Code != 0:
+			c.broken("workers end", e.Target, "process %d ended with code %d", e.PID, e.Code)
+		}
+	}
+}
+
+// ending looks at what became of a unit.
+func (c *checker) ending(u Unit) {
+	want := c.wants[u.Request]
+	if !final(u.State) || u.Finished == nil {
+		c.broken("accepted ends", u.ID, "it is %s (%s)", u.State, u.Request)
+		return
+	}
+	if c.condemned(u) {
+		return
+	}
+	if !slices.Contains(want.Finals, u.State) {
+		c.broken("accepted ends", u.ID, "it has %s (%s), expected %v", u.State, u.ErrorClass, want.Finals)
+	}
+	if u.State == "cancelled" && u.CancelAsked == nil {
+		c.broken("accepted ends", u.ID, "nobody asked to cancel it")
+	}
+	succeeded := 0
+	var last *Run
+	for _, r := range c.runs[u.ID] {
+		if r.Status == "succeeded" {
+			succeeded++
+		}
+		if r.ID == u.FinalRun {
+			last = &r
+		}
+	}
+	if succeeded > 1 || (succeeded == 1) != (u.State == "succeeded") {
+		c.broken("one result", u.ID, "%s, and %d of its runs succeeded", u.State, succeeded)
+	}
+	if last == nil {
+		if u.State != "cancelled" {
+			c.broken("one result", u.ID, "%s by no run of its own", u.State)
+		}
+		return
+	}
+	// A cancel may come while a run is ending in another way.
+	if last.Attempt != u.RunCount || last.Status != u.State && u.State != "cancelled" {
+		c.broken("one result", u.ID, "%s by run %d of %d, which %s", u.State, last.Attempt, u.RunCount, last.Status)
+	}
+	if u.State == "succeeded" && (last.Result == nil || *last.Result != want.Output) {
+		c.broken("one result", u.ID, "the output is not %q", want.Output)
+	}
+	least := 1
+	switch u.State {
+	case "succeeded":
+		least = want.Steps
+	case "cancelled":
+		least = 0 // it may have come before the first word
+	}
+	if last.Steps < least || last.Readable != last.Steps {
+		c.broken("transcripts are kept", u.ID, "the final run has %d steps, of which %d can be read, and had %d at least", last.Steps, last.Readable, least)
+	}
+}
+
+// condemned tells whether a unit has failed because three worker processes in a
+// row died with it, the last while it ran and did not only wait for its turn.
+// Enough faults do that to a unit that did no harm.
+func (c *checker) condemned(u Unit) bool {
+	runs := c.runs[u.ID]
+	if u.State != "failed" || u.ErrorClass != "crash" || len(runs) < deaths {
+		return false
+	}
+	for _, r := range runs[len(runs)-deaths:] {
+		if r.Status != "lost" && r.Status != "fenced" {
+			return false
+		}
+	}
+	last := runs[len(runs)-1]
+	return last.ID == u.FinalRun && last.Begun
+}
+
+// deaths is how many worker processes a unit may take with it.
+const deaths = 3
+
+func (c *checker) numbering(u Unit) {
+	runs := c.runs[u.ID]
+	if len(runs) != u.RunCount {
+		c.broken("runs are numbered", u.ID, "%d runs, run count %d", len(runs), u.RunCount)
+	}
+	var before time.Time
+	for i, r := range runs {
+		if r.Attempt != i+1 || r.Started.Before(before) {
+			c.broken("runs are numbered", u.ID, "run %d is number %d, begun at %s", i+1, r.Attempt, r.Started.Format(time.StampMilli))
+		}
+		if r.Status == "running" {
+			c.broken("runs are numbered", u.ID, "run %d is not closed", r.Attempt)
+		}
+		before = r.Started
+	}
+}
+
+// counters looks at what the runs add up to.
+func (c *checker) counters(u Unit) {
+	want := c.wants[u.Request]
+	var failures, losses, crashes int
+	var cost float64
+	for _, r := range c.runs[u.ID] {
+		cost += r.Cost
+		switch r.Status {
+		case "failed", "timed_out":
+			failures++
+			if r.ErrorClass == "crash" {
+				crashes++
+			}
+		case "lost", "fenced", "released":
+			losses++
+		}
+		ended := r.Status == "failed" || r.Status == "succeeded"
+		if want.Cost > 0 && r.Cost != want.Cost && (ended || r.Cost != 0) {
+			c.broken("cost is counted once", u.ID, "run %d (%s) cost %g, not %g", r.Attempt, r.Status, r.Cost, want.Cost)
+		}
+	}
+	if failures > want.Failures || u.Failures > want.Failures || u.State == "failed" && u.Failures < want.Failures && !c.condemned(u) {
+		c.broken("failures are failures", u.ID, "%d failures are counted and %d runs failed, where %d were to be expected (%d losses)", u.Failures, failures, want.Failures, u.Losses)
+	}
+	if u.Failures != failures || u.Losses != losses || u.Crashes != crashes || u.Waits != 0 {
+		c.broken("counters agree", u.ID, "failures %d, losses %d, crashes %d, waits %d; its runs say %d, %d, %d, 0", u.Failures, u.Losses, u.Crashes, u.Waits, failures, losses, crashes)
+	}
+	if math.Abs(u.Cost-cost) > 1e-9 {
+		c.broken("cost is counted once", u.ID, "the unit cost %g, its runs %g", u.Cost, cost)
+	}
+}
+
+// times looks at what happened too early or too late.
+func (c *checker) times(u Unit) {
+	due := u.Created.Add(time.Duration(c.wants[u.Request].Delay * float64(time.Second)))
+	for _, r := range c.runs[u.ID] {
+		if r.Started.Before(due) {
+			c.broken("not before", u.ID, "run %d began %v too early", r.Attempt, due.Sub(r.Started))
+		}
+		if u.CancelAsked != nil && r.Started.After(*u.CancelAsked) {
+			c.broken("cancel holds", u.ID, "run %d began %v after", r.Attempt, r.Started.Sub(*u.CancelAsked))
+		}
+	}
+}

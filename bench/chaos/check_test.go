@@ -1,0 +1,218 @@
+package chaos
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// kept is a history and a ledger in which every promise was kept: a unit that
+// succeeded in its second run, after its worker process was killed, one that
+// failed, and one that was cancelled.
+func kept() (History, Ledger) {
+	at := func(s float64) time.Time {
+		return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(s * float64(time.Second)))
+	}
+	when := func(s float64) *time.Time { t := at(s); return &t }
+	text := "answer"
+	h := History{
+		{At: at(0), Kind: KindProcess, Target: "worker1", PID: 1, What: "started"},
+		{At: at(0), Kind: KindProcess, Target: "worker2", PID: 2, What: "started"},
+		{At: at(1), Kind: KindIntend, Request: "a", Want: &Want{Key: "k", Backend: "claude", Finals: []string{"succeeded"}, Output: text, Cost: 0.5, Steps: 3}},
+		{At: at(1), Kind: KindSubmit, Request: "a", Error: "no answer"},
+		{At: at(2), Kind: KindSubmit, Request: "a", Status: 202, Unit: "A", Replayed: true},
+		{At: at(2), Kind: KindMisuse, Request: "a", Status: 422},
+		{At: at(2), Kind: KindIntend, Request: "b", Want: &Want{Finals: []string{"failed"}, Failures: 1, Delay: 1}},
+		{At: at(2), Kind: KindSubmit, Request: "b", Status: 202, Unit: "B"},
+		{At: at(2), Kind: KindIntend, Request: "c", Want: &Want{Finals: []string{"succeeded", "cancelled"}}},
+		{At: at(2), Kind: KindSubmit, Request: "c", Status: 202, Unit: "C"},
+		{At: at(2.5), Kind: KindCancel, Request: "c", Status: 202, Unit: "C"},
+		{At: at(3), Kind: KindAgent, Unit: "A", Run: "A1", PID: 10},
+		{At: at(4), Kind: KindFault, Fault: "kill worker", Target: "worker1", PID: 1},
+		{At: at(4), Kind: KindProcess, Target: "worker1", PID: 1, What: "ended", Code: -1},
+		{At: at(7), Kind: KindAgent, Unit: "A", Run: "A2", PID: 11},
+		{At: at(9), Kind: KindSeen, Unit: "A", State: "succeeded", Finished: at(8).Format(time.RFC3339Nano)},
+		{At: at(9), Kind: KindCalm},
+		{At: at(9), Kind: KindDrained},
+		{At: at(9), Kind: KindProcess, Target: "worker2", PID: 2, What: "asked"},
+		{At: at(9), Kind: KindProcess, Target: "worker2", PID: 2, What: "ended"},
+	}
+	l := Ledger{
+		Units: []Unit{
+			{ID: "A", State: "succeeded", Request: "a", Key: "k", RunCount: 2, Losses: 1, FinalRun: "A2", Cost: 0.5, Created: at(1), Finished: when(8)},
+			{ID: "B", State: "failed", Request: "b", RunCount: 1, Failures: 1, FinalRun: "B1", ErrorClass: "refusal", Created: at(2), Finished: when(5)},
+			{ID: "C", State: "cancelled", Request: "c", Created: at(2), CancelAsked: when(2.4), Finished: when(2.4)},
+		},
+		Runs: []Run{
+			{ID: "A1", Unit: "A", Status: "lost", Attempt: 1, PID: 1, Started: at(2.9), Steps: 1, Readable: 1},
+			{ID: "A2", Unit: "A", Status: "succeeded", Attempt: 2, PID: 2, Cost: 0.5, Result: &text, Started: at(7), Steps: 3, Readable: 3},
+			{ID: "B1", Unit: "B", Status: "failed", ErrorClass: "refusal", Attempt: 1, PID: 2, Started: at(4), Steps: 1, Readable: 1},
+		},
+		Moves: []Move{
+			{At: at(1), Unit: "A", To: "queued"}, {At: at(2.9), Unit: "A", From: "queued", To: "running"},
+			{At: at(6), Unit: "A", From: "running", To: "queued"}, {At: at(7), Unit: "A", From: "queued", To: "running"},
+			{At: at(8), Unit: "A", From: "running", To: "succeeded", FinalRun: "A2"},
+		},
+		RunMoves: []RunMove{
+			{At: at(2.9), Run: "A1", Unit: "A", To: "running", Attempt: 1}, {At: at(6), Run: "A1", Unit: "A", From: "running", To: "lost", Attempt: 1},
+			{At: at(7), Run: "A2", Unit: "A", To: "running", Attempt: 2}, {At: at(8), Run: "A2", Unit: "A", From: "running", To: "succeeded", Attempt: 2},
+			{At: at(4), Run: "B1", Unit: "B", To: "running", Attempt: 1}, {At: at(5), Run: "B1", Unit: "B", From: "running", To: "failed", Attempt: 1},
+		},
+	}
+	return h, l
+}
+
+func TestCheckerIsContent(t *testing.T) {
+	for _, v := range Check(kept()) {
+		t.Error(v)
+	}
+}
+
+// forgery is a change after which a promise is broken.
+type forgery struct {
+	promise, what string
+	doctor        func(h *History, l *Ledger)
+}
+
+// Each of these breaks one thing in what is in order. The checker must say
+// which promise that was.
+var doctored = []forgery{
+	{"accepted is kept", "a unit is gone", func(_ *History, l *Ledger) { l.Units = l.Units[:2] }},
+	{"accepted is kept", "the answer named another's unit", func(h *History, _ *Ledger) { (*h)[9].Unit = "B" }},
+	{"accepted ends", "a unit still waits", func(_ *History, l *Ledger) { l.Units[0].State, l.Units[0].Finished = "queued", nil }},
+	{"accepted ends", "a unit failed that had retries left", func(_ *History, l *Ledger) {
+		l.Units[0].State, l.Runs[1].Status = "failed", "failed"
+	}},
+	{"accepted ends", "nobody cancelled it", func(_ *History, l *Ledger) { l.Units[2].CancelAsked = nil }},
+	{"accepted ends", "two deaths were taken for three", func(_ *History, l *Ledger) {
+		l.Units[0].State, l.Units[0].ErrorClass, l.Runs[1].Status = "failed", "crash", "lost"
+	}},
+	{"accepted ends", "it was condemned without having run", func(_ *History, l *Ledger) { condemn(l); l.Runs[3].Begun = false }},
+	{"final is final", "a unit ended twice", func(_ *History, l *Ledger) {
+		l.Moves = append(l.Moves, Move{Unit: "A", From: "succeeded", To: "succeeded", FinalRun: "A1", Before: "A2"})
+	}},
+	{"final is final", "a unit came back to life", func(_ *History, l *Ledger) {
+		l.Moves = append(l.Moves, Move{Unit: "A", From: "succeeded", To: "queued"})
+	}},
+	{"final is final", "the API showed another end", func(h *History, _ *Ledger) { (*h)[15].State = "failed" }},
+	{"final is final", "the API showed another time", func(h *History, _ *Ledger) { (*h)[15].Finished = "2026-01-01T00:00:07Z" }},
+	{"one unit per key", "the key made two units", func(_ *History, l *Ledger) {
+		again := l.Units[0]
+		again.ID = "A'"
+		l.Units = append(l.Units, again)
+	}},
+	{"one unit per key", "the key was told to be two units", func(h *History, _ *Ledger) {
+		*h = append(*h, Event{Kind: KindSubmit, Request: "a", Status: 202, Unit: "B"})
+	}},
+	{"one unit per key", "the key was taken with another body", func(h *History, _ *Ledger) { (*h)[5].Status = 202 }},
+	{"one unit per request", "nobody asked for it", func(_ *History, l *Ledger) {
+		l.Units = append(l.Units, Unit{ID: "D", Request: "d", State: "succeeded"})
+	}},
+	{"one unit per request", "it is there twice", func(_ *History, l *Ledger) {
+		again := l.Units[1]
+		again.ID = "B'"
+		l.Units = append(l.Units, again)
+	}},
+	{"one result", "two runs succeeded", func(_ *History, l *Ledger) { l.Runs[0].Status = "succeeded" }},
+	{"one result", "no run succeeded", func(_ *History, l *Ledger) { l.Runs[1].Status = "lost" }},
+	{"one result", "an old run gave the result", func(_ *History, l *Ledger) { l.Units[0].FinalRun = "A1" }},
+	{"one result", "no run gave the result", func(_ *History, l *Ledger) { l.Units[1].FinalRun = "" }},
+	{"one result", "another's output", func(_ *History, l *Ledger) { other := "other"; l.Runs[1].Result = &other }},
+	{"runs are numbered", "a number is left out", func(_ *History, l *Ledger) { l.Runs[1].Attempt = 3 }},
+	{"runs are numbered", "a run is gone", func(_ *History, l *Ledger) { l.Runs = l.Runs[1:] }},
+	{"runs are numbered", "a run is open", func(_ *History, l *Ledger) { l.Runs[0].Status = "running" }},
+	{"runs are numbered", "the first began last", func(_ *History, l *Ledger) { l.Runs[0].Started = l.Runs[1].Started.Add(time.Second) }},
+	{"one live run", "the next began too early", func(_ *History, l *Ledger) { l.RunMoves[1], l.RunMoves[2] = l.RunMoves[2], l.RunMoves[1] }},
+	{"one live tree", "an agent was not alone", func(h *History, _ *Ledger) { (*h)[14].Crowded = true }},
+	{"one live tree", "a run began two agents", func(h *History, _ *Ledger) { (*h)[14].Run = "A1" }},
+	{"one live tree", "an agent without a run", func(h *History, _ *Ledger) { (*h)[14].Run = "A9" }},
+	{"failures are failures", "a loss used up a retry", func(_ *History, l *Ledger) {
+		l.Units[0].Failures, l.Units[0].Losses = 1, 0
+	}},
+	{"failures are failures", "it was given up early", func(h *History, _ *Ledger) { (*h)[6].Want.Failures = 2 }},
+	{"counters agree", "a loss was not counted", func(_ *History, l *Ledger) { l.Units[0].Losses = 0 }},
+	{"counters agree", "a failure was not counted", func(_ *History, l *Ledger) { l.Units[1].Failures = 0 }},
+	{"counters agree", "a crash was made up", func(_ *History, l *Ledger) { l.Units[1].Crashes = 1 }},
+	{"cost is counted once", "it was counted twice", func(_ *History, l *Ledger) { l.Units[0].Cost = 1 }},
+	{"cost is counted once", "a run's cost was added up", func(_ *History, l *Ledger) { l.Units[0].Cost, l.Runs[1].Cost = 1, 1 }},
+	{"transcripts are kept", "it is gone", func(_ *History, l *Ledger) { l.Runs[1].Steps = -1 }},
+	{"transcripts are kept", "it cannot be read", func(_ *History, l *Ledger) { l.Runs[1].Readable = 2 }},
+	{"transcripts are kept", "it is cut", func(_ *History, l *Ledger) { l.Runs[1].Steps, l.Runs[1].Readable = 2, 2 }},
+	{"cancel holds", "it began after it was cancelled", func(_ *History, l *Ledger) { l.Units[1].CancelAsked = &l.Units[1].Created }},
+	{"not before", "it began too early", func(_ *History, l *Ledger) { l.Runs[2].Started = l.Units[1].Created.Add(time.Millisecond) }},
+	{"no orphans", "a process lives", func(h *History, _ *Ledger) { *h = append(*h, Event{Kind: KindOrphan, PID: 12}) }},
+	{"workers end", "one had to be killed", func(h *History, _ *Ledger) {
+		*h = append(*h, Event{Kind: KindProcess, Target: "worker2", PID: 2, What: "stuck"})
+	}},
+	{"workers end", "one failed", func(h *History, _ *Ledger) { (*h)[19].Code = 1 }},
+	{"answers are right", "a fault was shown to a client", func(h *History, _ *Ledger) { (*h)[3].Status = 500 }},
+	{"answers are right", "a cancel was not understood", func(h *History, _ *Ledger) { (*h)[10].Status = 404 }},
+	{"answers are right", "another body was not understood", func(h *History, _ *Ledger) { (*h)[5].Status = 500 }},
+}
+
+func TestCheckerFindsEachBrokenPromise(t *testing.T) {
+	for _, d := range doctored {
+		t.Run(d.promise+"/"+d.what, func(t *testing.T) {
+			h, l := kept()
+			d.doctor(&h, &l)
+			found := Check(h, l)
+			if !slices.ContainsFunc(found, func(v Violation) bool { return v.Promise == d.promise }) {
+				t.Errorf("found %v", found)
+			}
+		})
+	}
+	for _, p := range Promises {
+		if !slices.ContainsFunc(doctored, func(d forgery) bool { return d.promise == p.Name }) {
+			t.Errorf("nothing shows that a broken promise %q is found", p.Name)
+		}
+	}
+}
+
+// condemn lets unit A end because three worker processes died with it.
+func condemn(l *Ledger) {
+	u := &l.Units[0]
+	u.State, u.ErrorClass, u.RunCount, u.Losses, u.FinalRun, u.Cost = "failed", "crash", 3, 3, "A3", 0
+	l.Moves[4].To = "failed"
+	l.Runs[1].Status, l.Runs[1].Cost, l.Runs[1].Result = "fenced", 0, nil
+	third := l.Runs[0]
+	third.ID, third.Attempt, third.Started, third.Begun = "A3", 3, l.Runs[1].Started, true
+	l.Runs = append(l.Runs, third)
+}
+
+// What is no fault of the product is not called one.
+func TestCheckerAllows(t *testing.T) {
+	for what, doctor := range map[string]func(h *History, l *Ledger){
+		"an agent beside one whose worker process is frozen": func(h *History, _ *Ledger) {
+			(*h)[12] = Event{At: (*h)[12].At, Kind: KindFault, Fault: "freeze worker", PID: 1, Seconds: 5}
+			(*h)[14].Crowded = true
+		},
+		"a unit that took three worker processes with it": func(_ *History, l *Ledger) {
+			condemn(l)
+		},
+		"a run that failed while its unit was cancelled": func(_ *History, l *Ledger) {
+			u := &l.Units[2]
+			u.RunCount, u.FinalRun, u.CancelAsked = 1, "C1", u.Finished
+			l.Runs = append(l.Runs, Run{ID: "C1", Unit: "C", Status: "released", Attempt: 1, Started: u.Created})
+			u.Losses = 1
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			h, l := kept()
+			doctor(&h, &l)
+			for _, v := range Check(h, l) {
+				if what == "a unit that took three worker processes with it" && v.Promise == "final is final" {
+					continue // the API's answer belongs to the other end
+				}
+				t.Error(v)
+			}
+		})
+	}
+}
+
+// Figures come from the same sources.
+func TestMeasure(t *testing.T) {
+	f := Measure(kept())
+	if f.Accepted != 3 || f.Lost != 0 || f.Doubled != 0 || f.Faults != 1 || f.Extra != 1 || len(f.Redelivered) != 1 || f.Redelivered[0] != 3*time.Second {
+		t.Errorf("%+v", f)
+	}
+}

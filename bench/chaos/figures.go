@@ -1,0 +1,135 @@
+package chaos
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Figures are what one run came to.
+type Figures struct {
+	Accepted, Unknown, Faults, Runs, Extra int
+	Lost, Doubled, Crowded, Orphans        int
+
+	// From kill -9 of a worker process to the next run of a unit that it ran:
+	// when it is started again at once, and when it is not.
+	Redelivered, TakenOver []time.Duration
+	Rerung                 []time.Duration // from the loss of Redis's memory to the unit's next bell or run
+	Drained                time.Duration   // from the last fault to the last final state
+}
+
+// Measure reads the figures out of a history and its ledger.
+func Measure(h History, l Ledger) Figures {
+	f := Figures{Runs: len(l.Runs)}
+	state, answered, wanted := map[string]string{}, map[string]bool{}, 0
+	for _, u := range l.Units {
+		state[u.ID] = u.State
+		f.Extra += u.Losses
+	}
+	accepted := map[string]bool{}
+	for _, e := range h {
+		switch {
+		case e.Kind == KindIntend:
+			wanted++
+		case e.Kind == KindSubmit && e.Status == http.StatusAccepted:
+			accepted[e.Unit], answered[e.Request] = true, true
+		case e.Kind == KindFault:
+			f.Faults++
+			f.hit(e, l)
+		case e.Kind == KindAgent && e.Crowded:
+			f.Crowded++
+		case e.Kind == KindOrphan:
+			f.Orphans++
+		case e.Kind == KindDrained:
+			f.Drained = time.Duration(e.Seconds * float64(time.Second))
+		}
+	}
+	f.Accepted, f.Unknown = len(accepted), wanted-len(answered)
+	for unit := range accepted {
+		if !final(state[unit]) {
+			f.Lost++
+		}
+	}
+	succeeded := map[string]int{}
+	for _, r := range l.Runs {
+		if r.Status == "succeeded" {
+			succeeded[r.Unit]++
+		}
+	}
+	for _, n := range succeeded {
+		f.Doubled += n - 1
+	}
+	return f
+}
+
+// hit measures the way back from one fault.
+func (f *Figures) hit(e Event, l Ledger) {
+	switch e.Fault {
+	case "kill worker":
+		f.Redelivered = append(f.Redelivered, rerun(e, l)...)
+	case "lose worker":
+		f.TakenOver = append(f.TakenOver, rerun(e, l)...)
+	case "flush redis", "kill redis, memory lost":
+		if e.Error == "" {
+			f.Rerung = append(f.Rerung, rerung(e, l)...)
+		}
+	}
+}
+
+// rerun is how long each unit of a killed worker process waited for its next
+// run.
+func rerun(e Event, l Ledger) []time.Duration {
+	var waits []time.Duration
+	for i, r := range l.Runs[:max(0, len(l.Runs)-1)] {
+		next := l.Runs[i+1]
+		if e.PID != 0 && r.PID == e.PID && next.Unit == r.Unit && r.Started.Before(e.At) && next.Started.After(e.At) &&
+			(r.Status == "lost" || r.Status == "fenced") {
+			waits = append(waits, next.Started.Sub(e.At))
+		}
+	}
+	return waits
+}
+
+// rerung is how long each unit that was queued and due waited for its next move.
+func rerung(e Event, l Ledger) []time.Duration {
+	due := map[string]time.Time{}
+	for _, u := range l.Units {
+		if u.NotBefore != nil {
+			due[u.ID] = *u.NotBefore
+		}
+	}
+	queued := map[string]bool{}
+	var waits []time.Duration
+	for _, m := range l.Moves {
+		if m.At.Before(e.At) {
+			queued[m.Unit] = m.To == "queued" && due[m.Unit].Before(e.At)
+		} else if queued[m.Unit] {
+			waits = append(waits, m.At.Sub(e.At))
+			delete(queued, m.Unit)
+		}
+	}
+	return waits
+}
+
+func (f Figures) String() string {
+	return fmt.Sprintf(`
+accepted %d (unknown to the client %d), faults %d, runs %d (%d beyond need)
+lost %d, doubled %d, agents beside one of a frozen worker process %d, orphans %d
+run again after kill -9 of a worker process: %s
+the same when it stays away: %s
+rung again after Redis forgot: %s
+ended %v after the last fault`,
+		f.Accepted, f.Unknown, f.Faults, f.Runs, f.Extra, f.Lost, f.Doubled, f.Crowded, f.Orphans,
+		spread(f.Redelivered), spread(f.TakenOver), spread(f.Rerung), f.Drained.Round(100*time.Millisecond))
+}
+
+func spread(of []time.Duration) string {
+	if len(of) == 0 {
+		return "none"
+	}
+	slices.Sort(of)
+	at := func(q float64) time.Duration { return of[int(q*float64(len(of)-1))].Round(10 * time.Millisecond) }
+	return strings.TrimSpace(fmt.Sprintf("n %d, p50 %v, p99 %v, most %v", len(of), at(0.5), at(0.99), at(1)))
+}

@@ -1,0 +1,195 @@
+package chaos
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Ledger is what the tables say in the end, and what triggers of our own have
+// noted of the way there.
+type Ledger struct {
+	Units    []Unit
+	Runs     []Run
+	Moves    []Move    // of units
+	RunMoves []RunMove // of runs
+}
+
+// Unit is a row of work_units.
+type Unit struct {
+	ID, State, Request, Key                              string
+	RunCount, Failures, Losses, Waits, Crashes, Dispatch int
+	FinalRun, ErrorClass                                 string
+	Cost                                                 float64
+	Created                                              time.Time
+	NotBefore, CancelAsked, Finished                     *time.Time
+}
+
+// Run is a row of worker_runs with its transcript.
+type Run struct {
+	ID, Unit, Status, ErrorClass string
+	Attempt, PID                 int // of the worker process
+	Cost                         float64
+	Result                       *string
+	Started                      time.Time
+	Begun                        bool // it has said what it does
+	Steps                        int  // that the transcript says it has; -1: there is none
+	Readable                     int  // that can be read in it
+}
+
+// Move is a change of a unit.
+type Move struct {
+	At               time.Time
+	Unit, From, To   string // From is empty for a new unit
+	Dispatch         int
+	FinalRun, Before string // the run whose result is the unit's, now and before
+}
+
+// RunMove is a change of a run's status.
+type RunMove struct {
+	At                  time.Time
+	Run, Unit, From, To string // From is empty for a new run
+	Attempt             int
+}
+
+// Triggers see every change, also one that is taken back before anybody looks.
+const triggers = `
+CREATE TABLE chaos_moves (seq bigint GENERATED ALWAYS AS IDENTITY, at timestamptz DEFAULT clock_timestamp(), unit uuid,
+	was text, now text, dispatch integer, final_run uuid, final_run_before uuid);
+CREATE TABLE chaos_run_moves (seq bigint GENERATED ALWAYS AS IDENTITY, at timestamptz DEFAULT clock_timestamp(), run uuid,
+	unit uuid, attempt integer, was text, now text);
+CREATE FUNCTION chaos_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	IF TG_OP = 'INSERT' THEN
+		INSERT INTO chaos_moves (unit, was, now, dispatch) VALUES (NEW.id, '', NEW.state, NEW.dispatch);
+	ELSIF (OLD.state, OLD.dispatch, OLD.final_run, OLD.finished_at) IS DISTINCT FROM (NEW.state, NEW.dispatch, NEW.final_run, NEW.finished_at) THEN
+		INSERT INTO chaos_moves (unit, was, now, dispatch, final_run, final_run_before)
+		VALUES (NEW.id, OLD.state, NEW.state, NEW.dispatch, NEW.final_run, OLD.final_run);
+	END IF;
+	RETURN NULL;
+END $$;
+CREATE FUNCTION chaos_note_run() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	IF TG_OP = 'INSERT' THEN
+		INSERT INTO chaos_run_moves (run, unit, attempt, was, now) VALUES (NEW.id, NEW.unit_id, NEW.attempt, '', NEW.status);
+	ELSIF OLD.status IS DISTINCT FROM NEW.status THEN
+		INSERT INTO chaos_run_moves (run, unit, attempt, was, now) VALUES (NEW.id, NEW.unit_id, NEW.attempt, OLD.status, NEW.status);
+	END IF;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER chaos AFTER INSERT OR UPDATE ON work_units FOR EACH ROW EXECUTE FUNCTION chaos_note();
+CREATE TRIGGER chaos AFTER INSERT OR UPDATE ON worker_runs FOR EACH ROW EXECUTE FUNCTION chaos_note_run();`
+
+// migrate lets the program under test make its tables.
+func migrate(binary string) func(context.Context, string) error {
+	return func(ctx context.Context, url string) error {
+		cmd := exec.CommandContext(ctx, binary, "migrate")
+		cmd.Env = []string{"DATABASE_URL=" + url}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}
+}
+
+func watch(ctx context.Context, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	_, err = conn.Exec(ctx, triggers)
+	return err
+}
+
+// awaitFinal waits until no unit has work left, and tells whether it came to
+// that.
+func awaitFinal(ctx context.Context, url string, until time.Time) bool {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	for time.Now().Before(until) {
+		var open int
+		err := conn.QueryRow(ctx, `SELECT count(*) FROM work_units WHERE finished_at IS NULL`).Scan(&open)
+		if err == nil && open == 0 {
+			return true
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return false
+}
+
+func readLedger(ctx context.Context, url string) (l Ledger, err error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return l, err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	l.Units, err = rows[Unit](ctx, conn, `SELECT id::text, state, coalesce(labels->>'chaos', ''), coalesce(idempotency_key, ''),
+		run_count, failures, losses, waits, crashes, dispatch, coalesce(final_run::text, ''), coalesce(error_class, ''), cost_usd,
+		created_at, not_before, cancel_requested_at, finished_at FROM work_units ORDER BY id`)
+	if err != nil {
+		return l, err
+	}
+	l.Moves, err = rows[Move](ctx, conn, `SELECT at, unit::text, was, now, dispatch, coalesce(final_run::text, ''),
+		coalesce(final_run_before::text, '') FROM chaos_moves ORDER BY seq`)
+	if err != nil {
+		return l, err
+	}
+	l.RunMoves, err = rows[RunMove](ctx, conn, `SELECT at, run::text, unit::text, was, now, attempt FROM chaos_run_moves ORDER BY seq`)
+	if err != nil {
+		return l, err
+	}
+	found, err := conn.Query(ctx, `SELECT r.id::text, unit_id::text, status, coalesce(error_class, ''), attempt, coalesce(p.pid, 0),
+		coalesce(total_cost_usd, 0), result, r.started_at, live_status IS NOT NULL,
+		coalesce(t.steps, -1), t.blob FROM worker_runs r
+		LEFT JOIN worker_processes p ON p.id = r.worker_process LEFT JOIN transcripts t ON t.run_id = r.id ORDER BY unit_id, attempt`)
+	if err != nil {
+		return l, err
+	}
+	l.Runs, err = pgx.CollectRows(found, func(row pgx.CollectableRow) (r Run, err error) {
+		var blob []byte
+		err = row.Scan(&r.ID, &r.Unit, &r.Status, &r.ErrorClass, &r.Attempt, &r.PID, &r.Cost, &r.Result, &r.Started, &r.Begun, &r.Steps, &blob)
+		r.Readable = stepsIn(blob)
+		return r, err
+	})
+	return l, err
+}
+
+// save keeps the ledger for whoever looks into a run that failed.
+func save(path string, l Ledger) error {
+	text, err := json.MarshalIndent(l, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o644)
+}
+
+func rows[T any](ctx context.Context, conn *pgx.Conn, query string) ([]T, error) {
+	found, err := conn.Query(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(found, pgx.RowToStructByPos[T])
+}
+
+// stepsIn counts the steps that can be read in a stored transcript; -1 when it
+// cannot be read.
+func stepsIn(blob []byte) int {
+	zip, err := gzip.NewReader(bytes.NewReader(blob))
+	if err != nil {
+		return -1
+	}
+	var steps []json.RawMessage
+	if json.NewDecoder(zip).Decode(&steps) != nil {
+		return -1
+	}
+	return len(steps)
+}

@@ -1,0 +1,284 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	clients  = 4
+	patience = 4 * time.Second // for one answer
+
+	// label names the request in the unit, so that what nobody was told of is
+	// found too.
+	label = "chaos"
+)
+
+// load is the clients. Each wants a unit after another and asks for it until it
+// is told that it has it.
+type load struct {
+	plan  Plan
+	book  *book
+	doors []*server
+	http  *http.Client
+	work  []order
+
+	asking  sync.WaitGroup // requests that are not answered for
+	looking sync.WaitGroup
+	ctx     context.Context // ends when nobody asks again
+
+	seen map[string]string // the final states that the API has shown
+}
+
+// order is a unit to be submitted.
+type order struct {
+	after   time.Duration
+	request string
+	want    Want
+	body    []byte
+	door    int
+	again   bool          // ask once more when it is there
+	misuse  bool          // send the key with another body
+	cancel  time.Duration // after it was accepted; 0: never
+}
+
+func newLoad(plan Plan, b *book, doors []*server, random *rand.Rand) *load {
+	l := &load{plan: plan, book: b, doors: doors, http: &http.Client{Timeout: patience}, seen: map[string]string{}}
+	for i := range plan.Units {
+		l.work = append(l.work, newOrder(plan, i, random))
+	}
+	return l
+}
+
+// newOrder draws one unit. Most are short, some outlive a lease, a fifth is run
+// by an agent with processes of its own.
+func newOrder(plan Plan, i int, random *rand.Rand) order {
+	o := order{
+		after:   time.Duration(float64(plan.Duration) * float64(i) / float64(plan.Units)),
+		request: fmt.Sprintf("s%d-%d", plan.Seed, i),
+		door:    random.IntN(apis),
+	}
+	o.want = Want{Backend: "mock", Finals: []string{"succeeded"}, Output: "answer to " + o.request}
+	body := map[string]any{"backend": "mock", "prompt": "unit " + o.request, "labels": map[string]string{label: o.request}}
+	turns := 1 + random.IntN(3)
+	o.want.Steps = 2*turns + 2 // what is said at the start, two in each turn, the answer
+	mock := map[string]any{"output": o.want.Output, "steps": turns}
+	sleep := 0.05 + random.ExpFloat64()*0.4
+	agent, kind := random.Float64() < plan.Agents, random.Float64()
+	switch {
+	case agent && kind < 0.85:
+		body["backend"], body["prompt"] = "claude", agentScript(o.want.Output, sleep, plan.Stretch, random)
+		o.want.Backend, o.want.Steps, mock = "claude", 3, nil
+	case agent:
+		body["backend"], body["prompt"] = "claude", "@@ init\n@@ text a\n@@ kill"
+		o.want = Want{Backend: "claude", Finals: []string{"failed"}, Failures: 3}
+		mock = nil
+	case kind < 0.15:
+		times := 1 + random.IntN(2)
+		mock["fail"], mock["fail_times"], o.want.Failures = "infra", times, times
+	case kind < 0.20:
+		retries := random.IntN(2)
+		mock["fail"], body["max_retries"] = "infra", retries
+		o.want.Finals, o.want.Failures = []string{"failed"}, retries+1
+	case kind < 0.23:
+		mock["fail"] = "refusal"
+		o.want.Finals, o.want.Failures = []string{"failed"}, 1
+	case kind < 0.35:
+		sleep = 2 + 4*random.Float64() // longer than a lease
+	}
+	if mock != nil {
+		o.want.Cost = float64(1+random.IntN(100)) / 1000
+		mock["sleep"], mock["cost_usd"] = sleep*plan.Stretch, o.want.Cost
+		body["payload"] = map[string]any{"mock": mock}
+	}
+	if random.Float64() < 0.1 {
+		o.want.Delay = 0.5 + 2*random.Float64()
+		body["delay"] = o.want.Delay
+	}
+	if random.Float64() < 0.9 {
+		o.want.Key = "key-" + o.request
+		o.again, o.misuse = random.Float64() < 0.1, random.Float64() < 0.05
+	}
+	if random.Float64() < 0.05 {
+		o.cancel = time.Duration(1 + 2*random.Float64()*float64(time.Second))
+		o.want.Finals = append(o.want.Finals, "cancelled")
+	}
+	o.body, _ = json.Marshal(body)
+	return o
+}
+
+// agentScript makes an agent that leaves processes behind, and sometimes will
+// not hear that it should stop.
+func agentScript(output string, sleep, stretch float64, random *rand.Rand) string {
+	script := []string{"init", "text at work"}
+	for _, leave := range []string{"spawn", "setsid", "daemon"} {
+		if random.Float64() < 0.3 {
+			script = append(script, leave)
+		}
+	}
+	if random.Float64() < 0.15 {
+		script = append(script, "ignore")
+	}
+	if random.Float64() < 0.2 {
+		sleep = 2 + 3*random.Float64()
+	}
+	script = append(script, `tool Bash {"command":"true"}`, "toolresult done", fmt.Sprintf("sleep %dms", int(1000*sleep*stretch)), "result "+output)
+	return "@@ " + strings.Join(script, "\n@@ ")
+}
+
+// start lets the clients work until ctx ends.
+func (l *load) start(ctx context.Context) {
+	l.ctx = ctx
+	began := time.Now()
+	queue := make(chan order, len(l.work))
+	for _, o := range l.work {
+		queue <- o
+	}
+	close(queue)
+	for range clients {
+		l.asking.Go(func() {
+			for o := range queue {
+				l.sleep(time.Until(began.Add(o.after)))
+				l.submit(o)
+			}
+		})
+	}
+	l.looking.Go(func() {
+		for ctx.Err() == nil {
+			l.look()
+			l.sleep(time.Second)
+		}
+	})
+}
+
+// finish waits until every client has its answers, at most for limit.
+func (l *load) finish(limit time.Duration) {
+	done := make(chan struct{})
+	go func() { l.asking.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(limit):
+	}
+}
+
+func (l *load) sleep(d time.Duration) {
+	select {
+	case <-l.ctx.Done():
+	case <-time.After(max(d, 0)):
+	}
+}
+
+// submit asks for a unit until it is there. Without a key nobody may ask twice:
+// what became of an unanswered request is then unknown.
+func (l *load) submit(o order) {
+	l.book.write(Event{Kind: KindIntend, Request: o.request, Want: &o.want})
+	for door := o.door; l.ctx.Err() == nil; door++ {
+		e := l.post(o, door, KindSubmit, o.body)
+		if e.Status == http.StatusAccepted {
+			l.followUp(o, e.Unit)
+			return
+		}
+		if o.want.Key == "" && e.Status != http.StatusServiceUnavailable && e.Error != notReached {
+			return
+		}
+		l.sleep(200 * time.Millisecond)
+	}
+}
+
+func (l *load) followUp(o order, unit string) {
+	if o.again {
+		l.post(o, o.door+1, KindSubmit, o.body)
+	}
+	if o.misuse {
+		l.post(o, o.door, KindMisuse, []byte(`{"backend":"mock","prompt":"another","labels":{"`+label+`":"`+o.request+`"}}`))
+	}
+	if o.cancel > 0 {
+		l.asking.Go(func() {
+			l.sleep(o.cancel)
+			for door := o.door; l.ctx.Err() == nil; door++ {
+				status, _, _, err := l.ask(http.MethodPost, door, "/work-units/"+unit+"/cancel", "", nil)
+				l.book.write(Event{Kind: KindCancel, Request: o.request, Unit: unit, Status: status, Error: err})
+				if status == http.StatusAccepted || status == http.StatusConflict {
+					return
+				}
+				l.sleep(200 * time.Millisecond)
+			}
+		})
+	}
+}
+
+func (l *load) post(o order, door int, kind string, body []byte) Event {
+	began := time.Now()
+	status, header, answer, failed := l.ask(http.MethodPost, door, "/work-units", o.want.Key, body)
+	e := Event{Kind: kind, Request: o.request, Door: l.door(door).name, Status: status, Error: failed,
+		Replayed: header.Get("Idempotent-Replayed") == "true", Seconds: time.Since(began).Seconds()}
+	var unit struct{ ID, Status string }
+	if json.Unmarshal(answer, &unit) == nil {
+		e.Unit = unit.ID
+	}
+	if status >= 400 {
+		e.Error = string(answer[:min(len(answer), 300)])
+	}
+	l.book.write(e)
+	return e
+}
+
+func (l *load) door(n int) *server { return l.doors[n%len(l.doors)] }
+
+// notReached: the request was surely never sent.
+const notReached = "not reached"
+
+// ask returns status 0 when no answer came.
+func (l *load) ask(method string, door int, path, key string, body []byte) (int, http.Header, []byte, string) {
+	url := l.door(door).url()
+	if url == "" {
+		return 0, nil, nil, notReached
+	}
+	request, err := http.NewRequestWithContext(l.ctx, method, url+path, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, nil, err.Error()
+	}
+	request.Header.Set("Content-Type", "application/json")
+	if key != "" {
+		request.Header.Set("Idempotency-Key", key)
+	}
+	answer, err := l.http.Do(request)
+	if err != nil {
+		return 0, nil, nil, err.Error()
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return 0, nil, nil, err.Error()
+	}
+	return answer.StatusCode, answer.Header, text, ""
+}
+
+// look writes down which units the API shows in a final state, once for each
+// state that it shows.
+func (l *load) look() {
+	_, _, answer, _ := l.ask(http.MethodGet, rand.IntN(apis), "/work-units?status=succeeded,failed,cancelled,timed_out&limit=200", "", nil)
+	var list struct {
+		Items []struct {
+			ID, Status string
+			Finished   string `json:"finished_at"`
+		}
+	}
+	if json.Unmarshal(answer, &list) != nil {
+		return
+	}
+	for _, u := range list.Items {
+		if now := u.Status + " " + u.Finished; l.seen[u.ID] != now {
+			l.seen[u.ID] = now
+			l.book.write(Event{Kind: KindSeen, Unit: u.ID, State: u.Status, Finished: u.Finished})
+		}
+	}
+}
