@@ -46,8 +46,9 @@ func (a *API) submit(ctx context.Context, in *submitInput) (*unitAnswer, error) 
 		return nil, err
 	}
 	answer, err := a.answerUnit(ctx, unit.ID, wait)
-	if err != nil {
-		return nil, err
+	if err != nil { // the unit is committed, whatever became of the look at it
+		a.Log.Warn("unit accepted, but it could not be read", "unit", unit.ID, "err", err)
+		answer = &unitAnswer{Status: http.StatusAccepted, Location: "/work-units/" + unit.ID.String(), Body: unitView{Unit: unit, Runs: []work.Run{}}}
 	}
 	if replayed {
 		answer.Replayed = "true"
