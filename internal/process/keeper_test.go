@@ -44,15 +44,24 @@ func wantNobodyAsleep(t *testing.T, seconds int, limit time.Duration) {
 	}
 }
 
+// awaitHidden waits until the daemon is what it is to be: its shell ends before
+// it has become a sleeper.
+func awaitHidden(t *testing.T, seconds int) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); len(fakecli.Asleep(t, seconds)) != 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody hides: this test shows nothing")
+		}
+	}
+}
+
 func TestKeeperFindsTheHidden(t *testing.T) {
 	eachKeeper(t, func(t *testing.T, kind Containment) {
 		script, seconds := hiding()
 		child := shell(t, by(kind), script+"; echo ready", nil)
 		firstLine(t, child)
 		<-child.Exited()
-		if len(fakecli.Asleep(t, seconds)) != 1 {
-			t.Error("nobody hides: this test shows nothing")
-		}
+		awaitHidden(t, seconds)
 		closeWithin(t, child, 6*time.Second)
 		wantNobodyAsleep(t, seconds, 0)
 	})
