@@ -102,7 +102,7 @@ func problemOf(err error) *Problem {
 	case errors.Is(err, work.ErrConflict):
 		return newProblem(http.StatusConflict, conflictDetail(err))
 	case errors.As(err, &away):
-		p := newProblem(http.StatusServiceUnavailable, away.What+" cannot be reached; nothing was changed, try again")
+		p := newProblem(http.StatusServiceUnavailable, away.What+" cannot be reached; try again, and if it makes a unit, under the same Idempotency-Key: it may have been committed")
 		p.retryAfter = max(int(away.RetryAfter.Seconds()), 1)
 		return p
 	case errors.Is(err, blob.ErrFull):

@@ -119,7 +119,7 @@ func TestPostgresAway(t *testing.T) {
 		"cancel": f.post("/work-units/"+before.String()+"/cancel", ""), "retry": f.post("/work-units/"+before.String()+"/retry", ""),
 		"runs": f.get("/runs"), "page": f.get("/"), "transcript": f.get("/runs/" + uuid.NewString() + "/transcript"),
 	} {
-		p := a.refused(503, "", "nothing was changed")
+		p := a.refused(503, "", "Idempotency-Key")
 		if a.header.Get("Retry-After") == "" || strings.Contains(p.Detail, "socket") {
 			t.Errorf("%s: Retry-After %q, detail %q", name, a.header.Get("Retry-After"), p.Detail)
 		}

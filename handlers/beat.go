@@ -63,7 +63,11 @@ func (w *Worker) beat(ctx context.Context) {
 		case <-ticker.C:
 		case <-w.news:
 		}
-		if err := w.beatOnce(ctx); err != nil && ctx.Err() == nil {
+		err := w.beatOnce(ctx)
+		if err == nil {
+			err = w.buryNeighbours(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
 			w.Log.Warn("no sign of life given", "err", err)
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -81,6 +82,7 @@ type Worker struct {
 	letGo    context.CancelFunc
 	metrics  metrics
 	alone    sync.RWMutex  // held by each run, and by a suspect for itself
+	secluded atomic.Bool   // a suspect runs alone, or waits to
 	keepTime time.Duration // for storing a run's output files
 	redact   func(string) string
 

@@ -515,11 +515,12 @@ func TestSuspectRunsAlone(t *testing.T) {
 	w := h.start(nil)
 	innocent := h.submit(nil)
 	first := h.begun()
-	if first.req.SystemPrompt == "suspect" { // the suspect was first: the innocent waits
-		testkit.Eventually(t, 30*time.Second, "both claimed", func() bool { return w.count() == 2 })
-		if len(h.puppet.started) != 0 {
-			t.Error("the suspect has company")
-		}
+	testkit.Eventually(t, 30*time.Second, "the suspect keeps others out", w.secluded.Load)
+	if w.count() != 1 || len(h.puppet.started) != 0 {
+		t.Errorf("%d runs at once", w.count())
+	}
+	if w.laneWait("default", "mock") != never {
+		t.Error("bells are heard meanwhile")
 	}
 	first.end <- succeed("")
 	h.begun().end <- succeed("")

@@ -22,7 +22,7 @@ import (
 //
 // Thousands of attempts wait for their models at once, and a stack that is
 // in use by more than a quarter never shrinks. So whatever is bulky lies here,
-// and the functions that wait, runUnit, execute and call, have small frames.
+// and the functions that wait, from runUnit to call, have small frames.
 type attempt struct {
 	claimed *store.Claimed
 	ctx     context.Context // of the run
@@ -37,7 +37,37 @@ type attempt struct {
 // announce. It returns the failure of a failed run, and nil when there was
 // nothing to claim.
 func (w *Worker) runUnit(unit uuid.UUID) error {
-	claimed, err := w.claim(unit)
+	if !w.alone.TryRLock() {
+		return w.passOn(unit) // a suspect is to run alone
+	}
+	claimed, err := w.claim(unit, false)
+	if errors.Is(err, store.ErrSuspect) {
+		w.alone.RUnlock()
+		return w.runAlone(unit)
+	}
+	defer w.alone.RUnlock()
+	return w.runClaimed(claimed, err)
+}
+
+// runAlone runs a suspect when no other run is left here, and keeps new ones
+// out until it has ended. Nobody has claimed it while it waits: another worker
+// process may, and it can be cancelled.
+func (w *Worker) runAlone(unit uuid.UUID) error {
+	if !w.secluded.CompareAndSwap(false, true) {
+		return w.passOn(unit) // another suspect was here first
+	}
+	defer w.wake()
+	defer w.secluded.Store(false)
+	w.Log.Warn("unit is to run alone: worker processes died while it ran", "unit", unit)
+	w.alone.Lock()
+	defer w.alone.Unlock()
+	if w.draining.Err() != nil {
+		return w.passOn(unit)
+	}
+	return w.runClaimed(w.claim(unit, true))
+}
+
+func (w *Worker) runClaimed(claimed *store.Claimed, err error) error {
 	if err != nil || claimed == nil {
 		return err
 	}
@@ -45,7 +75,6 @@ func (w *Worker) runUnit(unit uuid.UUID) error {
 	if claimed.Losses > 0 {
 		w.sweep() // the lost run's agent may still be at work in the same directory
 	}
-	defer w.company(claimed)()
 	a := w.attempt(claimed)
 	w.execute(a)
 	return w.conclude(a)
@@ -93,22 +122,6 @@ func (w *Worker) conclude(a *attempt) error {
 	return nil
 }
 
-// company waits until a run may begin beside the others, or, for a suspect,
-// until there are none, and returns what ends it. Who waits has its lease.
-func (w *Worker) company(c *store.Claimed) (leave func()) {
-	if c.Suspect() {
-		w.Log.Warn("unit runs alone: worker processes died while it ran", "unit", c.ID, "deaths", c.Deaths)
-		w.alone.Lock()
-		// Whoever only waited here is not blamed for the end of this process.
-		if err := w.Store.Append(w.contextOf(c.RunID), store.Progress{RunID: c.RunID, LiveStatus: "runs alone"}); err != nil {
-			w.Log.Warn("note that a unit runs alone", "unit", c.ID, "err", err)
-		}
-		return w.alone.Unlock
-	}
-	w.alone.RLock()
-	return w.alone.RUnlock
-}
-
 // ownFault tells whether a unit whose credentials were refused before has only
 // itself to blame: others were answered since.
 func (w *Worker) ownFault(c *store.Claimed) bool {
@@ -136,7 +149,7 @@ func (w *Worker) learn(c *store.Claimed, begun time.Time, f store.Finish) {
 
 // claim asks for the unit until there is an answer. It asks for the same run
 // each time, so an answer that was lost on the way comes again.
-func (w *Worker) claim(unit uuid.UUID) (*store.Claimed, error) {
+func (w *Worker) claim(unit uuid.UUID, alone bool) (*store.Claimed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), w.Lease)
 	defer cancel()
 	if time.Since(w.confirmed()) > w.Lease/2 {
@@ -146,7 +159,8 @@ func (w *Worker) claim(unit uuid.UUID) (*store.Claimed, error) {
 			return nil, err
 		}
 	}
-	c := store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: w.id, SessionID: uuid.NewString(), Backends: w.available()}
+	c := store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: w.id, SessionID: uuid.NewString(),
+		Backends: w.available(), Alone: alone}
 	defer w.claims(c.RunID)()
 	var claimed *store.Claimed
 	err := w.untilAnswered(ctx, func() (err error) {

@@ -56,8 +56,7 @@ func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, 
 // ExpireLeases closes the runs of worker processes whose lease has run out as
 // lost and puts their units back in the queue, or ends those that were asked to
 // stop and those that have taken too many worker processes with them, the last
-// while they ran alone, which their live status says: one that only waited for
-// its turn there is not to blame. It returns how many. Units are locked before runs, as
+// while they ran alone. It returns how many. Units are locked before runs, as
 // everywhere; one that somebody is at work on is left for the next look.
 func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH victims AS (
@@ -70,10 +69,10 @@ func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 			UPDATE worker_runs r SET status = 'lost', given_up = true, completed_at = clock_timestamp(), error_class = 'infra',
 				error_message = format('the worker process %s (pid %s) stopped giving signs of life', v.hostname, v.pid),
 				cost_incomplete = true, execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
-			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.id, r.unit_id, r.attempt, r.session_id, r.live_status
+			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.id, r.unit_id, r.attempt, r.session_id
 		), verdicts AS (
 			SELECT u.id, lost.id AS run, lost.session_id, CASE WHEN u.cancel_requested_at IS NOT NULL THEN 'cancelled'
-				WHEN u.deaths + 1 >= $1 AND lost.live_status IS NOT NULL THEN 'failed' ELSE 'queued' END AS next
+				WHEN u.deaths + 1 >= $1 THEN 'failed' ELSE 'queued' END AS next
 			FROM lost JOIN work_units u ON u.id = lost.unit_id AND u.state = 'running' AND u.run_count = lost.attempt
 		)
 		UPDATE work_units u SET losses = losses + 1, deaths = deaths + 1, dispatch = dispatch + 1, check_at = clock_timestamp(),

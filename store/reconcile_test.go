@@ -181,10 +181,9 @@ func TestExpireLeases(t *testing.T) {
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
-	die := func(id uuid.UUID, doing string) *Claimed {
+	die := func(id uuid.UUID) *Claimed {
 		t.Helper()
 		c := l.take(id, l.register(-time.Second))
-		l.must(l.Append(t.Context(), Progress{RunID: c.RunID, LiveStatus: doing}))
 		if n, err := l.ExpireLeases(t.Context()); err != nil || n != 1 {
 			t.Fatalf("%d lost, error %v", n, err)
 		}
@@ -192,10 +191,17 @@ func TestPoison(t *testing.T) {
 	}
 	poison := l.put().ID
 	for deaths := range 3 {
-		if u := l.unit(poison); u.Deaths != deaths || u.Suspect() != (deaths == 2) {
+		if u := l.unit(poison); u.Deaths != deaths {
 			t.Fatalf("%+v", u)
 		}
-		die(poison, "at work")
+		c := claimOf(poison, l.process)
+		c.Alone = false
+		if deaths == work.SuspectDeaths {
+			if _, err := l.Claim(t.Context(), c); !errors.Is(err, ErrSuspect) {
+				t.Fatalf("a suspect is given to a process that runs others: %v", err)
+			}
+		}
+		die(poison)
 	}
 	u := l.unit(poison)
 	if u.State != work.Failed || u.Error.Class != work.ClassCrash || !strings.Contains(u.Error.Message, "3 worker processes in a row") || u.Losses != 3 {
@@ -205,26 +211,16 @@ func TestPoison(t *testing.T) {
 		t.Errorf("retried with %d deaths, error %v", u.Deaths, err)
 	}
 	ended := l.put().ID
-	die(ended, "at work")
+	die(ended)
 	l.end(ending(l.take(ended, l.process), work.Queued), Recorded)
 	if u := l.unit(ended); u.Deaths != 0 {
 		t.Errorf("%d deaths after a run that ended", u.Deaths)
 	}
 	back := l.put().ID
-	c := die(back, "at work")
+	c := die(back)
 	l.end(ending(c, work.Succeeded), Fenced)
 	if u := l.unit(back); u.Deaths != 0 {
 		t.Errorf("%d deaths of a worker process that came back", u.Deaths)
-	}
-	waiting := l.put().ID
-	for range 4 {
-		die(waiting, "")
-		if u := l.unit(waiting); u.State != work.Queued {
-			t.Fatalf("a unit that only waited for its turn has %s", u.State)
-		}
-	}
-	if die(waiting, "at work"); l.unit(waiting).State != work.Failed {
-		t.Error("a suspect is not ended with the worker process that it ran alone in")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ type Claim struct {
 	Process   uuid.UUID
 	SessionID string
 	Backends  []string // that the process can run
+	Alone     bool     // the process runs nothing else, so it may have a suspect
 }
 
 // Claimed is a unit that is this worker process's to run.
@@ -36,29 +38,39 @@ type Claimed struct {
 // Claim makes a queued and due unit running and opens its run. It returns nil
 // when there is nothing to claim: another has it, it is over, or it is paused. Repeating a
 // claim whose commit is unknown is safe: its run id gets the same answer.
+// It returns ErrSuspect for a unit that must be claimed alone.
 func (s *Store) Claim(ctx context.Context, c Claim) (*Claimed, error) {
-	claimed, err := s.claim.do(ctx, c)
-	if err != nil {
+	out, err := s.claim.do(ctx, c)
+	if err = cmp.Or(err, out.err); err != nil {
 		return nil, fmt.Errorf("claim unit %s: %w", c.UnitID, err)
 	}
-	return claimed, nil
+	return out.claimed, nil
+}
+
+// ErrSuspect: the unit may be what kills its worker processes, and is given to
+// one that runs nothing else.
+var ErrSuspect = errors.New("a suspect is to run alone")
+
+type claimAnswer struct {
+	claimed *Claimed
+	err     error
 }
 
 // In: $1..$5 arrays of unit, run, process, session, and backends with commas
-// around each. Out: the units that were
-// claimed, each with its run. A unit that is asked for twice is given once.
+// around each, $6 an array of whether alone, $7 how many deaths make a suspect.
+// Out: the units that were claimed, each with its run. A unit that is asked for twice is given once.
 // Rows are locked in id order so that two processes cannot wait for each
 // other.
 const claimUnits = `
 WITH asked AS (
-    SELECT DISTINCT ON (unit_id) * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[])
-        AS a(unit_id, run_id, process, session_id, backends) ORDER BY unit_id
+    SELECT DISTINCT ON (unit_id) * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::bool[])
+        AS a(unit_id, run_id, process, session_id, backends, alone) ORDER BY unit_id
 ), ripe AS (
     SELECT u.id FROM work_units u JOIN asked ON asked.unit_id = u.id
     WHERE u.state = 'queued' AND strpos(asked.backends, ',' || u.backend || ',') > 0 AND (u.not_before IS NULL OR u.not_before <= clock_timestamp())
         AND (u.deadline IS NULL OR u.deadline > clock_timestamp())
         AND (u.expires_at IS NULL OR u.expires_at > clock_timestamp() OR u.started_at IS NOT NULL)
-        AND ` + notPaused + `
+        AND (u.deaths < $7 OR asked.alone) AND ` + notPaused + `
     ORDER BY u.id FOR UPDATE OF u
 ), taken AS (
     UPDATE work_units u SET state = 'running', run_count = u.run_count + 1,
@@ -104,33 +116,56 @@ func (s *Store) held(ctx context.Context, runs []string) ([]claimedRow, error) {
 	return rows, err
 }
 
-func (s *Store) claimAll(ctx context.Context, claims []Claim) ([]*Claimed, error) {
+// suspects finds those of units that are due and must be claimed alone.
+func (s *Store) suspects(ctx context.Context, units []string) (map[uuid.UUID]bool, error) {
+	var ids []uuid.UUID
+	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units u WHERE id = ANY($1::uuid[]) AND state = 'queued' AND deaths >= $2
+		AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused,
+		pq.Array(units), work.SuspectDeaths)
+	found := make(map[uuid.UUID]bool, len(ids))
+	for _, id := range ids {
+		found[id] = true
+	}
+	return found, err
+}
+
+func (s *Store) claimAll(ctx context.Context, claims []Claim) ([]claimAnswer, error) {
 	units, runs := make([]string, len(claims)), make([]string, len(claims))
 	processes, sessions, backends := make([]string, len(claims)), make([]string, len(claims)), make([]string, len(claims))
+	alone := make([]bool, len(claims))
 	for i, c := range claims {
 		units[i], runs[i], processes[i], sessions[i] = c.UnitID.String(), c.RunID.String(), c.Process.String(), c.SessionID
-		backends[i] = "," + strings.Join(c.Backends, ",") + ","
+		backends[i], alone[i] = ","+strings.Join(c.Backends, ",")+",", c.Alone
 	}
 	var rows []claimedRow
-	if err := s.db.SelectContext(ctx, &rows, claimUnits, pq.Array(units), pq.Array(runs), pq.Array(processes), pq.Array(sessions), pq.Array(backends)); err != nil {
+	if err := s.db.SelectContext(ctx, &rows, claimUnits, pq.Array(units), pq.Array(runs), pq.Array(processes), pq.Array(sessions),
+		pq.Array(backends), pq.Array(alone), work.SuspectDeaths); err != nil {
 		return nil, err
 	}
+	var suspects map[uuid.UUID]bool
 	if len(rows) < len(claims) {
 		held, err := s.held(ctx, runs)
 		if err != nil {
 			return nil, err
 		}
 		rows = append(rows, held...)
+		if suspects, err = s.suspects(ctx, units); err != nil {
+			return nil, err
+		}
 	}
 	byRun := make(map[uuid.UUID]*Claimed, len(rows))
 	for _, r := range rows {
 		byRun[r.RunID] = r.claimed()
 	}
-	outs := make([]*Claimed, len(claims))
+	outs := make([]claimAnswer, len(claims))
 	for i, c := range claims {
-		if outs[i] = byRun[c.RunID]; outs[i] != nil {
-			outs[i].SessionID = c.SessionID
+		claimed := byRun[c.RunID]
+		if claimed != nil {
+			claimed.SessionID = c.SessionID
+		} else if suspects[c.UnitID] && !c.Alone {
+			outs[i].err = ErrSuspect
 		}
+		outs[i].claimed = claimed
 	}
 	return outs, nil
 }

@@ -51,7 +51,7 @@ func TestClaimSameUnitTwiceInOneStatement(t *testing.T) {
 	claims := []Claim{claimOf(u.ID, l.process), claimOf(other.ID, l.process), claimOf(u.ID, l.process), claimOf(uuid.New(), l.process)}
 	got, err := l.claimAll(t.Context(), claims)
 	l.must(err)
-	if (got[0] == nil) == (got[2] == nil) || got[1] == nil || got[1].ID != other.ID || got[3] != nil {
+	if (got[0].claimed == nil) == (got[2].claimed == nil) || got[1].claimed == nil || got[1].claimed.ID != other.ID || got[3].claimed != nil {
 		t.Errorf("claims %v", got)
 	}
 }

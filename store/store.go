@@ -43,7 +43,7 @@ type Store struct {
 	db     *sqlx.DB
 	codec  transcript.Codec
 	accept *group[NewUnit, accepted]
-	claim  *group[Claim, *Claimed]
+	claim  *group[Claim, claimAnswer]
 	append *group[Progress, struct{}]
 	finish *group[Finish, Verdict]
 

@@ -115,7 +115,7 @@ func (l *ledger) take(unit uuid.UUID, process uuid.UUID) *Claimed {
 
 func claimOf(unit, process uuid.UUID) Claim {
 	return Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process, SessionID: uuid.NewString(),
-		Backends: []string{"claude", "mock"}}
+		Backends: []string{"claude", "mock"}, Alone: true}
 }
 
 // run accepts and claims a unit.

@@ -19,6 +19,10 @@ const (
 	MaxTimeout        = Seconds(24 * 3600)
 	DefaultPriority   = 5
 	MaxCrashes        = 3 // of the backend's process, or of worker processes in a row
+	// SuspectDeaths: a unit that has seen so many worker processes in a row die
+	// runs alone. Nobody else's run is lost with it, and if it is lost again, it
+	// was the one.
+	SuspectDeaths = MaxCrashes - 1
 )
 
 // What the run after one that was cut off does with that one's session, where
@@ -79,11 +83,6 @@ type Unit struct {
 	StartedAt         *time.Time `json:"started_at" db:"started_at"`
 	FinishedAt        *time.Time `json:"finished_at" db:"finished_at"`
 }
-
-// Suspect tells whether the unit may be what kills its worker processes. It
-// runs alone: nobody else's run is lost with it, and if it is lost again, it
-// was the one.
-func (u *Unit) Suspect() bool { return u.Deaths >= MaxCrashes-1 }
 
 // Retries is how many failed runs may be followed by another for a failure of
 // class c.
