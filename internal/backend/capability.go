@@ -9,7 +9,7 @@ import (
 // capabilities is what each backend can do. What is missing here is refused
 // when a unit asks for it, or explained in docs/backends.md.
 var capabilities = map[string][]work.Capability{
-	"claude":    {work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
+	"claude":    {work.CanFiles, work.CanImages, work.CanPDFs, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
 	"codex":     {work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanTurns},
 	"cursor":    {work.CanFiles, work.CanTools, work.CanResume, work.CanTurns},
 	"opencode":  {work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
@@ -26,3 +26,90 @@ func Capabilities(name string) []work.Capability {
 
 // Can tells whether a backend can do what a unit asks of it.
 func Can(name string, c work.Capability) bool { return slices.Contains(capabilities[name], c) }
+
+// meanings say what a capability is, for docs/backends.md.
+var meanings = map[work.Capability]string{
+	work.CanFiles:   "Attached text files reach the model as text.",
+	work.CanImages:  "Attached images reach the model as images; otherwise it gets their names and may open them with its tools.",
+	work.CanPDFs:    "Attached PDFs reach the model as documents; otherwise it gets their names and may open them with its tools.",
+	work.CanTools:   "The model runs commands and writes files in the unit's directory.",
+	work.CanResume:  "After a loss, a timeout or a shutdown the next run goes on with the same session; otherwise it begins anew.",
+	work.CanSchema:  "`output_schema` is kept: an answer that does not fit is asked for once more, then the unit fails with `schema_invalid`. Otherwise such a unit is refused.",
+	work.CanCost:    "What a run costs is known; otherwise its cost is null.",
+	work.CanMaxCost: "`max_cost_usd` is kept; otherwise a unit that has one is refused.",
+	work.CanTurns:   "`max_turns` is kept.",
+}
+
+// description is what a person has to know of a backend beside its
+// capabilities, for docs/backends.md.
+type description struct {
+	what, program, keys, settings string
+	// lacks says why a capability is missing.
+	lacks map[work.Capability]string
+	notes []string
+}
+
+const (
+	noTools = "One question, one answer: a call of a tool fails the unit with `tool_denied`."
+	noTalks = "A model API keeps nothing: what was cut off begins anew."
+	noCost  = "It tells tokens and no price, and its account may be a subscription."
+	noPDFs  = "It takes text and images only."
+)
+
+var descriptions = map[string]description{
+	"claude": {
+		what: "Claude Code", program: "`claude` (`PIECEWORK_CLAUDE_PATH`)", keys: "`ANTHROPIC_API_KEY` or `CLAUDE_CODE_OAUTH_TOKEN`",
+		settings: "`PIECEWORK_CLAUDE_PERMISSION_MODE`, `PIECEWORK_CLAUDE_ALLOWED_TOOLS`, `PIECEWORK_CLAUDE_CONFIG_DIR`",
+		notes:    []string{"`output_schema` must have the type `object`; it keeps the schema, the turns and the budget by itself."},
+	},
+	"codex": {
+		what: "Codex", program: "`codex` (`PIECEWORK_CODEX_PATH`)",
+		keys:     "`OPENAI_API_KEY` (with `OPENAI_BASE_URL` any server with a Responses API) or `CODEX_API_KEY`",
+		settings: "`PIECEWORK_CODEX_SANDBOX`",
+		lacks:    map[work.Capability]string{work.CanPDFs: noPDFs, work.CanCost: noCost, work.CanMaxCost: noCost},
+		notes:    []string{"`output_schema` must have the type `object`."},
+	},
+	"cursor": {
+		what: "the Cursor CLI", program: "`cursor-agent` (`PIECEWORK_CURSOR_PATH`)", keys: "`CURSOR_API_KEY`", settings: "`PIECEWORK_CURSOR_FORCE`",
+		lacks: map[work.Capability]string{
+			work.CanImages: "It takes text only.", work.CanPDFs: "It takes text only.", work.CanCost: noCost, work.CanMaxCost: noCost,
+			work.CanSchema: "It takes no schema.",
+		},
+		notes: []string{"It follows the program's documentation and was not run against the program itself."},
+	},
+	"opencode": {
+		what: "opencode", program: "`opencode` (`PIECEWORK_OPENCODE_PATH`)",
+		keys: "its providers': `ANTHROPIC_API_KEY`, `OPENAI_API_KEY`, `GEMINI_API_KEY`, `OPENROUTER_API_KEY`, `OPENCODE_API_KEY`; " +
+			"others by `PIECEWORK_OPENCODE_CONFIG`",
+		settings: "`PIECEWORK_OPENCODE_CONFIG`",
+		lacks:    map[work.Capability]string{work.CanPDFs: noPDFs},
+		notes: []string{"A model is called PROVIDER/MODEL, such as `anthropic/claude-sonnet-4-5`. Without one the run does not tell which it was.",
+			"The cost of a model that it has no price for is null. It asks nobody: its commands may do everything."},
+	},
+	"gemini": {
+		what: "the Gemini CLI", program: "`gemini` (`PIECEWORK_GEMINI_PATH`)", keys: "`GEMINI_API_KEY`", settings: "`PIECEWORK_GEMINI_APPROVAL_MODE`",
+		lacks: map[work.Capability]string{
+			work.CanImages: "It takes text only.", work.CanPDFs: "It takes text only.", work.CanCost: noCost, work.CanMaxCost: noCost,
+		},
+	},
+	"anthropic": {
+		what: "Anthropic's Messages API", keys: "`ANTHROPIC_API_KEY`; with `ANTHROPIC_BASE_URL` a gateway, which may need none",
+		settings: "`PIECEWORK_ANTHROPIC_MODEL`, `PIECEWORK_ANTHROPIC_MAX_TOKENS`, `PIECEWORK_PRICES`",
+		lacks:    map[work.Capability]string{work.CanTools: noTools, work.CanResume: noTalks},
+	},
+	"openai": {
+		what: "OpenAI's API, and every server that speaks like it: Ollama, vLLM, llama.cpp, OpenRouter",
+		keys: "`OPENAI_API_KEY`; with `OPENAI_BASE_URL`, such as `http://localhost:11434/v1`, a server that may need none",
+		settings: "`PIECEWORK_OPENAI_MODEL`, `PIECEWORK_OPENAI_API` (`chat` or `responses`), " +
+			"`PIECEWORK_PRICES`",
+		lacks: map[work.Capability]string{work.CanTools: noTools, work.CanResume: noTalks},
+	},
+	"mock": {
+		what: "no model: it counts what is in the payload and the files, and does what `payload.mock` says", keys: "nothing",
+		lacks: map[work.Capability]string{
+			work.CanImages: "It sees bytes, not pictures.", work.CanPDFs: "It counts pages and reads none.",
+			work.CanTools: "Its steps are made up.", work.CanResume: "There is nothing to go on with.",
+		},
+		notes: []string{"It makes up no answer that fits `output_schema`: put one into `payload.mock.output`."},
+	},
+}

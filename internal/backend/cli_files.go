@@ -82,7 +82,7 @@ func plainPrompt(req Request, filesDir string, attaches bool) (prompt string, im
 			images = append(images, file.Path)
 			continue
 		}
-		if text, ok, failure := readText(file, room); failure != nil {
+		if text, ok, failure := readText(file, kind, room); failure != nil {
 			return "", nil, failure
 		} else if ok {
 			room -= file.Size
@@ -96,8 +96,8 @@ func plainPrompt(req Request, filesDir string, attaches bool) (prompt string, im
 	return strings.Join(append(texts, prompt), "\n\n"), images, nil
 }
 
-func readText(file File, room int64) (string, bool, *work.Failure) {
-	if file.Size > min(room, maxInlineText) {
+func readText(file File, kind string, room int64) (string, bool, *work.Failure) {
+	if kind == "application/pdf" || file.Size > min(room, maxInlineText) { // a PDF's source may be text, and says nothing
 		return "", false, nil
 	}
 	data, err := os.ReadFile(file.Path)

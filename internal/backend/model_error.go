@@ -104,7 +104,11 @@ func classOfCode(name string) work.Class {
 
 func (e *apiError) class() work.Class {
 	for _, name := range []string{e.code, e.kind} {
-		if class := classOfCode(name); class != "" {
+		class := classOfCode(name)
+		if class == work.ClassInfra { // a name for whatever went wrong there; the status may know better
+			class = cmp.Or(classOfStatus(e.status), class)
+		}
+		if class != "" {
 			return class
 		}
 	}

@@ -63,8 +63,11 @@ func responsesContent(parts []part) responses.ResponseInputMessageContentListPar
 }
 
 type responsesEvent struct {
-	Type     string `json:"type"`
-	Delta    string `json:"delta"`
+	Type  string `json:"type"`
+	Delta string `json:"delta"`
+	Item  struct {
+		Type string `json:"type"`
+	} `json:"item"`
 	Response struct {
 		Model string `json:"model"`
 		Usage *struct {
@@ -102,6 +105,10 @@ func (e *responsesEvent) tell(res *http.Response, a *answer, data []byte) error 
 		return a.hears(transcript.Reasoning, e.Delta)
 	case "response.refusal.delta":
 		a.refusal += e.Delta
+	case "response.output_item.done":
+		if e.Item.Type == "function_call" || e.Item.Type == "custom_tool_call" {
+			a.stop = stopTool
+		}
 	case "response.completed":
 		a.ended = true
 	case "response.incomplete":

@@ -47,6 +47,9 @@
 //	                               origin and is deaf to all but SIGKILL; it
 //	                               sleeps for N seconds, see Asleep
 //	parent SIGNAL                  sends its parent that signal, by number
+//	attached                       a text event with the files that came along
+//	next LINE                      keeps a line in its home for the next prompt
+//	                               that has no line of its own
 //
 // The words above are Claude Code's; in another dialect each becomes what comes
 // nearest. Like the real one, claude answers SIGINT with an
@@ -133,7 +136,7 @@ func run(dialect string, args []string) int {
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	go a.obey(signals)
 	stdin := bufio.NewReader(os.Stdin)
-	prompt, err := readPrompt(stdin)
+	prompt, err := a.readPrompt(stdin)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		return 1
@@ -141,7 +144,7 @@ func run(dialect string, args []string) int {
 	if g, ok := a.speak.(*gemini); ok {
 		prompt = g.command(prompt)
 	}
-	for _, step := range steps(prompt) {
+	for _, step := range steps(prompt, kept()) {
 		if err := a.do(step); err != nil {
 			fmt.Fprintf(os.Stderr, "fakecli: %s: %v\n", step, err)
 			return 64
@@ -153,7 +156,7 @@ func run(dialect string, args []string) int {
 }
 
 // readPrompt reads one stream-json user message, or plain text to its end.
-func readPrompt(stdin *bufio.Reader) (string, error) {
+func (a *agent) readPrompt(stdin *bufio.Reader) (string, error) {
 	line, err := stdin.ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return "", fmt.Errorf("reading stdin: %w", err)
@@ -163,6 +166,11 @@ func readPrompt(stdin *bufio.Reader) (string, error) {
 		Message struct{ Content json.RawMessage }
 	}
 	if json.Unmarshal([]byte(line), &message) == nil && message.Type == "user" {
+		for _, block := range blocksOf(message.Message.Content) {
+			if block.Source.MediaType != "" {
+				a.attached = append(a.attached, block.Type+" "+block.Source.MediaType)
+			}
+		}
 		return contentText(message.Message.Content), nil
 	}
 	rest, err := io.ReadAll(stdin)
@@ -180,10 +188,8 @@ func contentText(content json.RawMessage) string {
 	if json.Unmarshal(content, &text) == nil {
 		return text
 	}
-	var blocks []struct{ Type, Text string }
-	_ = json.Unmarshal(content, &blocks)
 	var texts []string
-	for _, block := range blocks {
+	for _, block := range blocksOf(content) {
 		if block.Type == "text" {
 			texts = append(texts, block.Text)
 		}
@@ -191,16 +197,48 @@ func contentText(content json.RawMessage) string {
 	return strings.Join(texts, "\n")
 }
 
-// steps picks the script out of a prompt.
-func steps(prompt string) []string {
-	var script []string
-	for line := range strings.Lines(prompt) {
-		if step, ok := strings.CutPrefix(strings.TrimSpace(line), "@@ "); ok {
-			script = append(script, step)
-		}
+type inBlock struct {
+	Type, Text string
+	Source     struct {
+		MediaType string `json:"media_type"`
 	}
-	if len(script) > 0 {
-		return script
+}
+
+func blocksOf(content json.RawMessage) (blocks []inBlock) {
+	_ = json.Unmarshal(content, &blocks)
+	return blocks
+}
+
+// keptIn is where the verb next puts its lines.
+func keptIn() string { return filepath.Join(os.Getenv("HOME"), "fakecli-next") }
+
+func kept() string {
+	text, _ := os.ReadFile(keptIn())
+	return string(text)
+}
+
+func keep(line string) error {
+	file, err := os.OpenFile(keptIn(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString("@@ " + line + "\n")
+	return errors.Join(err, file.Close())
+}
+
+// steps picks the script out of a prompt; a prompt without one gets what an
+// earlier one has kept for it.
+func steps(prompt, kept string) []string {
+	for _, text := range []string{prompt, kept} {
+		var script []string
+		for line := range strings.Lines(text) {
+			if step, ok := strings.CutPrefix(strings.TrimSpace(line), "@@ "); ok {
+				script = append(script, step)
+			}
+		}
+		if len(script) > 0 {
+			return script
+		}
 	}
 	echo := strings.ReplaceAll(strings.TrimSpace(prompt), "\n", " ")
 	return []string{"init", "text " + echo, "result " + echo}
@@ -212,6 +250,8 @@ type agent struct {
 	model   string
 	started time.Time
 	speak   dialect
+	// attached are the files that came with the prompt, beside its text.
+	attached []string
 
 	mu    sync.Mutex // one event at a time on stdout
 	state            // what the next result says
@@ -231,8 +271,15 @@ func newAgent(args []string) *agent {
 	a := &agent{args: args, session: uuid.NewString(), model: "fake-model", started: time.Now()}
 	a.turns, a.cost = 1, 0.00045
 	for i, arg := range args {
-		if id, ok := strings.CutPrefix(arg, "--session="); ok {
-			a.session = id
+		for _, flag := range []string{"--session=", "--session-id=", "--resume="} {
+			if id, ok := strings.CutPrefix(arg, flag); ok {
+				a.session = id
+			}
+		}
+		for _, flag := range []string{"--image=", "--file="} {
+			if path, ok := strings.CutPrefix(arg, flag); ok {
+				a.attached = append(a.attached, "image "+path)
+			}
 		}
 		if i == len(args)-1 {
 			break

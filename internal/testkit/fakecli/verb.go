@@ -102,6 +102,10 @@ func (a *agent) tell(verb, rest string) error {
 			return err
 		}
 		text = dir
+	case "attached":
+		text = strings.Join(a.attached, "\n")
+	case "next":
+		return keep(rest)
 	case "read":
 		content, err := os.ReadFile(rest)
 		if text = string(content); err != nil {

@@ -3,6 +3,7 @@ package fakemodel
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -22,6 +23,11 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, request Request,
 	}
 	if turn.Status != 0 {
 		fail(w, turn, s.id("req"))
+		return
+	}
+	if turn.Raw != "" {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, turn.Raw)
 		return
 	}
 	turn = turn.withDefaults()

@@ -116,7 +116,11 @@ func (s *Server) serve(parse parse, fail fail) http.HandlerFunc {
 			fail(w, Turn{Status: http.StatusBadRequest, ErrorMessage: err.Error()}, s.id("req"))
 			return
 		}
-		s.answer(w, r, request, s.take(request), fail)
+		turn := s.take(request)
+		s.answer(w, r, request, turn, fail)
+		if turn.Broken {
+			panic(http.ErrAbortHandler)
+		}
 	}
 }
 

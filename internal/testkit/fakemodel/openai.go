@@ -58,6 +58,15 @@ func parseResponses(body []byte, headers http.Header) (Request, error) {
 	return r.withOpenAI(wire.Instructions, items, wire.Tools)
 }
 
+// add adds a message; a text and the calls beside it are one answer.
+func (r *Request) add(m Message) {
+	if last := len(r.Messages) - 1; last >= 0 && m.Role == "assistant" && r.Messages[last].Role == m.Role {
+		r.Messages[last].Content = append(r.Messages[last].Content, m.Content...)
+		return
+	}
+	r.Messages = append(r.Messages, m)
+}
+
 func (r Request) withOpenAI(system string, messages []openaiMessage, tools []openaiTool) (Request, error) {
 	if r.Model == "" {
 		return Request{}, errors.New("model: Field required")
@@ -68,7 +77,7 @@ func (r Request) withOpenAI(system string, messages []openaiMessage, tools []ope
 		case "system", "developer":
 			r.System += Blocks(m.blocks()).Text()
 		default:
-			r.Messages = append(r.Messages, m.message())
+			r.add(m.message())
 		}
 	}
 	for _, t := range tools {

@@ -33,6 +33,11 @@ type Turn struct {
 	Headers      map[string]string // such as retry-after
 	// Cut: the answer ends in the middle, without message_stop.
 	Cut bool
+	// Broken: the connection breaks where the answer ends, with Cut in its
+	// middle.
+	Broken bool
+	// Raw is sent in place of an answer, as an event stream.
+	Raw string
 	// Times is how often the turn answers before the next takes its place;
 	// 0: always.
 	Times int
