@@ -33,7 +33,7 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// docs/backends.md is made of the tables; `make golden` writes it anew.
+// docs/backends.md is made of the tables; `go test ./internal/backend -update` writes it anew.
 func TestBackendsDocument(t *testing.T) {
 	t.Parallel()
 	var doc strings.Builder

@@ -32,6 +32,7 @@ type codexTold struct {
 	wall    string            // … and what it said
 	usage   *codexUsage       // of the thread
 	failed  *string
+	limited *work.Failure // it waits for a limit to end, for as long as the server says
 	final   bool
 	misfit  bool // the answer does not fit the schema
 }
@@ -109,6 +110,7 @@ func (t *codexTold) line(line []byte) bool {
 		t.final, t.failed = true, &e.Error.Message
 	case "error": // some are fatal: then turn.failed says so
 		t.complain(e.Message, true)
+		t.waits(e.Message)
 	case "item.started":
 		t.begin(e.Item)
 	case "item.updated": // a part of what comes whole
@@ -249,8 +251,8 @@ func (t *codexTold) read() {
 func (t *codexTold) check() *work.Failure {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.req.MaxTurns < 1 {
-		return nil
+	if t.limited != nil || t.req.MaxTurns < 1 {
+		return t.limited
 	}
 	t.read()
 	over := t.record.turnOver(t.req.MaxTurns)
@@ -261,6 +263,17 @@ func (t *codexTold) check() *work.Failure {
 		return nil
 	}
 	return tooManyTurns(t.req)
+}
+
+// waits notes that the client waits for a limit to end. It does so without a
+// word, for an hour if Retry-After says so, and does not tell for how long.
+func (t *codexTold) waits(words string) {
+	if !strings.HasPrefix(words, "Reconnecting") || classOf(words) != work.ClassRateLimit {
+		return
+	}
+	if wait, told := waitIn(words); !told || wait > openCodePatience {
+		t.limited = failureOf("codex", words, "")
+	}
 }
 
 func tooManyTurns(req Request) *work.Failure {
