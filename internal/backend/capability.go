@@ -91,6 +91,7 @@ var descriptions = map[string]description{
 		lacks: map[work.Capability]string{
 			work.CanImages: "It takes text only.", work.CanPDFs: "It takes text only.", work.CanCost: noCost, work.CanMaxCost: noCost,
 		},
+		notes: []string{"It does not tell that an answer was cut at its longest length: such an answer counts as whole."},
 	},
 	"anthropic": {
 		what: "Anthropic's Messages API", keys: "`ANTHROPIC_API_KEY`; with `ANTHROPIC_BASE_URL` a gateway, which may need none",

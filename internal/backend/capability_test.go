@@ -63,11 +63,14 @@ func TestBackendsDocument(t *testing.T) {
 	}
 	doc.WriteString("\n## Conformance\n\nEvery case is run on every backend: the agents faked in their own words, the APIs against a model server of ours,\n" +
 		"and the real `claude`, `codex`, `opencode` and `gemini` where they are installed. ✓ passes; a word is the capability for\n" +
-		"whose lack the case is refused, or goes on without.\n\n")
+		"whose lack the case is refused, or goes on without; \"not told\" is what the program keeps to itself.\n\n")
 	writeRow(&doc, "case", Names)
 	writeRow(&doc, "---", slices.Repeat([]string{":-:"}, len(Names)))
 	for _, c := range conformances() {
 		writeCells(&doc, c.name, func(name string) string {
+			if c.hides == name {
+				return "not told"
+			}
 			if by := c.refusedBy(name); by != "" {
 				return "`" + string(by) + "`"
 			}

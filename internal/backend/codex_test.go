@@ -231,7 +231,7 @@ func TestClassOfWords(t *testing.T) {
 		"Missing environment variable: `OPENAI_API_KEY`.":                   work.ClassAuth,
 		"The model gpt-9 does not exist":                                    work.ClassInvalidRequest,
 		"Selected model is at capacity.":                                    work.ClassRateLimit,
-		"stream disconnected before completion":                             "",
+		"stream disconnected before completion":                             work.ClassInfra,
 		"Authentication required. Please run 'agent login' or set the key.": work.ClassAuth,
 	} {
 		if got := classOf(words); got != want {
