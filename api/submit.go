@@ -264,7 +264,7 @@ func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {
 		return work.Invalidf("#/max_cost_usd", "must be more than 0 and at most 1000000")
 	}
 	if b.MaxCostUSD != nil && !backend.Can(b.Backend, work.CanMaxCost) {
-		return work.Invalidf("#/max_cost_usd", "the backend %s does not tell what a run costs; limit it by max_turns", b.Backend)
+		return work.Invalidf("#/max_cost_usd", "the backend %s does not tell what a run costs while it works; limit it by max_turns", b.Backend)
 	}
 	if len(b.OutputSchema) == 0 {
 		return nil

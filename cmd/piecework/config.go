@@ -177,10 +177,14 @@ func secretName(name string) bool {
 }
 
 func (c Agents) backends(getenv func(string) string, keeper process.Keeper) (list []backend.Backend, secrets []string, err error) {
+	prices, err := c.prices()
+	if err != nil {
+		return nil, nil, err
+	}
 	cli := func(path string, own []string) backend.CLI {
 		env, found := c.environment(getenv, own)
 		secrets = append(secrets, found...)
-		return backend.CLI{Path: path, Env: env, Keeper: keeper}
+		return backend.CLI{Path: path, Env: env, Keeper: keeper, Prices: prices}
 	}
 	claude := &backend.Claude{
 		CLI: cli(c.ClaudePath, claudeEnv), PermissionMode: c.ClaudePermissionMode, ConfigDir: absolute(c.ClaudeConfigDir),
@@ -190,10 +194,7 @@ func (c Agents) backends(getenv func(string) string, keeper process.Keeper) (lis
 			claude.AllowedTools = append(claude.AllowedTools, tool)
 		}
 	}
-	anthropic, openai, err := c.models(getenv)
-	if err != nil {
-		return nil, nil, err
-	}
+	anthropic, openai := c.models(getenv, prices)
 	for _, value := range slices.Concat([]string{anthropic.Key, openai.Key}, passwords(anthropic.BaseURL), passwords(openai.BaseURL)) {
 		if value != "" {
 			secrets = append(secrets, value)
@@ -210,18 +211,14 @@ func (c Agents) backends(getenv func(string) string, keeper process.Keeper) (lis
 	return list, secrets, nil
 }
 
-func (c Models) models(getenv func(string) string) (*backend.Anthropic, *backend.OpenAI, error) {
-	prices, err := c.prices()
-	if err != nil {
-		return nil, nil, err
-	}
+func (c Models) models(getenv func(string) string, prices *backend.Prices) (*backend.Anthropic, *backend.OpenAI) {
 	return &backend.Anthropic{
 			Key: getenv("ANTHROPIC_API_KEY"), BaseURL: getenv("ANTHROPIC_BASE_URL"), Model: c.AnthropicModel,
 			MaxTokens: c.AnthropicMaxTokens, Prices: prices, Proxy: http.ProxyFromEnvironment,
 		}, &backend.OpenAI{
 			Key: getenv("OPENAI_API_KEY"), BaseURL: getenv("OPENAI_BASE_URL"), Model: c.OpenAIModel,
 			Responses: c.OpenAIAPI == "responses", Prices: prices, Proxy: http.ProxyFromEnvironment,
-		}, nil
+		}
 }
 
 func (c Models) prices() (*backend.Prices, error) {

@@ -10,10 +10,10 @@ import (
 // when a unit asks for it, or explained in docs/backends.md.
 var capabilities = map[string][]work.Capability{
 	"claude":    {work.CanFiles, work.CanImages, work.CanPDFs, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
-	"codex":     {work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanTurns},
-	"cursor":    {work.CanFiles, work.CanTools, work.CanResume, work.CanTurns},
+	"codex":     {work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
+	"cursor":    {work.CanFiles, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanTurns},
 	"opencode":  {work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
-	"gemini":    {work.CanFiles, work.CanTools, work.CanResume, work.CanSchema, work.CanTurns},
+	"gemini":    {work.CanFiles, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
 	"anthropic": {work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
 	"openai":    {work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
 	"mock":      {work.CanFiles, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
@@ -52,8 +52,9 @@ type description struct {
 const (
 	noTools = "One question, one answer: a call of a tool fails the unit with `tool_denied`."
 	noTalks = "A model API keeps nothing: what was cut off begins anew."
-	noCost  = "It tells tokens and no price, and its account may be a subscription."
 	noPDFs  = "It takes text and images only."
+	// byTokens: an account may be a subscription, which the agents do not tell.
+	byTokens = "Its cost is that of its tokens by the table of prices (`PIECEWORK_PRICES`), null for a model that is not in it."
 )
 
 var descriptions = map[string]description{
@@ -66,16 +67,16 @@ var descriptions = map[string]description{
 		what: "Codex", program: "`codex` (`PIECEWORK_CODEX_PATH`)",
 		keys:     "`OPENAI_API_KEY` (with `OPENAI_BASE_URL` any server with a Responses API) or `CODEX_API_KEY`",
 		settings: "`PIECEWORK_CODEX_SANDBOX`",
-		lacks:    map[work.Capability]string{work.CanPDFs: noPDFs, work.CanCost: noCost, work.CanMaxCost: noCost},
-		notes:    []string{"`output_schema` must have the type `object`."},
+		lacks:    map[work.Capability]string{work.CanPDFs: noPDFs},
+		notes:    []string{"`output_schema` must have the type `object`.", byTokens},
 	},
 	"cursor": {
 		what: "the Cursor CLI", program: "`cursor-agent` (`PIECEWORK_CURSOR_PATH`)", keys: "`CURSOR_API_KEY`", settings: "`PIECEWORK_CURSOR_FORCE`",
 		lacks: map[work.Capability]string{
-			work.CanImages: "It takes text only.", work.CanPDFs: "It takes text only.", work.CanCost: noCost, work.CanMaxCost: noCost,
-			work.CanSchema: "It takes no schema.",
+			work.CanImages: "It takes text only.", work.CanPDFs: "It takes text only.",
+			work.CanMaxCost: "It tells its tokens only at its end.",
 		},
-		notes: []string{"It follows the program's documentation and was not run against the program itself."},
+		notes: []string{byTokens, "It follows the program's documentation and was not run against the program itself."},
 	},
 	"opencode": {
 		what: "opencode", program: "`opencode` (`PIECEWORK_OPENCODE_PATH`)",
@@ -89,9 +90,9 @@ var descriptions = map[string]description{
 	"gemini": {
 		what: "the Gemini CLI", program: "`gemini` (`PIECEWORK_GEMINI_PATH`)", keys: "`GEMINI_API_KEY`", settings: "`PIECEWORK_GEMINI_APPROVAL_MODE`",
 		lacks: map[work.Capability]string{
-			work.CanImages: "It takes text only.", work.CanPDFs: "It takes text only.", work.CanCost: noCost, work.CanMaxCost: noCost,
+			work.CanImages: "It takes text only.", work.CanPDFs: "It takes text only.",
 		},
-		notes: []string{"It does not tell that an answer was cut at its longest length: such an answer counts as whole."},
+		notes: []string{byTokens, "It does not tell that an answer was cut at its longest length: such an answer counts as whole."},
 	},
 	"anthropic": {
 		what: "Anthropic's Messages API", keys: "`ANTHROPIC_API_KEY`; with `ANTHROPIC_BASE_URL` a gateway, which may need none",

@@ -6,7 +6,9 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
@@ -66,7 +68,17 @@ func (c *Claude) Execute(ctx context.Context, req Request, steps *transcript.Wri
 	if failure != nil {
 		return refuse(failure, req, steps), nil
 	}
-	return claudeUnit{cliUnit: unit, c: c, home: home, in: in, schema: schema}.execute(ctx)
+	u := claudeUnit{cliUnit: unit, c: c, home: home, in: in, schema: schema}
+	return u.converse(ctx, exchange{
+		prompt: req.Prompt, after: goOn, once: func(req Request, words string, whole bool) (Result, heard, error) {
+			u.req = req
+			if !whole {
+				u.in.line = claudeLine([]block{{Type: "text", Text: words}})
+			}
+			return u.once(ctx)
+		},
+		holds: func() bool { return home.holds(req) },
+	})
 }
 
 // claudeUnit is one unit on its way through Claude Code.
@@ -78,25 +90,7 @@ type claudeUnit struct {
 	schema *jsonschema.Schema
 }
 
-// execute runs the client, and once more when the session is not what the
-// caller believed: neither mistake reaches the model, so neither costs a cent.
-func (u claudeUnit) execute(ctx context.Context) (Result, error) {
-	result, told, err := u.once(ctx)
-	switch {
-	case ctx.Err() != nil:
-	case !u.req.Resume && told.sessionInUse:
-		u.note("session %s was begun by an earlier run: resuming it", u.req.SessionID)
-		u.req.Resume = true
-		result, _, err = u.once(ctx)
-	case u.req.Resume && told.sessionUnknown:
-		u.note("the session to resume is not here: starting session %s from the beginning", u.req.SessionID)
-		u.req.Resume, u.req.SessionCostUSD = false, 0
-		result, _, err = u.once(ctx)
-	}
-	return result, err
-}
-
-func (u claudeUnit) once(ctx context.Context) (Result, *claudeTold, error) {
+func (u claudeUnit) once(ctx context.Context) (Result, heard, error) {
 	told := newClaudeTold(u.req, u.schema, u.steps)
 	result, err := u.run(ctx, agent{
 		command: process.Command{
@@ -104,7 +98,7 @@ func (u claudeUnit) once(ctx context.Context) (Result, *claudeTold, error) {
 		},
 		line: told.line, result: told.end,
 	})
-	return result, told, err
+	return result, told.heard, err
 }
 
 // args is the command line. What a caller wrote is bound to its flag by "=", so
@@ -176,4 +170,21 @@ func (c *Claude) makeHome(in home, req Request) (h claudeHome, err error) {
 	}
 	h.system, err = in.put("system-prompt.txt", req.SystemPrompt)
 	return h, err
+}
+
+// holds tells whether the client's record of a session has the unit's prompt.
+func (h claudeHome) holds(req Request) bool {
+	records, _ := filepath.Glob(filepath.Join(h.config, "projects", "*", req.SessionID+".jsonl"))
+	return slices.ContainsFunc(records, func(path string) bool {
+		return anyLine(path, func(line []byte) bool {
+			var e claudeEvent
+			if decode(line, &e) != nil || e.Type != "user" {
+				return false
+			}
+			blocks, plain := contentOf(e.Message.Content)
+			return strings.Contains(plain, req.Prompt) || slices.ContainsFunc(blocks, func(b claudeBlock) bool {
+				return b.Type == "text" && strings.Contains(b.Text, req.Prompt)
+			})
+		})
+	})
 }

@@ -29,7 +29,7 @@ type claudeTold struct {
 	final   bool
 	resetAt time.Time // when the limit that was hit ends
 
-	sessionInUse, sessionUnknown bool
+	heard heard
 }
 
 func newClaudeTold(req Request, schema *jsonschema.Schema, steps *transcript.Writer) *claudeTold {

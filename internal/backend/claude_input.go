@@ -55,14 +55,16 @@ func claudeInput(req Request, filesDir string) (claudeMessage, *work.Failure) {
 	}
 	message.named = others.paths
 	content = append(content, block{Type: "text", Text: prompt})
-	line, err := json.Marshal(map[string]any{
+	message.line = claudeLine(content)
+	return message, nil
+}
+
+// claudeLine is one message of the user.
+func claudeLine(content []block) []byte {
+	line, _ := json.Marshal(map[string]any{ // texts can always be encoded
 		"type": "user", "message": map[string]any{"role": "user", "content": content},
 	})
-	if err != nil {
-		return message, work.Fail(work.ClassInvalidRequest, "the prompt cannot be sent: "+err.Error())
-	}
-	message.line = append(line, '\n')
-	return message, nil
+	return append(line, '\n')
 }
 
 // inlineFile returns a file as content of the message, nil when it has to stay

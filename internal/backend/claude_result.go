@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -69,18 +70,14 @@ func (t *claudeTold) end(end ending) Result {
 	}
 	switch {
 	case r.failed():
-		t.sessionUnknown = strings.Contains(r.words(), "No conversation found")
+		t.heard.unknown = strings.Contains(r.words(), "No conversation found")
 		result.Error = t.failure(r, end.stderr)
 	case r.StopReason == "refusal" && r.Result == "":
 		result.Error = work.Fail(work.ClassRefusal, "the model declined to answer")
 	case t.schema != nil:
-		result.Output = r.Result
-		if len(r.StructuredOutput) == 0 {
-			result.Error = work.Fail(work.ClassSchemaInvalid, "the model answered in text and not as output_schema asks")
-			break
-		}
-		result.Output = string(r.StructuredOutput)
+		result.Output = cmp.Or(string(r.StructuredOutput), unfenced(r.Result)) // models also answer in text
 		result.Error = checkOutput(t.schema, result.Output)
+		t.heard.misfit = result.Error != nil
 	default:
 		result.Output = r.Result
 	}
@@ -171,6 +168,6 @@ func (t *claudeTold) resetTime(words string) time.Time {
 
 // noResult says what it means that the client ended without a last word.
 func (t *claudeTold) noResult(end ending) *work.Failure {
-	t.sessionInUse = end.silent && strings.Contains(end.stderr, "is already in use")
+	t.heard.taken = end.silent && strings.Contains(end.stderr, "is already in use")
 	return died("claude", end)
 }

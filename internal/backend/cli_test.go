@@ -77,10 +77,14 @@ func fake(t *testing.T) *Claude {
 	return &Claude{CLI: fakeCLI(fakecli.Build(t))}
 }
 
+// fakePrices has what the fake agents' model costs: a call of 100 tokens in and
+// 10 out, 40 of the 100 from a cache or not, costs 130 micro-dollars.
+var fakePrices = &Prices{[]rate{{Model: "fake-model", Input: 1, CacheRead: 1, Output: 3}}}
+
 // fakeCLI runs a fake agent with little patience.
 func fakeCLI(path string) CLI {
 	return CLI{
-		Path: path, Keeper: keeper, grace: 300 * time.Millisecond,
+		Path: path, Keeper: keeper, Prices: fakePrices, grace: 300 * time.Millisecond,
 		ladder: process.Ladder{Interrupt: 500 * time.Millisecond, Terminate: 300 * time.Millisecond},
 	}
 }

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -28,6 +30,8 @@ type CLI struct {
 	// Keeper holds the agent's processes together. Without one, what an agent
 	// hides well enough may outlive its run.
 	Keeper process.Keeper
+	// Prices is for agents that tell tokens and no cost.
+	Prices *Prices
 
 	// Times the tests shorten.
 	startup, grace time.Duration
@@ -196,6 +200,112 @@ func (h home) put(name, text string) (string, error) {
 	return path, nil
 }
 
+// goOn is what a session is told that was cut off and holds the unit's prompt.
+const goOn = "This session was interrupted before it was done. Go on with the task from where it stopped and give the answer that it asks for."
+
+// exchange is what a unit and its agent say to each other.
+type exchange struct {
+	// prompt is the whole of it; after is what a session is told that was cut
+	// off and has the prompt.
+	prompt, after string
+	// holds tells whether the session to go on with has the prompt: a client
+	// may have been killed before it wrote it down.
+	holds func() bool
+	// once runs one process. It attaches the unit's files to the whole prompt
+	// only: the session has them then.
+	once func(req Request, words string, whole bool) (Result, heard, error)
+}
+
+// heard is what a process has told beside its result.
+type heard struct {
+	misfit  bool // the answer does not fit the schema
+	unknown bool // the session to go on with is not there
+	taken   bool // the session to begin is there already
+}
+
+// converse runs a unit from the start or from where its session stopped, and
+// once more to have an answer mended that does not fit the schema. A session that is
+// not what the caller believed costs nothing: no model has been asked.
+func (u cliUnit) converse(ctx context.Context, x exchange) (Result, error) {
+	req := u.req
+	open := func() (Result, heard, error) {
+		if req.Resume && x.holds() {
+			return x.once(req, x.after, false)
+		}
+		return x.once(req, x.prompt, true)
+	}
+	first, heard, err := open()
+	switch {
+	case err != nil || ctx.Err() != nil:
+		return first, err
+	case heard.taken && !req.Resume:
+		u.note("session %s was begun by an earlier run: resuming it", req.SessionID)
+		req.Resume = true
+		first, heard, err = open()
+	case heard.unknown && req.Resume:
+		u.note(fromTheStart)
+		req.Resume, req.SessionCostUSD = false, 0
+		first, heard, err = open()
+	}
+	if err != nil || ctx.Err() != nil || !heard.misfit || !leaves(&req, first.Metadata) {
+		return first, err
+	}
+	u.note("%s; asking once more", first.Error.Message)
+	second, _, err := x.once(req, first.Error.Message+"\n\nGive the whole answer again as JSON that fits, and nothing else.", false)
+	second.Metadata = first.Metadata.and(second.Metadata)
+	second.CostIncomplete = second.CostIncomplete || first.CostIncomplete
+	return second, err
+}
+
+// leaves makes of a request what one more process may do after another has done
+// its part, and tells whether anything is left.
+func leaves(req *Request, done Metadata) bool {
+	req.Resume, req.SessionID = true, done.SessionID
+	if req.MaxTurns > 0 {
+		if req.MaxTurns -= done.NumTurns; req.MaxTurns < 1 {
+			return false
+		}
+	}
+	if done.TotalCostUSD == nil {
+		return req.MaxCostUSD == nil
+	}
+	req.SessionCostUSD += *done.TotalCostUSD
+	if req.MaxCostUSD != nil {
+		req.MaxCostUSD = new(*req.MaxCostUSD - *done.TotalCostUSD)
+	}
+	return req.MaxCostUSD == nil || *req.MaxCostUSD > 0
+}
+
+const fromTheStart = "the session to resume is not here: starting from the beginning"
+
+// noSession matches what an agent says of a session that it does not have.
+var noSession = regexp.MustCompile(`(?i)(session|conversation|chat|thread)\b.{0,80}\bnot found|no (session|conversation|chat) found|no such (session|conversation|chat)`)
+
+// lacksSession tells whether an agent ended because it does not have the
+// session that it was to go on with.
+func lacksSession(req Request, end ending) bool {
+	return req.Resume && end.stopped == nil && noSession.MatchString(end.stderr)
+}
+
+// anyLine tells whether a line of an agent's own record is what is sought.
+func anyLine(path string, sought func(line []byte) bool) bool {
+	file, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = file.Close() }()
+	from := bufio.NewReaderSize(file, 64<<10)
+	for {
+		line, _, err := readLine(from, maxLine)
+		if sought(line) {
+			return true
+		}
+		if err != nil {
+			return false
+		}
+	}
+}
+
 // The session's id is kept in the unit's home: some clients choose it by
 // themselves, and a run that was lost cannot tell it.
 func (u cliUnit) sessionFile() string { return u.program.name + "-session" }
@@ -214,30 +324,7 @@ func (u *cliUnit) findSession() {
 		u.req.SessionID = string(id)
 		return
 	}
-	u.note("the session to resume is not here: starting from the beginning")
-}
-
-// mended runs a unit, and once more, in the same session, to have an answer
-// mended that does not fit the schema. Once tells whether that is what failed.
-func (u cliUnit) mended(ctx context.Context, prompt string, once func(req Request, prompt string) (Result, bool, error)) (Result, error) {
-	req := u.req
-	first, misfit, err := once(req, prompt)
-	if err != nil || ctx.Err() != nil || !misfit {
-		return first, err
-	}
-	if req.MaxTurns > 0 {
-		if req.MaxTurns -= first.Metadata.NumTurns; req.MaxTurns < 1 {
-			return first, nil
-		}
-	}
-	if cost := first.Metadata.TotalCostUSD; req.MaxCostUSD != nil && cost != nil {
-		req.MaxCostUSD = new(max(0, *req.MaxCostUSD-*cost))
-	}
-	u.note("%s; asking once more", first.Error.Message)
-	req.Resume, req.SessionID = true, first.Metadata.SessionID
-	second, _, err := once(req, first.Error.Message+"\n\nGive the whole answer again as JSON that fits, and nothing else.")
-	second.Metadata = first.Metadata.and(second.Metadata)
-	return second, err
+	u.note(fromTheStart)
 }
 
 // sessionOf sees that a request's session id is one that agents take.

@@ -16,8 +16,8 @@ import (
 	"piecework/internal/work"
 )
 
-// Codex runs units with the Codex command-line client. It tells no cost, so a
-// unit with max_cost_usd is refused.
+// Codex runs units with the Codex command-line client. It tells tokens and no
+// cost.
 type Codex struct {
 	CLI
 	// Sandbox is what the model's commands may do: read-only, workspace-write
@@ -44,10 +44,10 @@ func (c *Codex) Version(ctx context.Context) (string, error) { return c.version(
 // instructions, beside Codex's own.
 func (c *Codex) Execute(ctx context.Context, req Request, steps *transcript.Writer) (Result, error) {
 	defer steps.Close()
-	if failure := needsNoCost("codex", req); failure != nil {
-		return refuse(failure, req, steps), nil
-	}
 	schema, failure := objectSchema("codex", req.OutputSchema)
+	if failure == nil {
+		failure = c.Prices.unpriced(req, req.Model)
+	}
 	if failure != nil {
 		return refuse(failure, req, steps), nil
 	}
@@ -70,14 +70,6 @@ func (c *Codex) Execute(ctx context.Context, req Request, steps *transcript.Writ
 	return u.execute(ctx)
 }
 
-// needsNoCost refuses a budget that nobody could keep.
-func needsNoCost(agent string, req Request) *work.Failure {
-	if req.MaxCostUSD == nil || Can(agent, work.CanMaxCost) {
-		return nil
-	}
-	return work.Fail(work.ClassInvalidRequest, agent+" does not tell what a run costs, so it cannot keep max_cost_usd: leave it out, or use max_turns")
-}
-
 // codexUnit is one unit on its way through Codex.
 type codexUnit struct {
 	cliUnit
@@ -92,13 +84,18 @@ type codexUnit struct {
 // schema.
 func (u codexUnit) execute(ctx context.Context) (Result, error) {
 	if u.req.Resume && !u.findThread() {
-		u.note("the thread to resume is not here: starting from the beginning")
+		u.note(fromTheStart)
 	}
-	return u.mended(ctx, u.prompt, func(req Request, prompt string) (Result, bool, error) {
-		u.req, u.prompt = req, prompt
-		result, told, err := u.once(ctx)
-		u.images = nil // the thread has them
-		return result, told.misfit, err
+	return u.converse(ctx, exchange{
+		prompt: u.prompt, after: goOn, once: func(req Request, words string, whole bool) (Result, heard, error) {
+			u := u
+			u.req, u.prompt = req, words
+			if !whole {
+				u.images = nil
+			}
+			return u.once(ctx)
+		},
+		holds: func() bool { return holdsPrompt(u.home.rollout(u.req.SessionID), u.req.Prompt) },
 	})
 }
 
@@ -117,13 +114,14 @@ func (u *codexUnit) findThread() bool {
 	return u.req.Resume
 }
 
-func (u codexUnit) once(ctx context.Context) (Result, *codexTold, error) {
+func (u codexUnit) once(ctx context.Context) (Result, heard, error) {
 	told := newCodexTold(u.req, u.schema, u.home, u.steps)
+	told.prices = u.cli.Prices
 	result, err := u.run(ctx, agent{
 		command: process.Command{Args: u.args(), Env: u.env(), Stdin: strings.NewReader(u.prompt)},
 		line:    told.line, check: told.check, result: told.end,
 	})
-	return result, told, err
+	return result, told.heard, err
 }
 
 // args is the command line. The client's options come before the subcommand
@@ -228,10 +226,6 @@ func (m Metadata) and(more Metadata) Metadata {
 	more.NumTurns += m.NumTurns
 	more.DurationMS += m.DurationMS
 	more.DurationAPIMS += m.DurationAPIMS
-	more.Usage = work.Usage{
-		InputTokens: m.Usage.InputTokens + more.Usage.InputTokens, OutputTokens: m.Usage.OutputTokens + more.Usage.OutputTokens,
-		CacheReadTokens:     m.Usage.CacheReadTokens + more.Usage.CacheReadTokens,
-		CacheCreationTokens: m.Usage.CacheCreationTokens + more.Usage.CacheCreationTokens,
-	}
+	more.Usage = m.Usage.And(more.Usage)
 	return more
 }

@@ -19,6 +19,7 @@ type codexTold struct {
 	schema *jsonschema.Schema
 	home   codexHome
 	steps  *transcript.Writer
+	prices *Prices
 	began  time.Time
 
 	mu      sync.Mutex // events and checks come from two sides
@@ -34,7 +35,7 @@ type codexTold struct {
 	failed  *string
 	limited *work.Failure // it waits for a limit to end, for as long as the server says
 	final   bool
-	misfit  bool // the answer does not fit the schema
+	heard   heard
 }
 
 type codexUsage struct {
@@ -42,6 +43,15 @@ type codexUsage struct {
 	Cached     int64 `json:"cached_input_tokens"`
 	CacheWrite int64 `json:"cache_write_input_tokens"`
 	Output     int64 `json:"output_tokens"`
+}
+
+// since returns what has been used after an earlier count.
+func (u codexUsage) since(former codexUsage) work.Usage {
+	return work.Usage{
+		InputTokens:     max(0, u.Input-u.Cached-u.CacheWrite-former.Input+former.Cached+former.CacheWrite),
+		OutputTokens:    max(0, u.Output-former.Output),
+		CacheReadTokens: max(0, u.Cached-former.Cached), CacheCreationTokens: max(0, u.CacheWrite-former.CacheWrite),
+	}
 }
 
 func newCodexTold(req Request, schema *jsonschema.Schema, home codexHome, steps *transcript.Writer) *codexTold {
@@ -246,20 +256,22 @@ func (t *codexTold) read() {
 	t.record.read()
 }
 
-// check stops a run that wants more turns than it may have: the client has no
-// limit of its own.
+// check stops a run that is at a limit: the client keeps none.
 func (t *codexTold) check() *work.Failure {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.limited != nil || t.req.MaxTurns < 1 {
+	if t.limited != nil || t.req.MaxTurns < 1 && t.req.MaxCostUSD == nil {
 		return t.limited
 	}
 	t.read()
+	if f := t.prices.overspent(t.req, t.record.uses); f != nil {
+		return f
+	}
 	over := t.record.turnOver(t.req.MaxTurns)
 	if t.record.path == "" {
 		over = t.answers >= t.req.MaxTurns && len(t.calls) == 0
 	}
-	if !over {
+	if t.req.MaxTurns < 1 || !over {
 		return nil
 	}
 	return tooManyTurns(t.req)
@@ -284,8 +296,8 @@ func tooManyTurns(req Request) *work.Failure {
 // tools and what came after them.
 func (t *codexTold) turns() int {
 	switch {
-	case t.record.turns > 0:
-		return t.record.turns
+	case len(t.record.uses) > 0:
+		return len(t.record.uses)
 	case t.turn == 0:
 		return 0
 	}

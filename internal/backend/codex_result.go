@@ -13,7 +13,8 @@ func (t *codexTold) end(end ending) Result {
 	defer t.mu.Unlock()
 	t.read()
 	t.addUntold(t.record.rest())
-	result := Result{Output: t.text, Metadata: t.metadata()}
+	result := Result{Output: t.text, Metadata: t.metadata(), CostIncomplete: t.turn > 0 && !t.final && !t.toolsAtWork()}
+	t.heard.unknown = lacksSession(t.req, end)
 	switch {
 	case end.stopped != nil:
 		return result
@@ -23,15 +24,24 @@ func (t *codexTold) end(end ending) Result {
 		result.Error = died("codex", end)
 	case t.req.MaxTurns > 0 && result.Metadata.NumTurns > t.req.MaxTurns: // it was faster than our check
 		result.Error = tooManyTurns(t.req)
+	case t.prices.overspent(t.req, t.record.uses) != nil:
+		result.Error = t.prices.overspent(t.req, t.record.uses)
 	case t.walled > 0 && t.walled == t.answers:
 		result.Error = work.Fail(work.ClassInfra, "codex's sandbox does not work here, every command failed: "+t.wall+
 			"; mend it, or set PIECEWORK_CODEX_SANDBOX=danger-full-access where the machine itself is one")
 	case t.schema != nil:
 		result.Error = checkOutput(t.schema, t.text)
-		t.misfit = result.Error != nil
+		t.heard.misfit = result.Error != nil
 	}
 	result.Success = result.Error == nil
 	return result
+}
+
+// toolsAtWork tells whether the model was waiting for its tools: then all that
+// it has used is written down.
+func (t *codexTold) toolsAtWork() bool {
+	r := t.record
+	return r.calls > 0 && r.before == r.calls && (r.answers < r.calls || len(t.calls) > 0)
 }
 
 func (t *codexTold) metadata() Metadata {
@@ -48,10 +58,13 @@ func (t *codexTold) metadata() Metadata {
 	if t.usage != nil {
 		total = *t.usage
 	}
-	m.Usage = work.Usage{
-		InputTokens:     max(0, total.Input-total.Cached-total.CacheWrite-former.Input+former.Cached+former.CacheWrite),
-		OutputTokens:    max(0, total.Output-former.Output),
-		CacheReadTokens: max(0, total.Cached-former.Cached), CacheCreationTokens: max(0, total.CacheWrite-former.CacheWrite),
+	for _, u := range t.record.uses {
+		m.Usage = m.Usage.And(u.Usage)
+	}
+	m.TotalCostUSD, _ = t.prices.cost(t.record.uses)
+	if len(t.record.uses) == 0 {
+		m.Usage = total.since(former)
+		m.TotalCostUSD = t.prices.costOfSum(use{m.Model, m.Usage})
 	}
 	return m
 }

@@ -25,7 +25,7 @@ type rollout struct {
 	model  string
 	total  codexUsage // of the thread
 	former codexUsage // of the thread, before this run
-	turns  int        // calls of the model in this run
+	uses   []use      // calls of the model in this run
 
 	calls, answers int // tool calls of this run, and results of them
 	before         int // tool calls before the newest call of the model …
@@ -63,11 +63,22 @@ func threadOf(path string) string {
 	return ""
 }
 
+// holdsPrompt tells whether a thread's record has the unit's prompt.
+func holdsPrompt(path, prompt string) bool {
+	return anyLine(path, func(line []byte) bool {
+		var l rollLine
+		if decode(line, &l) != nil || l.Type != "response_item" || l.Payload.Role != "user" {
+			return false
+		}
+		return slices.ContainsFunc(l.Payload.Content, func(part rollPart) bool { return strings.Contains(part.Text, prompt) })
+	})
+}
+
 // openRollout passes over what earlier runs of the thread have written.
 func openRollout(path string) *rollout {
 	r := &rollout{path: path, told: map[string]bool{}}
 	r.read()
-	r.former, r.turns, r.calls, r.answers, r.before, r.ahead = r.total, 0, 0, 0, 0, nil
+	r.former, r.uses, r.calls, r.answers, r.before, r.ahead = r.total, nil, 0, 0, 0, nil
 	return r
 }
 
@@ -100,6 +111,8 @@ type rollLine struct {
 	Type    string `json:"type"`
 	Payload struct {
 		Type      string          `json:"type"`
+		Role      string          `json:"role"`
+		Content   []rollPart      `json:"content"`
 		Model     string          `json:"model"`
 		CallID    string          `json:"call_id"`
 		Name      string          `json:"name"`
@@ -107,12 +120,17 @@ type rollLine struct {
 		Input     string          `json:"input"`
 		Action    json.RawMessage `json:"action"`
 		Output    json.RawMessage `json:"output"`
+		Usage     *codexUsage     `json:"usage"`
 		Total     *codexUsage     `json:"thread_token_usage"`
 		Item      struct {
 			Type string `json:"type"`
 			ID   string `json:"id"`
 		} `json:"item"`
 	} `json:"payload"`
+}
+
+type rollPart struct {
+	Text string `json:"text"`
 }
 
 func (r *rollout) line(line []byte) {
@@ -125,8 +143,12 @@ func (r *rollout) line(line []byte) {
 	case l.Type == "turn_context" && p.Model != "":
 		r.model = p.Model
 	case l.Type == "token_usage_record" && p.Total != nil:
+		used := p.Total.since(r.total)
+		if p.Usage != nil { // the thread's own sum may lack what was used just before a kill
+			used = p.Usage.since(codexUsage{})
+		}
+		r.uses = append(r.uses, use{r.model, used})
 		r.total, r.asked, r.before = *p.Total, r.calls-r.before, r.calls
-		r.turns++
 	case l.Type == "event_msg" && p.Type == "item_completed":
 		r.ahead = append(r.ahead, rollEntry{item: eventWord(p.Item.Type), id: p.Item.ID})
 	case l.Type == "response_item" && strings.HasSuffix(p.Type, "_call_output"):
@@ -150,7 +172,7 @@ func (r *rollout) line(line []byte) {
 // turnOver tells whether the model has had its say in this many turns and
 // wants another: it called tools, and they have answered.
 func (r *rollout) turnOver(turns int) bool {
-	return r.turns > turns || r.turns == turns && r.asked > 0 && r.answers >= r.calls
+	return len(r.uses) > turns || len(r.uses) == turns && r.asked > 0 && r.answers >= r.calls
 }
 
 // eventWord turns CommandExecution into command_execution.

@@ -55,7 +55,6 @@ func TestCodexRefusesWhatCannotWork(t *testing.T) {
 	}{
 		"no schema":        {func(r *Request) { r.OutputSchema = json.RawMessage(`{"type":"blah"}`) }, "output_schema"},
 		"schema of a list": {func(r *Request) { r.OutputSchema = json.RawMessage(`{"type":"array"}`) }, "object"},
-		"budget":           {func(r *Request) { r.MaxCostUSD = new(1.0) }, "max_cost_usd"},
 		"NUL in model":     {func(r *Request) { r.Model = "a\x00b" }, "NUL"},
 		"lost file":        {func(r *Request) { r.Files = []File{{Name: "lost.txt", Path: "/nonexistent/lost.txt"}} }, "lost.txt"},
 	} {
@@ -176,7 +175,7 @@ func TestCodexRecordCountsTurns(t *testing.T) {
 	over := func(turns int, want bool) {
 		t.Helper()
 		if r.read(); r.turnOver(turns) != want {
-			t.Errorf("%d turns, %d calls, %d answers: over is %v", r.turns, r.calls, r.answers, !want)
+			t.Errorf("%d turns, %d calls, %d answers: over is %v", len(r.uses), r.calls, r.answers, !want)
 		}
 	}
 	w.call("a")
@@ -194,13 +193,13 @@ func TestCodexRecordCountsTurns(t *testing.T) {
 	}
 	r.read()
 	again := openRollout(w.file.Name())
-	if again.former.Output != 20 || again.turns != 0 || r.total.Output != 20 {
-		t.Errorf("former %+v, turns %d", again.former, again.turns)
+	if again.former.Output != 20 || len(again.uses) != 0 || r.total.Output != 20 {
+		t.Errorf("former %+v, turns %d", again.former, len(again.uses))
 	}
 	if _, err := w.file.WriteString(`oad":{"thread_token_usage":{"output_tokens":35}}}` + "\n"); err != nil {
 		t.Fatal(err)
 	}
-	if again.read(); again.turns != 1 || again.total.Output != 35 {
+	if again.read(); len(again.uses) != 1 || again.total.Output != 35 {
 		t.Errorf("the line that was half written: %+v", again.total)
 	}
 }

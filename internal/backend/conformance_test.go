@@ -356,6 +356,12 @@ func goesOn(t *testing.T, s stage, req Request, first trial) {
 	}
 	req.Resume, req.Attempt, req.SessionID, req.Prompt, req.Payload = true, 2, first.Metadata.SessionID, "go on", nil
 	s.play(t, &req, []deed{{says: "done"}})
+	if s.kind == asAgent { // whose session may not need the prompt once more
+		script := verbs(agentScript(s.name, req, []deed{{says: "done"}})...) + "\n"
+		if err := os.WriteFile(filepath.Join(req.Home, "fakecli-next"), []byte(script), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	got := try(t.Context(), t, s.b, req)
 	got.wantOutcome(t, s, outcome{output: "done"}, nil)
 	got.wantShape(t, s, req, nil)

@@ -4,13 +4,15 @@ import (
 	"context"
 	"strings"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
 	"piecework/internal/process"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 )
 
 // Cursor runs units with the Cursor command-line client, by its documentation.
-// It tells no cost and takes no schema: a unit that needs either is refused.
+// It tells tokens at the end, if at all: a unit with max_cost_usd is refused.
 type Cursor struct {
 	CLI
 	// Force lets it run commands without asking; without it they are rejected.
@@ -36,9 +38,9 @@ func (c *Cursor) Version(ctx context.Context) (string, error) { return c.version
 // request's comes before its prompt.
 func (c *Cursor) Execute(ctx context.Context, req Request, steps *transcript.Writer) (Result, error) {
 	defer steps.Close()
-	failure := needsNoCost("cursor", req)
-	if len(req.OutputSchema) > 0 {
-		failure = work.Fail(work.ClassInvalidRequest, "cursor cannot be held to an output_schema")
+	schema, failure := schemaOf(req)
+	if failure == nil && req.MaxCostUSD != nil {
+		failure = work.Fail(work.ClassInvalidRequest, "cursor does not tell while it works what that costs, so it cannot keep max_cost_usd: leave it out, or use max_turns")
 	}
 	if failure != nil {
 		return refuse(failure, req, steps), nil
@@ -55,9 +57,16 @@ func (c *Cursor) Execute(ctx context.Context, req Request, steps *transcript.Wri
 	if failure != nil {
 		return refuse(failure, req, steps), nil
 	}
-	u := cursorUnit{cliUnit: unit, c: c}
+	u := cursorUnit{cliUnit: unit, c: c, schema: schema}
 	u.findSession()
-	return u.execute(ctx, inert(req.SystemPrompt, prompt))
+	return u.converse(ctx, exchange{
+		prompt: withSchema(inert(req.SystemPrompt, prompt), req), after: withSchema(goOn, req),
+		holds: func() bool { return true }, // else it would not have been remembered
+		once: func(req Request, words string, _ bool) (Result, heard, error) {
+			u.req = req
+			return u.once(ctx, words)
+		},
+	})
 }
 
 // inert joins a system prompt and a prompt so that no first character makes it
@@ -75,16 +84,18 @@ func inert(system, prompt string) string {
 // cursorUnit is one unit on its way through the Cursor CLI.
 type cursorUnit struct {
 	cliUnit
-	c *Cursor
+	c      *Cursor
+	schema *jsonschema.Schema
 }
 
-func (u cursorUnit) execute(ctx context.Context, prompt string) (Result, error) {
-	told := newCursorTold(u.req, u.steps)
-	told.remember = u.remember
-	return u.run(ctx, agent{
+func (u cursorUnit) once(ctx context.Context, prompt string) (Result, heard, error) {
+	told := newCursorTold(u.req, u.schema, u.steps)
+	told.remember, told.prices = u.remember, u.cli.Prices
+	result, err := u.run(ctx, agent{
 		command: process.Command{Args: u.args(), Env: u.env(), Stdin: strings.NewReader(prompt)},
 		line:    told.line, check: told.check, result: told.end,
 	})
+	return result, told.heard, err
 }
 
 func (u cursorUnit) args() []string {

@@ -1,12 +1,15 @@
 package backend
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -15,7 +18,9 @@ import (
 // cursorTold is what one cursor process has told so far.
 type cursorTold struct {
 	req      Request
+	schema   *jsonschema.Schema
 	steps    *transcript.Writer
+	prices   *Prices
 	began    time.Time
 	remember func(session string)
 
@@ -26,12 +31,14 @@ type cursorTold struct {
 	thinking strings.Builder
 	open     map[string]bool // calls without an answer
 	answers  int
+	took     bool // the model has answered: the session has the prompt
 	result   *cursorEvent
 	final    bool
+	heard    heard
 }
 
-func newCursorTold(req Request, steps *transcript.Writer) *cursorTold {
-	return &cursorTold{req: req, steps: steps, began: time.Now(), open: map[string]bool{}, remember: func(string) {}}
+func newCursorTold(req Request, schema *jsonschema.Schema, steps *transcript.Writer) *cursorTold {
+	return &cursorTold{req: req, schema: schema, steps: steps, began: time.Now(), open: map[string]bool{}, remember: func(string) {}}
 }
 
 type cursorEvent struct {
@@ -69,10 +76,7 @@ func (t *cursorTold) line(line []byte) bool {
 		addSystem(t.steps, string(line))
 		return t.final
 	}
-	if e.SessionID != "" && e.SessionID != t.session {
-		t.session = e.SessionID
-		t.remember(t.session)
-	}
+	t.session = cmp.Or(e.SessionID, t.session)
 	switch e.Type {
 	case "result":
 		t.result, t.final = &e, true
@@ -98,6 +102,10 @@ func (t *cursorTold) system(e cursorEvent, line []byte) {
 }
 
 func (t *cursorTold) act(e cursorEvent) {
+	if !t.took {
+		t.took = true
+		t.remember(t.session)
+	}
 	switch e.Type + "/" + e.Subtype {
 	case "thinking/delta":
 		t.thinking.WriteString(e.Text)
@@ -221,7 +229,8 @@ func (t *cursorTold) check() *work.Failure {
 func (t *cursorTold) end(end ending) Result {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	result := Result{Output: t.text, Metadata: t.metadata()}
+	result := Result{Output: t.text, Metadata: t.metadata(), CostIncomplete: t.session != "" && t.result == nil}
+	t.heard.unknown = lacksSession(t.req, end)
 	if t.result != nil && !t.result.IsError && t.result.Result != "" {
 		result.Output = t.result.Result
 	}
@@ -234,6 +243,10 @@ func (t *cursorTold) end(end ending) Result {
 		result.Error = failureOf("cursor", t.result.Result, end.stderr)
 	case t.req.MaxTurns > 0 && result.Metadata.NumTurns > t.req.MaxTurns: // it was faster than our check
 		result.Error = tooManyTurns(t.req)
+	case t.schema != nil:
+		result.Output = unfenced(result.Output)
+		result.Error = checkOutput(t.schema, result.Output)
+		t.heard.misfit = result.Error != nil
 	}
 	result.Success = result.Error == nil
 	return result
@@ -260,6 +273,10 @@ func (t *cursorTold) metadata() Metadata {
 		m.Usage = work.Usage{
 			InputTokens: r.Usage.Input, OutputTokens: r.Usage.Output,
 			CacheReadTokens: r.Usage.CacheRead, CacheCreationTokens: r.Usage.CacheWrite,
+		}
+		m.TotalCostUSD = t.prices.costOfSum(use{m.Model, m.Usage})
+		if m.TotalCostUSD == nil { // the client shows models by other names
+			m.TotalCostUSD = t.prices.costOfSum(use{t.req.Model, m.Usage})
 		}
 	}
 	return m

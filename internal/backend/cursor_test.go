@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"piecework/internal/transcript"
 	"piecework/internal/work"
 )
 
@@ -23,29 +22,10 @@ func TestCursorArguments(t *testing.T) {
 
 func TestCursorRefusesWhatCannotWork(t *testing.T) {
 	req := request(t, "hi")
-	req.OutputSchema = json.RawMessage(`{"type":"object"}`)
+	req.OutputSchema = json.RawMessage(`{"type":"blah"}`)
 	try(t.Context(), t, fakeAs(t, "cursor"), req).wantFailure(t, work.ClassInvalidRequest, "output_schema")
 	req.OutputSchema, req.MaxCostUSD = nil, new(1.0)
 	try(t.Context(), t, fakeAs(t, "cursor"), req).wantFailure(t, work.ClassInvalidRequest, "max_cost_usd")
-}
-
-// A lost run could not tell its session; the unit's home remembers it.
-func TestCursorResume(t *testing.T) {
-	req := request(t, verbs("init", "text half", "kill"))
-	first := try(t.Context(), t, fakeAs(t, "cursor"), req)
-	first.wantFailure(t, work.ClassCrash)
-	req.Prompt, req.Resume = verbs("init", "args", "result fine"), true
-	got := try(t.Context(), t, fakeAs(t, "cursor"), req)
-	if args := strings.Join(argsOf(t, got), " "); !strings.Contains(args, "--resume="+first.Metadata.SessionID) {
-		t.Error(args)
-	}
-	lost := request(t, verbs("init", "args", "result fine"))
-	lost.Resume = true
-	got = try(t.Context(), t, fakeAs(t, "cursor"), lost)
-	got.wantStep(t, transcript.SystemText, "from the beginning")
-	if args := strings.Join(argsOf(t, got), " "); strings.Contains(args, "--resume") {
-		t.Error(args)
-	}
 }
 
 func TestCursorFailsOnStderr(t *testing.T) {

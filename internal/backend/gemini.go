@@ -15,8 +15,8 @@ import (
 	"piecework/internal/transcript"
 )
 
-// Gemini runs units with the Gemini CLI and an API key. It tells no cost, so a
-// unit with max_cost_usd is refused.
+// Gemini runs units with the Gemini CLI and an API key. It tells tokens and no
+// cost.
 type Gemini struct {
 	CLI
 	// ApprovalMode is what it may do without asking: default, auto_edit, yolo
@@ -45,7 +45,7 @@ func (g *Gemini) Execute(ctx context.Context, req Request, steps *transcript.Wri
 	defer steps.Close()
 	schema, failure := schemaOf(req)
 	if failure == nil {
-		failure = needsNoCost("gemini", req)
+		failure = g.Prices.unpriced(req, req.Model)
 	}
 	if failure != nil {
 		return refuse(failure, req, steps), nil
@@ -66,10 +66,21 @@ func (g *Gemini) Execute(ctx context.Context, req Request, steps *transcript.Wri
 		prompt = req.SystemPrompt + "\n\n" + prompt
 	}
 	u := geminiUnit{cliUnit: unit, g: g, schema: schema}
-	u.findRecord()
-	return u.mended(ctx, withSchema(prompt, req), func(req Request, prompt string) (Result, bool, error) {
-		u.req = req
-		return u.once(ctx, prompt)
+	if u.req.Resume && geminiRecordPath(unit.home.dir, u.req.SessionID) == "" {
+		u.req.Resume = false
+		u.note(fromTheStart)
+	}
+	return u.converse(ctx, exchange{
+		prompt: withSchema(prompt, req), after: withSchema(goOn, req),
+		holds: func() bool { return geminiHolds(geminiRecordPath(unit.home.dir, u.req.SessionID), req.Prompt) },
+		once: func(req Request, words string, _ bool) (Result, heard, error) {
+			u := u
+			u.req = req
+			if !req.Resume && geminiRecordPath(unit.home.dir, req.SessionID) != "" {
+				u.req.SessionID = uuid.NewString() // a new one has an id of its own
+			}
+			return u.once(ctx, words)
+		},
 	})
 }
 
@@ -80,28 +91,16 @@ type geminiUnit struct {
 	schema *jsonschema.Schema
 }
 
-// findRecord sees whether the session is there that the unit is to go on with,
-// and that a new one has an id of its own.
-func (u *geminiUnit) findRecord() {
-	there := geminiRecordPath(u.home.dir, u.req.SessionID) != ""
-	switch {
-	case u.req.Resume && !there:
-		u.req.Resume = false
-		u.note("the session to resume is not here: starting from the beginning")
-	case !u.req.Resume && there:
-		u.req.SessionID = uuid.NewString()
-	}
-}
-
-func (u geminiUnit) once(ctx context.Context, prompt string) (Result, bool, error) {
+func (u geminiUnit) once(ctx context.Context, prompt string) (Result, heard, error) {
 	if err := u.configure(); err != nil {
-		return Result{}, false, err
+		return Result{}, heard{}, err
 	}
 	prompt, err := u.inert(prompt)
 	if err != nil {
-		return Result{}, false, err
+		return Result{}, heard{}, err
 	}
 	told := newGeminiTold(u.req, u.schema, openGeminiRecord(u.home.dir, u.req.SessionID), u.steps)
+	told.prices = u.cli.Prices
 	result, err := u.run(ctx, agent{
 		command: process.Command{
 			Args: u.args(), Env: u.env(), Stdin: strings.NewReader(prompt),
@@ -110,7 +109,7 @@ func (u geminiUnit) once(ctx context.Context, prompt string) (Result, bool, erro
 		},
 		line: told.line, check: told.check, result: told.end,
 	})
-	return result, told.misfit, err
+	return result, told.heard, err
 }
 
 // configure writes the client's settings.

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -20,6 +21,7 @@ type geminiTold struct {
 	schema *jsonschema.Schema
 	record *geminiRecord
 	steps  *transcript.Writer
+	prices *Prices
 	began  time.Time
 
 	mu      sync.Mutex // events and checks come from two sides
@@ -35,7 +37,7 @@ type geminiTold struct {
 	warned  string          // the newest error that ended nothing
 	result  *geminiEvent
 	final   bool
-	misfit  bool // the answer does not fit the schema
+	heard   heard
 }
 
 func newGeminiTold(req Request, schema *jsonschema.Schema, record *geminiRecord, steps *transcript.Writer) *geminiTold {
@@ -168,15 +170,30 @@ func (t *geminiTold) think() {
 	}
 }
 
-// check stops a run that wants more turns than it may have. The client does so
-// too, by its settings.
+// check stops a run that is at a limit. The client keeps max_turns too, by its
+// settings.
 func (t *geminiTold) check() *work.Failure {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.req.MaxCostUSD != nil {
+		t.think()
+	}
+	if f := t.prices.overspent(t.req, t.uses()); f != nil {
+		return f
+	}
 	if t.req.MaxTurns < 1 || t.rounds < t.req.MaxTurns || !t.due || len(t.open) > 0 {
 		return nil
 	}
 	return tooManyTurns(t.req)
+}
+
+// uses is what the calls of the model have used, by the record.
+func (t *geminiTold) uses() (uses []use) {
+	for _, u := range t.record.uses {
+		u.model = cmp.Or(u.model, t.model, t.req.Model)
+		uses = append(uses, u)
+	}
+	return uses
 }
 
 // turns counts the calls of the model: by the record, else by the events.

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"piecework/internal/work"
 )
 
 // geminiRecord is the client's own record of a session, which it writes while
@@ -22,7 +24,7 @@ type geminiRecord struct {
 	former map[string]bool // messages of earlier runs
 	turns  []string        // messages of this run's model, in order
 	last   string          // the text of the newest
-	tokens map[string]geminiTokens
+	uses   map[string]use
 }
 
 type geminiTokens struct {
@@ -40,7 +42,14 @@ type geminiMessage struct {
 		Subject     string `json:"subject"`
 		Description string `json:"description"`
 	} `json:"thoughts"`
+	Model  string       `json:"model"`
 	Tokens geminiTokens `json:"tokens"`
+}
+
+func (t geminiTokens) usage() work.Usage {
+	return work.Usage{
+		InputTokens: max(0, t.Input-t.Cached), OutputTokens: t.Output + t.Thoughts, CacheReadTokens: t.Cached,
+	}
 }
 
 // geminiRecordPath finds the record of a session, "" when there is none.
@@ -66,14 +75,27 @@ func geminiRecordPath(home, session string) string {
 	return ""
 }
 
+// geminiHolds tells whether a session's record has the unit's prompt. What looks
+// like a command the client leaves out when it resumes.
+func geminiHolds(path, prompt string) bool {
+	return anyLine(path, func(line []byte) bool {
+		var m geminiMessage
+		if decode(line, &m) != nil || m.Type != "user" {
+			return false
+		}
+		text := geminiText(m.Content)
+		return strings.Contains(text, prompt) && !strings.HasPrefix(strings.TrimSpace(text), "/") && !strings.HasPrefix(strings.TrimSpace(text), "?")
+	})
+}
+
 // openGeminiRecord makes ready to read what a run adds to a session's record.
 func openGeminiRecord(home, session string) *geminiRecord {
-	r := &geminiRecord{home: home, session: session, former: map[string]bool{}, tokens: map[string]geminiTokens{}}
+	r := &geminiRecord{home: home, session: session, former: map[string]bool{}, uses: map[string]use{}}
 	r.update()
 	for _, id := range r.turns {
 		r.former[id] = true
 	}
-	r.turns, r.last, r.tokens = nil, "", map[string]geminiTokens{}
+	r.turns, r.last, r.uses = nil, "", map[string]use{}
 	return r
 }
 
@@ -116,7 +138,9 @@ func (r *geminiRecord) take(line []byte) (thoughts []string) {
 			thoughts = append(thoughts, strings.TrimSpace(t.Subject+"\n"+t.Description))
 		}
 	}
-	r.tokens[m.ID] = m.Tokens
+	if m.Tokens != (geminiTokens{}) {
+		r.uses[m.ID] = use{m.Model, m.Tokens.usage()}
+	}
 	if id := r.turns[len(r.turns)-1]; id == m.ID {
 		r.last = geminiText(m.Content)
 	}

@@ -16,7 +16,10 @@ func (t *geminiTold) end(end ending) Result {
 	defer t.mu.Unlock()
 	t.said()
 	t.think()
-	result := Result{Output: t.text, Metadata: t.metadata()}
+	// Between two calls of the model all that was used is known.
+	known := t.result != nil || t.rounds == 0 && t.session == "" || len(t.open) > 0 && len(t.record.uses) >= t.rounds
+	result := Result{Output: t.text, Metadata: t.metadata(), CostIncomplete: !known}
+	t.heard.unknown = lacksSession(t.req, end)
 	if t.result != nil && t.record.last != "" {
 		result.Output = t.record.last // without what was cut off and said again
 	}
@@ -31,10 +34,12 @@ func (t *geminiTold) end(end ending) Result {
 		result.Error = cutOff(t.warned)
 	case t.req.MaxTurns > 0 && result.Metadata.NumTurns > t.req.MaxTurns: // it was faster than our check
 		result.Error = tooManyTurns(t.req)
+	case t.prices.overspent(t.req, t.uses()) != nil:
+		result.Error = t.prices.overspent(t.req, t.uses())
 	case t.schema != nil:
 		result.Output = unfenced(result.Output)
 		result.Error = checkOutput(t.schema, result.Output)
-		t.misfit = result.Error != nil
+		t.heard.misfit = result.Error != nil
 	}
 	result.Success = result.Error == nil
 	return result
@@ -45,11 +50,13 @@ func (t *geminiTold) metadata() Metadata {
 		SessionID: cmp.Or(t.session, t.req.SessionID), Model: cmp.Or(t.model, t.req.Model), NumTurns: t.turns(),
 		DurationMS: time.Since(t.began).Milliseconds(),
 	}
-	for _, used := range t.record.tokens {
-		m.Usage.InputTokens += max(0, used.Input-used.Cached)
-		m.Usage.OutputTokens += used.Output + used.Thoughts
-		m.Usage.CacheReadTokens += used.Cached
+	uses := t.uses()
+	for _, used := range uses {
+		m.Usage.InputTokens += used.InputTokens
+		m.Usage.OutputTokens += used.OutputTokens
+		m.Usage.CacheReadTokens += used.CacheReadTokens
 	}
+	m.TotalCostUSD, _ = t.prices.cost(uses)
 	if r := t.result; r != nil && r.Stats.Total > 0 {
 		if r.Stats.DurationMS > 0 {
 			m.DurationMS = int64(r.Stats.DurationMS)
@@ -57,6 +64,9 @@ func (t *geminiTold) metadata() Metadata {
 		m.Usage = work.Usage{
 			InputTokens: max(0, r.Stats.Input-r.Stats.Cached), CacheReadTokens: r.Stats.Cached,
 			OutputTokens: max(r.Stats.Output, r.Stats.Total-r.Stats.Input), // thoughts too
+		}
+		if len(uses) == 0 {
+			m.TotalCostUSD = t.prices.costOfSum(use{m.Model, m.Usage})
 		}
 	}
 	return m

@@ -109,7 +109,7 @@ func hearCodex(t *testing.T, recording string, req Request, steps *transcript.Wr
 }
 
 func hearCursor(_ *testing.T, _ string, req Request, steps *transcript.Writer) ears {
-	told := newCursorTold(req, steps)
+	told := newCursorTold(req, nil, steps)
 	return ears{told.line, told.end}
 }
 

@@ -108,7 +108,7 @@ func (u *modelUnit) execute(ctx context.Context) reply {
 	}
 	first.text = unfenced(first.text)
 	first.failure = checkOutput(u.schema, first.text)
-	if first.failure == nil || u.req.MaxTurns == 1 {
+	if first.failure == nil || u.req.MaxTurns == 1 || u.req.MaxCostUSD != nil && u.unknown {
 		return first
 	}
 	return u.mend(ctx, first)
@@ -237,10 +237,7 @@ func (u *modelUnit) settle(a *answer, sent time.Time, givenUp bool) {
 	}
 	u.turns++
 	u.model = cmp.Or(a.model, u.model)
-	u.usage.InputTokens += a.usage.InputTokens
-	u.usage.OutputTokens += a.usage.OutputTokens
-	u.usage.CacheReadTokens += a.usage.CacheReadTokens
-	u.usage.CacheCreationTokens += a.usage.CacheCreationTokens
+	u.usage = u.usage.And(a.usage)
 	u.incomplete = u.incomplete || !a.told
 	cost := a.cost
 	if cost == nil && a.usage != (work.Usage{}) {
@@ -278,18 +275,16 @@ const leastAnswer = 16
 // is rather too low than too high: nothing affordable is refused.
 const bytesPerToken = 5
 
-// afford refuses a call whose input alone would cost more than max_cost_usd
-// leaves, and shortens the answer to what the rest pays for.
+// afford refuses a call whose price is not known, or whose input alone would
+// cost more than max_cost_usd leaves, and shortens the answer to what the rest pays for.
 func (u *modelUnit) afford() *work.Failure {
 	if u.req.MaxCostUSD == nil {
 		return nil
 	}
 	tokens := u.talk.bytes() / bytesPerToken
 	rate, known := u.api.prices.rate(u.talk.model, time.Now(), tokens)
-	if !known || u.unknown {
-		u.steps.Add(transcript.Step{Type: transcript.SystemText,
-			Text: "max_cost_usd cannot be watched: the price of model " + u.talk.model + " is not known"})
-		return nil
+	if !known {
+		return noPrice(u.talk.model)
 	}
 	left := *u.req.MaxCostUSD - deref(u.cost)
 	input := float64(tokens) * rate.Input / perMillion

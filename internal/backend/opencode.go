@@ -1,9 +1,12 @@
 package backend
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/url"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -68,13 +71,22 @@ func (o *OpenCode) Execute(ctx context.Context, req Request, steps *transcript.W
 	if failure != nil {
 		return refuse(failure, req, steps), nil
 	}
+	if u.req.MaxCostUSD != nil {
+		if failure := u.unpriced(ctx); failure != nil {
+			return refuse(failure, req, steps), nil
+		}
+	}
 	u.findSession()
-	u.images = images
-	return u.mended(ctx, withSchema(prompt, req), func(req Request, prompt string) (Result, bool, error) {
-		u.req = req
-		result, misfit, err := u.once(ctx, prompt)
-		u.images = nil // the session has them
-		return result, misfit, err
+	return u.converse(ctx, exchange{
+		prompt: withSchema(prompt, req), after: withSchema(goOn, req),
+		holds: func() bool { return true }, // else it would not have been remembered
+		once: func(req Request, words string, whole bool) (Result, heard, error) {
+			u.req, u.images = req, nil
+			if whole {
+				u.images = images
+			}
+			return u.once(ctx, words)
+		},
 	})
 }
 
@@ -167,17 +179,47 @@ func (u openCodeUnit) providers() map[string]any {
 	return providers
 }
 
-func (u openCodeUnit) once(ctx context.Context, prompt string) (Result, bool, error) {
+func (u openCodeUnit) once(ctx context.Context, prompt string) (Result, heard, error) {
 	told := newOpenCodeTold(u.req, u.schema, u.steps)
-	told.remember = u.remember
+	told.remember, told.prices = u.remember, u.cli.Prices
 	result, err := u.run(ctx, agent{
 		command: process.Command{Args: u.args(), Env: u.env(), Stdin: strings.NewReader(prompt)},
 		// It does not hear SIGINT.
 		ladder: process.Ladder{Interrupt: time.Millisecond, Terminate: process.DefaultLadder.Terminate},
 		line:   told.line, check: told.check, result: told.end,
 	})
-	return result, told.misfit, err
+	return result, told.heard, err
 }
+
+// unpriced refuses a budget for a model of which neither our table nor the
+// client's own has a price.
+func (u openCodeUnit) unpriced(ctx context.Context) *work.Failure {
+	provider, model, _ := strings.Cut(u.req.Model, "/")
+	failure := u.cli.Prices.unpriced(u.req, model)
+	if failure == nil || model == "" {
+		return failure
+	}
+	ctx, cancel := context.WithTimeout(ctx, priceLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, u.path, "models", provider, "--verbose")
+	cmd.Dir, cmd.Env, cmd.WaitDelay = u.dir(), u.env(), time.Second
+	catalogue, err := cmd.Output()
+	if ctx.Err() != nil {
+		return cmp.Or(interrupted(context.Cause(ctx)), failure)
+	}
+	_, entry, found := bytes.Cut(catalogue, []byte(u.req.Model+"\n"))
+	var known struct {
+		Cost struct{ Input, Output float64 }
+	}
+	if err != nil || !found || json.NewDecoder(bytes.NewReader(entry)).Decode(&known) != nil || known.Cost.Input+known.Cost.Output <= 0 {
+		return noPrice(u.req.Model)
+	}
+	return nil
+}
+
+// priceLimit is how long the client may take to show its prices: it starts
+// slowly, and the machine may be busy.
+const priceLimit = time.Minute
 
 // args is the command line. A session without a title would have the model
 // asked for one.

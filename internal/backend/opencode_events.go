@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -18,22 +19,25 @@ type openCodeTold struct {
 	req      Request
 	schema   *jsonschema.Schema
 	steps    *transcript.Writer
+	prices   *Prices
 	began    time.Time
 	remember func(session string)
 
 	mu      sync.Mutex // events and checks come from two sides
 	session string
-	text    string // the newest of the model's
-	turns   int    // that are over
-	reason  string // why the last one is
-	cuts    int    // of the last ones, in a row, that ended before their end
-	busy    bool   // a turn is going on, whose cost is not known
-	cost    float64
+	took    bool    // the client is at work on it: the session has the prompt
+	text    string  // the newest of the model's
+	turns   int     // that are over
+	reason  string  // why the last one is
+	cuts    int     // of the last ones, in a row, that ended before their end
+	busy    bool    // a turn is going on, whose cost is not known
+	cost    float64 // of the turns whose price it knows
+	uses    []use   // of the others
 	usage   work.Usage
 	failed  *openCodeError
 	retry   *openCodeStatus
 	final   bool
-	misfit  bool // the answer does not fit the schema
+	heard   heard
 }
 
 func newOpenCodeTold(req Request, schema *jsonschema.Schema, steps *transcript.Writer) *openCodeTold {
@@ -101,8 +105,9 @@ func (t *openCodeTold) line(line []byte) bool {
 		addSystem(t.steps, string(line))
 		return t.final
 	}
-	if e.SessionID != "" && e.SessionID != t.session {
-		t.session = e.SessionID
+	t.session = cmp.Or(e.SessionID, t.session)
+	if t.session != "" && e.Type != "error" && !t.took {
+		t.took = true
 		t.remember(t.session)
 	}
 	switch e.Type {
@@ -159,11 +164,15 @@ func (t *openCodeTold) tool(p openCodePart) {
 func (t *openCodeTold) finish(p openCodePart) {
 	t.turns++
 	t.busy, t.reason = false, p.Reason
-	t.cost += p.Cost
-	t.usage.InputTokens += p.Tokens.Input
-	t.usage.OutputTokens += p.Tokens.Output + p.Tokens.Reasoning
-	t.usage.CacheReadTokens += p.Tokens.Cache.Read
-	t.usage.CacheCreationTokens += p.Tokens.Cache.Write
+	used := work.Usage{
+		InputTokens: p.Tokens.Input, OutputTokens: p.Tokens.Output + p.Tokens.Reasoning,
+		CacheReadTokens: p.Tokens.Cache.Read, CacheCreationTokens: p.Tokens.Cache.Write,
+	}
+	if t.cost += p.Cost; p.Cost == 0 && used != (work.Usage{}) {
+		_, model, _ := strings.Cut(t.req.Model, "/")
+		t.uses = append(t.uses, use{model, used})
+	}
+	t.usage = t.usage.And(used)
 	switch p.Reason {
 	case "unknown", "other":
 		t.cuts++
@@ -191,10 +200,9 @@ func (t *openCodeTold) check() *work.Failure {
 		return t.retry.failure()
 	case t.cuts >= openCodeCuts:
 		return work.Fail(work.ClassInfra, fmt.Sprintf("the model's last %d answers ended before their end", t.cuts))
-	case t.req.MaxCostUSD != nil:
-		if f := t.overBudget(); f != nil {
-			return f
-		}
+	}
+	if f := t.overBudget(); f != nil {
+		return f
 	}
 	if t.req.MaxTurns > 0 && t.turns >= t.req.MaxTurns && t.reason == "tool-calls" {
 		return tooManyTurns(t.req)
@@ -202,15 +210,19 @@ func (t *openCodeTold) check() *work.Failure {
 	return nil
 }
 
-// overBudget tells whether a budget is used up, or cannot be watched: a model
-// without a price costs nothing in the client's eyes.
+// spent is what the turns have cost. A model whose price the client does not
+// know costs nothing in its eyes: then ours counts. Nil: nobody knows.
+func (t *openCodeTold) spent() *float64 {
+	cost, _ := t.prices.cost(t.uses)
+	if t.cost > 0 {
+		return new(t.cost + deref(cost))
+	}
+	return cost
+}
+
 func (t *openCodeTold) overBudget() *work.Failure {
-	switch {
-	case t.cost > *t.req.MaxCostUSD:
-		return work.Fail(work.ClassMaxCost, fmt.Sprintf("max_cost_usd ($%g) was reached: $%g", *t.req.MaxCostUSD, t.cost))
-	case t.cost == 0 && t.usage.OutputTokens > 0:
-		return work.Fail(work.ClassInvalidRequest,
-			"opencode has no price for this model, so it cannot keep max_cost_usd: leave it out, or give the model a cost in PIECEWORK_OPENCODE_CONFIG")
+	if cost := t.spent(); t.req.MaxCostUSD != nil && deref(cost) > *t.req.MaxCostUSD {
+		return tooDear(t.req, *cost)
 	}
 	return nil
 }

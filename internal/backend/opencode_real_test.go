@@ -2,7 +2,6 @@ package backend
 
 import (
 	"cmp"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"os"
@@ -123,29 +122,19 @@ func TestRealOpenCodeTellsWhenALimitEnds(t *testing.T) {
 }
 
 func TestRealOpenCodeTimeoutInsideAToolAndResume(t *testing.T) {
-	o, model := realOpenCode(t, fakemodel.Turn{Text: "I wait", Calls: []fakemodel.Call{openCodeShell("tail -f /dev/null | cat")}}, fakemodel.Turn{Text: "done"})
-	ctx, cancel := context.WithCancelCause(t.Context())
+	o, model := realOpenCode(t, fakemodel.Turn{Text: "I wait", Calls: []fakemodel.Call{openCodeShell(inTool)}}, fakemodel.Turn{Text: "done"})
 	req := openCodeRequest(t, "wait")
-	steps := transcript.NewWriter(nil, nil)
-	go func() {
-		for ctx.Err() == nil && len(model.Requests()) == 0 {
-			time.Sleep(50 * time.Millisecond)
-		}
-		time.Sleep(2 * time.Second) // the tool is not told of before it has ended
-		cancel(work.ErrTimeout)
-	}()
-	result, err := o.Execute(ctx, req, steps)
-	if err != nil || result.Error == nil || result.Error.Class != work.ClassTimeout || !result.CostIncomplete {
-		t.Errorf("%v, %+v, error %v", err, result, result.Error)
+	result := cutInTool(t, o, req, work.ErrTimeout)
+	if result.Error == nil || result.Error.Class != work.ClassTimeout || !result.CostIncomplete {
+		t.Errorf("%+v, error %v", result, result.Error)
 	}
-	wantNothingLeft(t, req)
 
-	req.Prompt, req.Resume = "go on", true
+	req.Resume = true
 	model.Script(fakemodel.Turn{Text: "done"})
 	got := try(t.Context(), t, o, req)
 	got.wantSuccess(t, "done")
 	last := model.Requests()[len(model.Requests())-1]
-	if got.Metadata.SessionID != result.Metadata.SessionID || !strings.Contains(string(last.Body), `"wait"`) || !strings.Contains(string(last.Body), `"go on"`) {
+	if got.Metadata.SessionID != result.Metadata.SessionID || !strings.Contains(string(last.Body), `"wait"`) || !strings.Contains(string(last.Body), goOn) {
 		t.Errorf("session %s after %s, the model got %+v", got.Metadata.SessionID, result.Metadata.SessionID, last.Messages)
 	}
 

@@ -14,6 +14,7 @@ func (t *openCodeTold) end(end ending) Result {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	result := Result{Output: t.text, Metadata: t.metadata(), CostIncomplete: t.busy}
+	t.heard.unknown = lacksSession(t.req, end)
 	switch {
 	case end.stopped != nil:
 		return result
@@ -25,12 +26,12 @@ func (t *openCodeTold) end(end ending) Result {
 		result.Error = died("opencode", end)
 	case t.req.MaxTurns > 0 && t.turns > t.req.MaxTurns: // it was faster than our check
 		result.Error = tooManyTurns(t.req)
-	case t.req.MaxCostUSD != nil && t.overBudget() != nil:
+	case t.overBudget() != nil:
 		result.Error = t.overBudget()
 	case t.schema != nil:
 		result.Output = unfenced(t.text)
 		result.Error = checkOutput(t.schema, result.Output)
-		t.misfit = result.Error != nil
+		t.heard.misfit = result.Error != nil
 	}
 	result.Success = result.Error == nil
 	return result
@@ -39,10 +40,7 @@ func (t *openCodeTold) end(end ending) Result {
 func (t *openCodeTold) metadata() Metadata {
 	m := Metadata{
 		SessionID: cmp.Or(t.session, t.req.SessionID), Model: t.req.Model, NumTurns: t.turns,
-		DurationMS: time.Since(t.began).Milliseconds(), Usage: t.usage,
-	}
-	if t.cost > 0 {
-		m.TotalCostUSD = &t.cost
+		DurationMS: time.Since(t.began).Milliseconds(), Usage: t.usage, TotalCostUSD: t.spent(),
 	}
 	return m
 }

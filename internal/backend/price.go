@@ -2,6 +2,7 @@ package backend
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed" // the table of prices
 	"encoding/json"
 	"fmt"
@@ -119,4 +120,77 @@ func (r rate) cost(u work.Usage) float64 {
 // promptTokens is all that was read, from the cache or not.
 func promptTokens(u work.Usage) int64 {
 	return u.InputTokens + u.CacheReadTokens + u.CacheCreationTokens
+}
+
+// use is what one call of a model has used.
+type use struct {
+	model string
+	work.Usage
+}
+
+// cost is what calls have cost; nil when there were none, or when the price of
+// one is not known, whose model is named then.
+func (p *Prices) cost(uses []use) (cost *float64, unknown string) {
+	sum := 0.0
+	for _, u := range uses {
+		rate, known := p.rate(u.model, time.Now(), promptTokens(u.Usage))
+		if !known {
+			return nil, cmp.Or(u.model, "(unnamed)")
+		}
+		sum += rate.cost(u.Usage)
+	}
+	if len(uses) == 0 {
+		return nil, ""
+	}
+	return new(math.Round(sum*1e9) / 1e9), ""
+}
+
+// costOfSum is what calls have cost of which only the sum is told: nil where
+// the price depends on how long each was.
+func (p *Prices) costOfSum(sum use) *float64 {
+	least, _ := p.rate(sum.model, time.Now(), 0)
+	most, known := p.rate(sum.model, time.Now(), promptTokens(sum.Usage))
+	if !known || least != most || sum.Usage == (work.Usage{}) {
+		return nil
+	}
+	return new(most.cost(sum.Usage))
+}
+
+// unpriced refuses a budget that nobody can keep, before anything is spent.
+func (p *Prices) unpriced(req Request, model string) *work.Failure {
+	if req.MaxCostUSD == nil {
+		return nil
+	}
+	if model == "" {
+		return work.Fail(work.ClassInvalidRequest, "max_cost_usd can only be kept for a model whose price is known: name the model")
+	}
+	if _, known := p.rate(model, time.Now(), 0); !known {
+		return noPrice(model)
+	}
+	return nil
+}
+
+func noPrice(model string) *work.Failure {
+	return work.Fail(work.ClassInvalidRequest, "max_cost_usd cannot be kept: the price of model "+model+
+		" is not known; put it into the file that --prices names, or leave max_cost_usd out")
+}
+
+// overspent stops a run that has cost more than it may, or that calls a model
+// without a price.
+func (p *Prices) overspent(req Request, uses []use) *work.Failure {
+	if req.MaxCostUSD == nil {
+		return nil
+	}
+	cost, unknown := p.cost(uses)
+	switch {
+	case unknown != "":
+		return noPrice(unknown)
+	case deref(cost) > *req.MaxCostUSD:
+		return tooDear(req, *cost)
+	}
+	return nil
+}
+
+func tooDear(req Request, cost float64) *work.Failure {
+	return work.Fail(work.ClassMaxCost, fmt.Sprintf("max_cost_usd ($%g) was reached: $%g", *req.MaxCostUSD, cost))
 }

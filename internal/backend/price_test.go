@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"piecework/internal/testkit/fakemodel"
-	"piecework/internal/transcript"
 	"piecework/internal/work"
 )
 
@@ -55,12 +54,53 @@ func TestPrices(t *testing.T) {
 func TestUnknownModelHasNoCost(t *testing.T) {
 	onEachAPI(t, func(t *testing.T, b Backend, model *fakemodel.Server) {
 		req := request(t, "x")
-		req.Model, req.MaxCostUSD = "nobody-knows", new(0.000001)
+		req.Model = "nobody-knows"
 		got := try(t.Context(), t, b, req)
 		got.wantSuccess(t, "ok")
 		got.wantUsage(t, work.Usage{InputTokens: 100, OutputTokens: 10}, nil, false)
-		got.wantStep(t, transcript.SystemText, "price of model nobody-knows is not known")
+		asked := len(model.Requests())
+		req.MaxCostUSD = new(1.0)
+		try(t.Context(), t, b, req).wantFailure(t, work.ClassInvalidRequest, "nobody-knows", "--prices")
+		if len(model.Requests()) != asked {
+			t.Error("money was spent on a unit whose budget cannot be kept")
+		}
 	})
+}
+
+func TestCostOfCalls(t *testing.T) {
+	prices, err := ReadPrices([]byte(`[{"model":"a","input":1,"up_to":100},{"model":"a","input":2},{"model":"b","output":4}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := func(tokens int64) use { return use{"a", work.Usage{InputTokens: tokens}} }
+	for _, test := range []struct {
+		name    string
+		uses    []use
+		want    float64 // in millionths; 0: not known
+		sum     float64 // when only the sum of tokens is told
+		unknown string
+	}{
+		{name: "none"},
+		{name: "each by its own length", uses: []use{in(60), in(101)}, want: 60 + 202},
+		{name: "short together", uses: []use{in(60), in(40)}, want: 100, sum: 100},
+		{name: "two models", uses: []use{in(1), {"b", work.Usage{OutputTokens: 2}}}, want: 9},
+		{name: "one without a price", uses: []use{in(1), {"c", work.Usage{}}}, unknown: "c"},
+	} {
+		cost, unknown := prices.cost(test.uses)
+		if deref(cost) != test.want/1e6 || (cost == nil) != (test.want == 0) || unknown != test.unknown {
+			t.Errorf("%s: %v, unknown %q", test.name, deref(cost), unknown)
+		}
+		sum := use{model: "a"}
+		for _, u := range test.uses {
+			sum.Usage = sum.And(u.Usage)
+		}
+		if test.sum == 0 && test.name != "each by its own length" {
+			continue
+		}
+		if got := prices.costOfSum(sum); deref(got) != test.sum/1e6 || (got == nil) != (test.sum == 0) {
+			t.Errorf("%s: the sum costs %v", test.name, deref(got))
+		}
+	}
 }
 
 func TestServersOwnReckoningCounts(t *testing.T) {

@@ -127,7 +127,9 @@ func (s stage) play(t *testing.T, req *Request, deeds []deed) {
 	t.Helper()
 	switch s.kind {
 	case asAgent:
-		req.Model = "fake/model"
+		if req.Model = "fake-model"; s.name == "opencode" {
+			req.Model = "fake/priced"
+		}
 		if len(deeds) > 0 {
 			req.Prompt = verbs(agentScript(s.name, *req, deeds)...) + "\n" + req.Prompt
 		}
@@ -245,9 +247,13 @@ func agentAnswers(name string, req Request, deeds []deed) []string {
 		return checkOutput(schema, d.fits) == nil
 	}
 	if name != "claude" {
-		lines := []string{"result " + deeds[0].fits}
+		lines := agentSays(name, deeds[0].fits)
 		for _, d := range deeds[1:] {
-			lines = append([]string{"next init", "next result " + d.fits}, lines...)
+			kept := []string{"next init"}
+			for _, line := range agentSays(name, d.fits) {
+				kept = append(kept, "next "+line)
+			}
+			lines = append(kept, lines...)
 		}
 		return lines
 	}
@@ -257,6 +263,14 @@ func agentAnswers(name string, req Request, deeds []deed) []string {
 		}
 	}
 	return []string{"text " + deeds[0].fits, "error error_max_structured_output_retries 0 Failed to provide valid structured output"}
+}
+
+// agentSays gives an answer; Cursor says it before it says that it is done.
+func agentSays(name, answer string) []string {
+	if name == "cursor" {
+		return []string{"text " + answer, "result " + answer}
+	}
+	return []string{"result " + answer}
 }
 
 func agentEnd(name string, d deed, last bool) []string {

@@ -14,6 +14,15 @@ type Usage struct {
 	CacheCreationTokens int64 `json:"cache_creation_tokens" db:"cache_creation_tokens"`
 }
 
+// And adds what was used besides.
+func (u Usage) And(more Usage) Usage {
+	return Usage{
+		InputTokens: u.InputTokens + more.InputTokens, OutputTokens: u.OutputTokens + more.OutputTokens,
+		CacheReadTokens:     u.CacheReadTokens + more.CacheReadTokens,
+		CacheCreationTokens: u.CacheCreationTokens + more.CacheCreationTokens,
+	}
+}
+
 // Run is one attempt at a unit. Attempt is its number from 1 and the fence:
 // only the unit's newest attempt may finish it.
 type Run struct {

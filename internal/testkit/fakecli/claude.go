@@ -79,6 +79,7 @@ func (a *claude) event(kind string) event {
 }
 
 func (a *claude) begin() {
+	a.keepPrompt()
 	dir, _ := os.Getwd()
 	writeJSON(map[string]any{
 		"type": "system", "subtype": "init", "cwd": dir, "session_id": a.session, "tools": []string{"Bash", "Read", "Write"},

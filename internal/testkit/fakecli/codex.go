@@ -7,17 +7,20 @@ import (
 	"syscall"
 )
 
-// codex speaks as `codex exec --json` does. It keeps no rollout file.
+// codex speaks as `codex exec --json` does.
 type codex struct {
 	*agent
-	items map[string]string // tool call → its item
-	count int
+	items        map[string]string // tool call → its item
+	count        int
+	former, uses int  // calls of the model, before this process and in it
+	asking       bool // the model has called tools, and none has answered
 }
 
 func (*codex) version() string { return "codex-cli 9.9.9" }
 
 func (c *codex) begin() {
 	if c.count == 0 {
+		c.keepPrompt()
 		writeJSON(map[string]any{"type": "thread.started", "thread_id": c.session})
 		c.item("item.completed", map[string]any{"id": c.next(), "type": "error", "message": "Model metadata for `fake-model` not found."})
 	}
@@ -59,11 +62,19 @@ func (c *codex) call(of call) {
 	}
 	c.items[of.id] = c.next()
 	c.item("item.started", c.tool(of))
+	c.asking = true
+	c.keep(entry("response_item", map[string]any{"type": "function_call", "call_id": of.id, "name": of.name, "arguments": string(of.input)}))
 }
 
 func (c *codex) answer(of call, text string) {
+	if c.asking {
+		c.keepUse()
+	}
 	item := c.tool(of)
 	item["status"] = "completed"
+	kind := map[any]string{"command_execution": "CommandExecution", "mcp_tool_call": "McpToolCall"}[item["type"]]
+	c.keep(entry("event_msg", map[string]any{"type": "item_completed", "item": map[string]any{"type": kind, "id": of.id}}),
+		entry("response_item", map[string]any{"type": "function_call_output", "call_id": of.id, "output": text}))
 	if item["type"] == "command_execution" {
 		item["aggregated_output"], item["exit_code"] = text, 0
 	} else {
@@ -73,11 +84,9 @@ func (c *codex) answer(of call, text string) {
 }
 
 func (c *codex) end(text string) {
+	c.keepUse()
 	writeJSON(c.said(text))
-	writeJSON(map[string]any{"type": "turn.completed", "usage": map[string]any{
-		"input_tokens": 100 * c.turns, "cached_input_tokens": 40 * c.turns, "cache_write_input_tokens": 0,
-		"output_tokens": 10 * c.turns, "reasoning_output_tokens": 0,
-	}})
+	writeJSON(map[string]any{"type": "turn.completed", "usage": used(c.former + c.turns)})
 }
 
 func (c *codex) fail(_ string, status int, text string) {

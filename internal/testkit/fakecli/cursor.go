@@ -14,7 +14,8 @@ type cursor struct{ *agent }
 
 func (*cursor) version() string { return "2026.01.01-fake" }
 
-func (c cursor) begin() {
+func (c *cursor) begin() {
+	c.keep(c.prompt)
 	dir, _ := os.Getwd()
 	writeJSON(map[string]any{
 		"type": "system", "subtype": "init", "apiKeySource": "env", "cwd": dir, "session_id": c.session,
@@ -22,13 +23,13 @@ func (c cursor) begin() {
 	})
 }
 
-func (c cursor) said(text string) any {
+func (c *cursor) said(text string) any {
 	return map[string]any{"type": "assistant", "session_id": c.session, "message": map[string]any{
 		"role": "assistant", "content": []map[string]any{{"type": "text", "text": text}},
 	}}
 }
 
-func (c cursor) tool(subtype string, of call, result any) {
+func (c *cursor) tool(subtype string, of call, result any) {
 	body := map[string]any{}
 	if of.name == "Bash" {
 		body["shellToolCall"] = withResult(map[string]any{"args": of.input}, result)
@@ -45,9 +46,9 @@ func withResult(body map[string]any, result any) map[string]any {
 	return body
 }
 
-func (c cursor) call(of call) { c.tool("started", of, nil) }
+func (c *cursor) call(of call) { c.tool("started", of, nil) }
 
-func (c cursor) answer(of call, text string) {
+func (c *cursor) answer(of call, text string) {
 	success := map[string]any{"content": text}
 	if of.name == "Bash" {
 		success = map[string]any{"exitCode": 0, "stdout": text, "stderr": ""}
@@ -55,7 +56,7 @@ func (c cursor) answer(of call, text string) {
 	c.tool("completed", of, map[string]any{"success": success})
 }
 
-func (c cursor) end(text string) {
+func (c *cursor) end(text string) {
 	took := time.Since(c.started).Milliseconds() + 1
 	usage, _ := json.Marshal(map[string]int{
 		"inputTokens": 100 * c.turns, "outputTokens": 10 * c.turns, "cacheReadTokens": 0, "cacheWriteTokens": 0,
@@ -67,11 +68,11 @@ func (c cursor) end(text string) {
 }
 
 // fail says it on stderr: there is no result event.
-func (c cursor) fail(_ string, _ int, text string) {
+func (c *cursor) fail(_ string, _ int, text string) {
 	_, _ = os.Stderr.WriteString(text + "\n")
 	c.exitCode = 1
 }
 
-func (c cursor) limit(int64) {} // it has no event for that
+func (c *cursor) limit(int64) {} // it has no event for that
 
-func (c cursor) signalled(s syscall.Signal) int { return 128 + int(s) }
+func (c *cursor) signalled(s syscall.Signal) int { return 128 + int(s) }

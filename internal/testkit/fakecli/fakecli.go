@@ -10,6 +10,7 @@
 //	cursor.go    as Cursor says it
 //	opencode.go  as opencode says it
 //	gemini.go    as the Gemini CLI says it
+//	session.go   what the agent writes down of a session
 //	child.go     processes that the agent leaves behind
 //
 // A test package that uses it begins with
@@ -46,7 +47,6 @@
 //	hide N                         leaves a daemon that shows no trace of its
 //	                               origin and is deaf to all but SIGKILL; it
 //	                               sleeps for N seconds, see Asleep
-//	parent SIGNAL                  sends its parent that signal, by number
 //	attached                       a text event with the files that came along
 //	next LINE                      keeps a line in its home for the next prompt
 //	                               that has no line of its own
@@ -57,6 +57,11 @@
 // no result, and ends with exit code 1 after a result that is an error. Codex
 // answers SIGINT with exit code 1 and dies of SIGTERM, neither with a word;
 // opencode does not hear SIGINT; the Gemini CLI ends with exit code 0 on either.
+//
+// From init on a session is kept below the agent's home, where the real one
+// keeps it: with the prompt, and with the tokens used where the real one writes
+// them down. An agent that is to resume a session which is not there says so
+// and ends.
 package fakecli
 
 import (
@@ -136,6 +141,10 @@ func run(dialect string, args []string) int {
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	go a.obey(signals)
 	stdin := bufio.NewReader(os.Stdin)
+	if dialect == "opencode" && len(args) > 1 && args[0] == "models" {
+		fmt.Println(catalogue)
+		return 0
+	}
 	prompt, err := a.readPrompt(stdin)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
@@ -143,6 +152,9 @@ func run(dialect string, args []string) int {
 	}
 	if g, ok := a.speak.(*gemini); ok {
 		prompt = g.command(prompt)
+	}
+	if a.prompt = prompt; !a.found() {
+		return a.exitCode
 	}
 	for _, step := range steps(prompt, kept()) {
 		if err := a.do(step); err != nil {
@@ -247,6 +259,8 @@ func steps(prompt, kept string) []string {
 type agent struct {
 	args    []string
 	session string
+	resumes bool
+	prompt  string
 	model   string
 	started time.Time
 	speak   dialect
@@ -271,24 +285,24 @@ func newAgent(args []string) *agent {
 	a := &agent{args: args, session: uuid.NewString(), model: "fake-model", started: time.Now()}
 	a.turns, a.cost = 1, 0.00045
 	for i, arg := range args {
-		for _, flag := range []string{"--session=", "--session-id=", "--resume="} {
-			if id, ok := strings.CutPrefix(arg, flag); ok {
-				a.session = id
-			}
-		}
 		for _, flag := range []string{"--image=", "--file="} {
 			if path, ok := strings.CutPrefix(arg, flag); ok {
 				a.attached = append(a.attached, "image "+path)
 			}
 		}
-		if i == len(args)-1 {
-			break
+		name, value, given := strings.Cut(arg, "=")
+		if !given && i < len(args)-1 {
+			value = args[i+1]
 		}
-		switch arg {
-		case "--session-id", "--resume", "-r", "resume":
-			a.session = args[i+1]
+		switch name {
+		case "--session", "--resume", "-r":
+			a.session, a.resumes = value, true
+		case "resume": // between it and the dash: options, and the session
+			a.session, a.resumes = args[len(args)-2], true
+		case "--session-id":
+			a.session = value
 		case "--model":
-			a.model = args[i+1]
+			a.model = value
 		}
 	}
 	return a

@@ -15,7 +15,11 @@ func (o *opencode) event(kind string, part map[string]any) map[string]any {
 	return map[string]any{"type": kind, "timestamp": 1795253260142, "sessionID": o.session, "part": part}
 }
 
+// catalogue is what the real one shows of models and their prices.
+const catalogue = "fake/free\n{\"cost\":{\"input\":0,\"output\":0}}\nfake/priced\n{\"cost\":{\"input\":1,\"output\":2}}"
+
 func (o *opencode) begin() {
+	o.keep(o.prompt)
 	writeJSON(map[string]any{"type": "ready"})
 	writeJSON(map[string]any{"type": "status", "sessionID": o.session, "status": map[string]any{"type": "busy"}})
 }

@@ -176,12 +176,6 @@ func (a *agent) leave(verb, rest string) error {
 		return startDaemon()
 	case "hide":
 		return startHidden(rest)
-	case "parent":
-		number, err := strconv.Atoi(rest)
-		if err != nil {
-			return fmt.Errorf("reading the signal: %w", err)
-		}
-		return syscall.Kill(os.Getppid(), syscall.Signal(number))
 	}
 	return errVerb
 }
