@@ -97,15 +97,20 @@ func (s stage) open(t *testing.T) stage {
 		s.b = apis[map[string]string{"anthropic": "anthropic", "openai": "chat", "openai responses": "responses"}[s.name+s.api]]
 	case asReal:
 		s.model = fakemodel.Start(t)
-		s.b = realAs(s.name, s.model.URL)
+		s.b = realAs(t, s.name, s.model.URL)
 	}
 	return s
 }
 
 // realAs is a real program that talks to a model of our own.
-func realAs(name, url string) Backend {
+func realAs(t *testing.T, name, url string) Backend {
+	t.Helper()
 	key := "sk-secret-value"
-	cli := CLI{Path: os.Getenv("PIECEWORK_TEST_" + strings.ToUpper(name)), Keeper: keeper, Env: map[string][]string{
+	prices, err := ReadPrices(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cli := CLI{Path: os.Getenv("PIECEWORK_TEST_" + strings.ToUpper(name)), Keeper: keeper, Prices: prices, Env: map[string][]string{
 		"claude":   {"ANTHROPIC_API_KEY=" + key, "ANTHROPIC_BASE_URL=" + url, "CLAUDE_CODE_MAX_RETRIES=1"},
 		"codex":    {"OPENAI_API_KEY=" + key, "OPENAI_BASE_URL=" + url + "/v1"},
 		"opencode": {"ANTHROPIC_API_KEY=" + key, "ANTHROPIC_BASE_URL=" + url},
