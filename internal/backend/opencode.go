@@ -183,7 +183,11 @@ func (u openCodeUnit) once(ctx context.Context, prompt string) (Result, heard, e
 	told := newOpenCodeTold(u.req, u.schema, u.steps)
 	told.remember, told.prices = u.remember, u.cli.Prices
 	result, err := u.run(ctx, agent{
-		command: process.Command{Args: u.args(), Env: u.env(), Stdin: strings.NewReader(prompt)},
+		command: process.Command{
+			Args: u.args(), Env: u.env(), Stdin: strings.NewReader(prompt),
+			// It ends without waiting for a pipe to take what it said last.
+			StdoutFile: filepath.Join(u.home.tmp, "stdout.jsonl"),
+		},
 		// It does not hear SIGINT.
 		ladder: process.Ladder{Interrupt: time.Millisecond, Terminate: process.DefaultLadder.Terminate},
 		line:   told.line, check: told.check, result: told.end,
