@@ -76,7 +76,7 @@ chaos: ## break processes, servers and the network for a while, then check what 
 	cd bench && go test ./chaos -run '^TestChaos$$' -count=1 -v -timeout 24h \
 		-seed $(SEED) -duration $(DURATION) -units $(UNITS) -faults $(FAULTS) -only '$(ONLY)'
 
-chaos-short: # one seed in a minute, and the checker's own tests; for .ci/run
+chaos-short: # one seed in a minute, and the checker's own tests
 	cd bench && go test ./chaos -count=1
 
 chaos-planted: ## plant bugs in Piecework, and see that the checker of `make chaos` finds each

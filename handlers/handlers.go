@@ -81,10 +81,12 @@ type Worker struct {
 	draining context.Context // ends when no new unit is taken
 	letGo    context.CancelFunc
 	metrics  metrics
-	alone    sync.RWMutex  // held by each run, and by a suspect for itself
-	secluded atomic.Bool   // a suspect runs alone, or waits to
-	keepTime time.Duration // for storing a run's output files
-	redact   func(string) string
+	alone    sync.RWMutex // held by each run, and by a suspect for itself
+	secluded atomic.Bool  // a suspect runs alone, or waits to
+
+	aloneTime time.Duration // a suspect waits for the others to end
+	keepTime  time.Duration // for storing a run's output files
+	redact    func(string) string
 
 	mu      sync.Mutex
 	running map[uuid.UUID]*running // by run
@@ -106,7 +108,7 @@ func New(o Options) *Worker {
 		Options: o, id: uuid.Must(uuid.NewV7()),
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), news: make(chan struct{}, 1),
 		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, asking: map[uuid.UUID]bool{},
-		keepTime: 2 * time.Minute,
+		keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
 	}
 	for _, b := range o.Backends {
 		w.lanes = append(w.lanes, &lane{backend: b})

@@ -495,37 +495,3 @@ func (bomb) Available(context.Context) error { return nil }
 func (bomb) Execute(context.Context, backend.Request, *transcript.Writer) (backend.Result, error) {
 	panic("boom")
 }
-
-// A suspect waits until the others have ended, and nobody joins it.
-func TestSuspectRunsAlone(t *testing.T) {
-	t.Parallel()
-	h := newHouse(t)
-	suspect := h.submit(func(s *work.Spec) { s.SystemPrompt = "suspect" })
-	for range work.MaxCrashes - 1 {
-		dead := work.Process{ID: uuid.Must(uuid.NewV7()), Queues: []string{"default"}}
-		if err := h.store.Register(t.Context(), dead, time.Millisecond); err != nil {
-			t.Fatal(err)
-		}
-		testkit.Eventually(t, 30*time.Second, "the suspect claimed", func() bool {
-			c, err := h.store.Claim(t.Context(), store.Claim{UnitID: suspect, RunID: uuid.Must(uuid.NewV7()), Process: dead.ID, Backends: []string{"mock"}})
-			return err == nil && c != nil
-		})
-		h.becomes(suspect, work.Queued)
-	}
-	w := h.start(nil)
-	innocent := h.submit(nil)
-	first := h.begun()
-	testkit.Eventually(t, 30*time.Second, "the suspect keeps others out", w.secluded.Load)
-	if w.count() != 1 || len(h.puppet.started) != 0 {
-		t.Errorf("%d runs at once", w.count())
-	}
-	if w.laneWait("default", "mock") != never {
-		t.Error("bells are heard meanwhile")
-	}
-	first.end <- succeed("")
-	h.begun().end <- succeed("")
-	h.becomes(innocent, work.Succeeded)
-	if u := h.becomes(suspect, work.Succeeded); u.Losses != 2 || u.Failures != 0 {
-		t.Errorf("%d losses, %d failures", u.Losses, u.Failures)
-	}
-}

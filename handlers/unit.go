@@ -37,7 +37,7 @@ type attempt struct {
 // announce. It returns the failure of a failed run, and nil when there was
 // nothing to claim.
 func (w *Worker) runUnit(unit uuid.UUID) error {
-	if !w.alone.TryRLock() {
+	if w.secluded.Load() || !w.alone.TryRLock() {
 		return w.passOn(unit) // a suspect is to run alone
 	}
 	claimed, err := w.claim(unit, false)
@@ -51,7 +51,9 @@ func (w *Worker) runUnit(unit uuid.UUID) error {
 
 // runAlone runs a suspect when no other run is left here, and keeps new ones
 // out until it has ended. Nobody has claimed it while it waits: another worker
-// process may, and it can be cancelled.
+// process may, and it can be cancelled. When a run here takes longer than
+// aloneTime the others' turn comes first; the reconciler rings for the suspect
+// again.
 func (w *Worker) runAlone(unit uuid.UUID) error {
 	if !w.secluded.CompareAndSwap(false, true) {
 		return w.passOn(unit) // another suspect was here first
@@ -59,11 +61,19 @@ func (w *Worker) runAlone(unit uuid.UUID) error {
 	defer w.wake()
 	defer w.secluded.Store(false)
 	w.Log.Warn("unit is to run alone: worker processes died while it ran", "unit", unit)
-	w.alone.Lock()
-	defer w.alone.Unlock()
-	if w.draining.Err() != nil {
-		return w.passOn(unit)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for begun := time.Now(); !w.alone.TryLock(); {
+		if time.Since(begun) > w.aloneTime {
+			return nil
+		}
+		select {
+		case <-w.draining.Done():
+			return w.passOn(unit)
+		case <-tick.C:
+		}
 	}
+	defer w.alone.Unlock()
 	return w.runClaimed(w.claim(unit, true))
 }
 
