@@ -76,7 +76,6 @@ func (r *recorder) wake() {
 
 func (r *recorder) write(ctx context.Context) {
 	for {
-		calls := r.steps.ToolCalls() // first: a call is never counted before its step is shown
 		r.mu.Lock()
 		if !r.news || r.closed {
 			r.writing = false
@@ -86,7 +85,7 @@ func (r *recorder) write(ctx context.Context) {
 		p := r.pending
 		r.pending, r.news = store.Progress{RunID: r.run}, false
 		r.mu.Unlock()
-		p.ToolCalls = calls
+		p.ToolCalls = r.steps.ToolCalls() // after p is taken: what is taken is counted, and nothing may come after it
 		if err := r.store.Append(ctx, p); err != nil && ctx.Err() == nil {
 			r.log.Warn("steps not written yet; they will come with the finish", "run", r.run, "err", err)
 		}
