@@ -21,6 +21,7 @@
 //	file.go        files: upload, list, read, download, delete
 //	guard.go       which requests come in at all
 //	page.go        the pages, Asynqmon and the API page
+//	viewer.go      what the list of units and the page of one show
 //	openapi.go     what the description says beyond what the Go types do
 package api
 

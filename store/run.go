@@ -230,6 +230,22 @@ func (s *Store) UnitRuns(ctx context.Context, unit uuid.UUID) ([]work.Run, error
 	return runsOf(rows)
 }
 
+// LiveRuns returns the runs that go on of the given units, by unit: when each
+// began, its tool calls so far and what it is about.
+func (s *Store) LiveRuns(ctx context.Context, units []uuid.UUID) (map[uuid.UUID]work.Run, error) {
+	var rows []work.Run
+	err := s.db.SelectContext(ctx, &rows, `SELECT id, unit_id, attempt, live_status, tool_calls, started_at
+		FROM worker_runs WHERE unit_id = ANY($1) AND status = 'running'`, pq.Array(units))
+	if err != nil {
+		return nil, translate(fmt.Errorf("read live runs: %w", err))
+	}
+	runs := make(map[uuid.UUID]work.Run, len(rows))
+	for _, r := range rows {
+		runs[r.UnitID] = r
+	}
+	return runs, nil
+}
+
 // RunFilter chooses runs of one tenant; zero fields choose all.
 type RunFilter struct {
 	Tenant     string

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
@@ -230,6 +231,8 @@ type UnitFilter struct {
 	Class   work.Class // of the error
 	Labels  map[string]string
 	Search  string    // part of the title, in any case
+	Since   time.Time // when it was accepted, at the earliest
+	IDs     []uuid.UUID
 	After   uuid.UUID // the last id of the page before
 	Limit   int       // 0: 50
 }
@@ -243,6 +246,8 @@ func (f UnitFilter) where() (w where) {
 	w.addIf(f.Worker != "", "worker = ?", f.Worker)
 	w.addIf(f.Class != "", "error_class = ?", string(f.Class))
 	w.addIf(f.Search != "", "title ILIKE ?", "%"+escapeLike(f.Search)+"%")
+	w.addIf(!f.Since.IsZero(), "created_at >= ?", f.Since)
+	w.addIf(len(f.IDs) > 0, "id = ANY(?)", pq.Array(f.IDs))
 	if len(f.Labels) > 0 {
 		labels, _ := json.Marshal(f.Labels) // texts always can be
 		w.add("labels @> ?", string(labels))
@@ -272,6 +277,26 @@ func (s *Store) Units(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid.UUI
 		units = append(units, r.unit())
 	}
 	return cutPage(units, f.Limit, func(u work.Unit) uuid.UUID { return u.ID })
+}
+
+// CountUnits tells how many units of a filter are in each state; of one state
+// it counts no more than most.
+func (s *Store) CountUnits(ctx context.Context, f UnitFilter, most int) (map[work.State]int, error) {
+	w := f.where()
+	var rows []struct {
+		State work.State
+		Count int
+	}
+	err := s.db.SelectContext(ctx, &rows, `SELECT s.state, n.count FROM unnest(`+w.arg(textArray(work.States))+`::text[]) s(state),
+		LATERAL (SELECT count(*) FROM (SELECT FROM work_units u WHERE u.state = s.state AND `+w.text()+` LIMIT `+w.arg(most)+`) found) n`, w.args...)
+	if err != nil {
+		return nil, translate(fmt.Errorf("count units: %w", err))
+	}
+	counts := make(map[work.State]int, len(rows))
+	for _, r := range rows {
+		counts[r.State] = r.Count
+	}
+	return counts, nil
 }
 
 // where collects conditions with their arguments; ? becomes $n.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
@@ -20,6 +21,43 @@ func titles(units []work.Unit) (all []string) {
 		all = append(all, u.Title)
 	}
 	return all
+}
+
+func TestUnitsAreCountedByState(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	for range 3 {
+		l.put()
+	}
+	l.put(func(n *NewUnit) { n.Tenant = "other" })
+	l.end(ending(l.take(l.put(func(n *NewUnit) { n.Backend = "claude" }).ID, l.process), work.Failed), Recorded)
+	for _, test := range []struct {
+		filter         UnitFilter
+		queued, failed int
+	}{
+		{UnitFilter{Tenant: work.DefaultTenant}, 2, 1}, // two are all that is counted
+		{UnitFilter{Tenant: work.DefaultTenant, Backend: "claude"}, 0, 1},
+		{UnitFilter{Tenant: work.DefaultTenant, Since: time.Now().Add(time.Hour)}, 0, 0},
+		{UnitFilter{Tenant: "other"}, 1, 0},
+	} {
+		counts, err := l.CountUnits(t.Context(), test.filter, 2)
+		if err != nil || counts[work.Queued] != test.queued || counts[work.Failed] != test.failed || len(counts) != len(work.States) {
+			t.Errorf("%+v: %v, %v", test.filter, counts, err)
+		}
+	}
+}
+
+func TestLiveRuns(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	over, goes := l.put().ID, l.put().ID
+	l.end(ending(l.take(over, l.process), work.Succeeded), Recorded)
+	c := l.take(goes, l.process)
+	l.must(l.Append(t.Context(), Progress{RunID: c.RunID, LiveStatus: "reads", ToolCalls: 4}))
+	live, err := l.LiveRuns(t.Context(), []uuid.UUID{over, goes, l.put().ID})
+	if err != nil || len(live) != 1 || live[goes].ID != c.RunID || live[goes].ToolCalls != 4 || *live[goes].LiveStatus != "reads" {
+		t.Errorf("%+v, %v", live, err)
+	}
 }
 
 func TestUnitsFilters(t *testing.T) {

@@ -1,0 +1,486 @@
+// The pages are whole without this script. It makes them live, and lets the
+// list stay where it is while units come and go. What is shown comes from the
+// server as HTML, always; events only say what to ask for again.
+
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+const viewer = $('.viewer');
+const list = $('#list');
+const detail = $('#detail');
+
+// ask fetches a part of a page. A part that was asked for later wins.
+const asked = {};
+async function ask(part, url, slot = part) {
+  asked[slot]?.abort();
+  const turn = (asked[slot] = new AbortController());
+  const answer = await fetch(url, { headers: { 'X-Part': part }, signal: turn.signal });
+  if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`);
+  return parse(await answer.text());
+}
+
+function parse(html) {
+  const t = document.createElement('template');
+  t.innerHTML = html;
+  return t.content;
+}
+
+const passing = (err) => {
+  if (err.name !== 'AbortError') say('not up to date: ' + err.message);
+};
+
+function say(text) {
+  const link = $('#link');
+  link.hidden = !text;
+  link.textContent = text;
+}
+
+// ---- Times ---------------------------------------------------------------
+
+function lasted(ms) {
+  const s = Math.max(ms, 0) / 1000;
+  if (s < 60) return s.toFixed(1) + ' s';
+  if (s < 3600) return `${Math.floor(s / 60)} min ${String(Math.floor(s % 60)).padStart(2, '0')} s`;
+  return `${Math.floor(s / 3600)} h ${String(Math.floor((s % 3600) / 60)).padStart(2, '0')} min`;
+}
+
+function ago(ms) {
+  if (ms < 60e3) return 'just now';
+  if (ms < 3600e3) return `${Math.floor(ms / 60e3)} min ago`;
+  if (ms < 48 * 3600e3) return `${Math.floor(ms / 3600e3)} h ago`;
+  return null; // the date that is there already
+}
+
+function tick() {
+  if (document.hidden) return;
+  const now = Date.now();
+  for (const t of $$('time[data-since]')) t.textContent = lasted(now - Date.parse(t.dataset.since));
+  for (const t of $$('time[data-ago]')) {
+    const text = ago(now - Date.parse(t.dateTime));
+    if (text && t.textContent !== text) t.textContent = text;
+  }
+}
+setInterval(tick, 500);
+
+// ---- The list --------------------------------------------------------------
+
+const unitPath = /^\/units\/([0-9a-f-]{36})$/;
+const filter = () => {
+  const query = new URLSearchParams(location.search);
+  for (const name of ['run', 'at', 'after']) query.delete(name);
+  const text = query.toString();
+  return text ? '?' + text : '';
+};
+const cardID = (card) => card.id.slice('card-'.length);
+const mark = () => {
+  const here = location.pathname;
+  for (const a of $$('.card a')) a.pathname === here ? a.setAttribute('aria-current', 'true') : a.removeAttribute('aria-current');
+};
+
+// merge brings cards up to date, newest first; ids are in the order of time.
+function merge(fresh) {
+  const cards = $('#cards', list);
+  for (const card of $$('.card', fresh)) {
+    const old = document.getElementById(card.id);
+    if (old) {
+      if (old.innerHTML !== card.innerHTML) {
+        const focused = old.contains(document.activeElement);
+        old.replaceChildren(...card.childNodes);
+        if (focused) $('a', old).focus();
+      }
+      continue;
+    }
+    const next = $$('.card', cards).find((c) => c.id < card.id);
+    cards.insertBefore(card, next ?? null);
+  }
+  if (cards.childElementCount) $('.empty', list)?.remove();
+}
+
+// refresh fetches the first page of the list again.
+async function refresh() {
+  const fresh = await ask('list', '/' + filter());
+  const top = $$('.card', fresh);
+  const last = top.at(-1)?.id ?? '';
+  const known = new Set(top.map((c) => c.id));
+  if (list.scrollTop > 80 && top.some((c) => !document.getElementById(c.id))) {
+    offerFresh(top.filter((c) => !document.getElementById(c.id)).length);
+    for (const c of top) if (!document.getElementById(c.id)) c.remove();
+  } else {
+    $('.fresh', list)?.remove();
+    if (!$('#more', list) && $('#more', fresh)) list.append(reveal($('#more', fresh)));
+  }
+  $('#pills', list).replaceWith($('#pills', fresh));
+  merge(fresh);
+  for (const c of $$('.card', list)) if (c.id >= last && !known.has(c.id)) c.remove(); // it no longer is like this
+  if (!$('.card', list) && $('.empty', fresh) && !$('.empty', list)) list.append($('.empty', fresh));
+  mark();
+}
+
+function offerFresh(count) {
+  let button = $('.fresh', list);
+  if (!button) {
+    button = document.createElement('button');
+    button.className = 'fresh';
+    button.onclick = () => {
+      list.scrollTop = 0;
+      button.remove();
+      refresh().catch(passing);
+    };
+    $('#cards', list).before(button);
+  }
+  button.textContent = count === 1 ? 'One newer unit' : `${count} newer units`;
+}
+
+// Endless scroll: the link to older units is followed when it comes in sight.
+const sight = new IntersectionObserver((entries) => {
+  for (const e of entries) if (e.isIntersecting) older(e.target).catch(passing);
+}, { rootMargin: '600px' });
+
+function reveal(link) {
+  sight.observe(link);
+  return link;
+}
+
+async function older(link) {
+  sight.unobserve(link);
+  const fresh = await ask('cards', link.href, 'older');
+  $('#cards', list).append(...$$('.card', fresh));
+  const next = $('#more', fresh);
+  next ? link.replaceWith(reveal(next)) : link.remove();
+}
+
+// ---- One unit --------------------------------------------------------------
+
+// open shows a unit beside the list; without history it was the browser that
+// went there.
+async function open(url, history = true) {
+  const to = new URL(url, location);
+  if (history) window.history.pushState(null, '', to);
+  viewer.classList.toggle('open', unitPath.test(to.pathname));
+  mark();
+  if (!unitPath.test(to.pathname)) {
+    follow(null);
+    detail.replaceChildren(parse('<div class="nothing"><p>Select a unit to see its whole story.</p></div>'));
+    document.title = 'Units · Piecework';
+    return;
+  }
+  detail.setAttribute('aria-busy', 'true');
+  try {
+    const fresh = await ask('unit', to, 'detail');
+    detail.replaceChildren(fresh);
+    document.title = ($('h1', detail)?.textContent ?? 'Unit') + ' · Piecework';
+    detail.scrollTop = 0;
+    shown();
+    $(to.hash || '#none', detail)?.scrollIntoView();
+  } catch (err) {
+    if (err.name === 'AbortError') return;
+    follow(null);
+    const p = document.createElement('p');
+    p.className = 'bad';
+    p.textContent = `This unit cannot be shown: ${err.message}`;
+    const again = document.createElement('button');
+    again.textContent = 'Try again';
+    again.onclick = () => open(to, false);
+    detail.replaceChildren(p, again);
+  } finally {
+    detail.removeAttribute('aria-busy');
+  }
+}
+
+// shown is called when a unit has just been put on the page.
+function shown() {
+  const fold = $('[data-fold]', detail);
+  if (fold) fold.hidden = false;
+  follow($('#head', detail));
+}
+
+// keepOpen carries over what the reader has opened and closed.
+function keepOpen(from, to) {
+  for (const d of $$('details[data-key]', to)) {
+    const old = $$('details[data-key]', from).find((o) => o.dataset.key === d.dataset.key);
+    if (old && old.dataset.touched) [d.open, d.dataset.touched] = [old.open, 'true'];
+  }
+}
+
+function putSteps(fresh) {
+  const steps = $('#steps', detail);
+  $('#no-steps', detail)?.remove();
+  const incoming = $('#steps', fresh);
+  for (const step of $$('.step', incoming)) {
+    const old = document.getElementById(step.id);
+    if (old) {
+      if (old.outerHTML === step.outerHTML) continue;
+      keepOpen(old, step);
+      old.replaceWith(step);
+      continue;
+    }
+    const number = Number(step.dataset.number);
+    const next = $$('.step', steps).find((s) => Number(s.dataset.number) > number);
+    const last = $('.gap:last-child', steps);
+    steps.insertBefore(step, next ?? (last !== steps.firstElementChild ? last : null));
+  }
+  if (incoming.dataset.firstError) steps.dataset.firstError = incoming.dataset.firstError;
+}
+
+const stepsURL = (unit, attempt, query) => `/units/${unit}/steps?run=${attempt}&${query}`;
+
+// atEnd tells whether the reader is at the end of the transcript: then the
+// page goes along as it grows, and otherwise never.
+const phone = matchMedia('(max-width: 48rem)');
+const box = () => (phone.matches ? document.scrollingElement : detail);
+const atEnd = () => box().scrollHeight - box().scrollTop - box().clientHeight < 60;
+const toEnd = () => (box().scrollTop = box().scrollHeight);
+
+// ---- Live -------------------------------------------------------------------
+
+let stream; // of the page: all units, and the one that is open
+let open_ = null; // the unit that is followed: {unit, attempt, dirty, head}
+let lists = false, cards = new Set();
+let work = null;
+
+function follow(element) {
+  const unit = element?.dataset.unit ?? '';
+  open_ = unit ? { unit, attempt: element.dataset.attempt ?? '', newest: 'newest' in element.dataset, dirty: new Set(), head: false } : null;
+  if (!stream || stream.unit !== unit) connect();
+}
+
+function connect() {
+  stream?.source.close();
+  const unit = open_?.unit ?? '';
+  const query = new URLSearchParams();
+  if (unit) query.set('unit', unit);
+  const source = new EventSource('/events' + (query.size ? '?' + query : ''));
+  stream = { source, unit, pause: stream?.pause ?? 0 };
+  source.onopen = () => {
+    stream.pause = 0;
+    say('');
+  };
+  source.onerror = () => {
+    say('connecting again …');
+    if (source.readyState === EventSource.CLOSED && stream.source === source) {
+      stream.pause = Math.min((stream.pause || 500) * 2, 15e3);
+      setTimeout(() => stream.source === source && connect(), stream.pause);
+    }
+  };
+  const on = (name, heard) => source.addEventListener(name, (e) => stream.source === source && (heard(e.data ? JSON.parse(e.data) : {}), soon()));
+  on('hello', () => {
+    lists = true;
+    if (open_) open_.head = true, open_.dirty.add('all');
+  });
+  on('lagged', () => {
+    lists = true;
+    if (open_) open_.head = true, open_.dirty.add('all');
+  });
+  on('units', ({ items }) => {
+    for (const u of items) cards.add(u.id);
+  });
+  on('unit', () => open_ && (open_.head = true));
+  on('run', () => open_ && (open_.head = true));
+  on('end', () => open_ && (open_.head = open_.dirty.add('all') && true));
+  on('step', (s) => open_ && String(s.attempt) === open_.attempt && open_.dirty.add(s.number));
+}
+
+// soon does what events asked for: one round at a time, what comes meanwhile
+// goes with the next.
+function soon() {
+  work ??= round().finally(() => {
+    work = null;
+    if (lists || cards.size || open_?.head || open_?.dirty.size) setTimeout(soon, 50);
+  });
+}
+
+async function round() {
+  try {
+    await Promise.all([roundOfUnit(), roundOfList()]);
+  } catch (err) {
+    passing(err);
+    await new Promise((done) => setTimeout(done, 1000));
+  }
+}
+
+async function roundOfUnit() {
+  const at = open_;
+  if (!at) return;
+  const dirty = at.dirty, head = at.head;
+  at.dirty = new Set();
+  at.head = false;
+  const stay = atEnd() && $('.step', detail);
+  try {
+    if (head) {
+      const query = new URLSearchParams(location.search);
+      const fresh = await ask('head', `/units/${at.unit}?${query}`);
+      if (open_ !== at) return;
+      const old = $('#head', detail), put = $('#head', fresh);
+      if ((put.dataset.attempt ?? '') !== at.attempt && at.newest) return open(location, false); // a new run began
+      if (old.innerHTML !== put.innerHTML) old.replaceWith(put);
+    }
+    if (dirty.size && at.attempt) {
+      const shown = $$('.step', detail).map((s) => Number(s.dataset.number));
+      const newest = Math.max(0, ...shown);
+      const asks = dirty.has('all') ? [`${Math.max(1, newest)}-`] : [...dirty].filter((n) => n > newest || shown.includes(n) || n > (shown[0] ?? 0));
+      for (const call of $$('.call.running', detail)) asks.push(call.closest('.step').dataset.number);
+      if (asks.length) {
+        const fresh = await ask('steps', stepsURL(at.unit, at.attempt, 'n=' + [...new Set(asks)].join(',')));
+        if (open_ !== at) return;
+        putSteps(fresh);
+      }
+    }
+  } catch (err) {
+    for (const n of dirty) at.dirty.add(n); // not lost: the next round asks again
+    at.head ||= head;
+    throw err;
+  }
+  if (stay) toEnd();
+}
+
+async function roundOfList() {
+  if (!lists && !cards.size) return;
+  const changed = cards, all = lists;
+  cards = new Set();
+  lists = false;
+  const beyond = [...changed].filter((id) => document.getElementById('card-' + id)).slice(0, 100);
+  try {
+    if (all || changed.size) await refresh();
+    const top = new Set($$('.card', list).slice(0, 50).map(cardID));
+    const rest = beyond.filter((id) => !top.has(id));
+    if (rest.length) merge(await ask('cards', `/cards${filter()}${filter() ? '&' : '?'}ids=${rest.join(',')}`, 'beyond'));
+    mark();
+  } catch (err) {
+    lists = true;
+    throw err;
+  }
+  await new Promise((done) => setTimeout(done, 150)); // a list need not change more often than people read
+}
+
+// ---- What people do -----------------------------------------------------------
+
+function choose(step) {
+  const links = $$('.card a', list);
+  const at = links.findIndex((a) => a.hasAttribute('aria-current') || a === document.activeElement);
+  const next = links[Math.min(Math.max(at + step, 0), links.length - 1)];
+  next?.scrollIntoView({ block: 'nearest' });
+  next?.focus({ preventScroll: true });
+  if (next && !phone.matches) open(next.href);
+}
+
+function toStep(number) {
+  const step = document.getElementById('step-' + number);
+  if (!step) return false;
+  for (const d of $$('details', step)) if (d.classList.contains('error')) d.open = true;
+  window.history.replaceState(null, '', '#step-' + number);
+  step.scrollIntoView({ block: 'start' });
+  return true;
+}
+
+document.addEventListener('keydown', (e) => {
+  if (e.ctrlKey || e.metaKey || e.altKey) return;
+  if (e.target.closest('input, textarea, select, dialog')) {
+    if (e.key === 'Escape') e.target.blur();
+    return;
+  }
+  const does = {
+    j: () => choose(1),
+    k: () => choose(-1),
+    '/': () => $('#q')?.focus(),
+    '?': () => $('#help').showModal(),
+    Escape: () => viewer && unitPath.test(location.pathname) && open('/' + filter()),
+    e: () => $('.first-error', detail)?.click(),
+    g: () => detail && toEnd(),
+    Enter: () => e.target.matches('.card a') && (e.target.click(), detail.focus()),
+  }[e.key];
+  if (!does) return;
+  if (does() !== false && e.key !== 'Enter') e.preventDefault();
+});
+
+document.addEventListener('click', (e) => {
+  const link = e.target.closest('a, button, summary');
+  if (!link || e.ctrlKey || e.metaKey || e.shiftKey || e.button) return;
+  if (link.matches('summary')) {
+    link.parentElement.dataset.touched = 'true';
+    return;
+  }
+  if (link.matches('[data-copy]')) {
+    const text = document.getElementById(link.dataset.copy)?.textContent ?? '';
+    navigator.clipboard.writeText(text).then(() => {
+      link.textContent = 'Copied';
+      setTimeout(() => (link.textContent = 'Copy'), 1500);
+    }, () => (link.textContent = 'Select and copy by hand'));
+    return;
+  }
+  if (link.matches('[data-fold]')) {
+    const calls = $$('.call', detail);
+    const shut = calls.some((d) => d.open);
+    for (const d of calls) [d.open, d.dataset.touched] = [!shut, 'true'];
+    link.textContent = shut ? 'Unfold all' : 'Fold all';
+    return;
+  }
+  if (link.matches('[data-step]') && toStep(link.dataset.step)) return e.preventDefault();
+  if (link.matches('.whole')) {
+    e.preventDefault();
+    const step = link.closest('.step');
+    ask('steps', link.href, 'whole').then((fresh) => {
+      for (const d of $$('details', step)) d.dataset.touched = 'true';
+      putSteps(fresh);
+    }).catch(passing);
+    return;
+  }
+  if (link.matches('.gap a')) {
+    e.preventDefault();
+    const gap = link.closest('.gap');
+    const before = gap.nextElementSibling?.classList.contains('step');
+    const numbers = $$('.step', detail).map((s) => Number(s.dataset.number));
+    const from = Number(link.dataset.from);
+    const range = before ? `${from}-${numbers[0] - 1}` : `${from}-${from + 199}`;
+    ask('steps', stepsURL($('#head').dataset.unit, $('#head').dataset.attempt, 'n=' + range), 'gap').then((fresh) => {
+      const anchor = gap.nextElementSibling, top = anchor?.getBoundingClientRect().top;
+      putSteps(fresh);
+      if (before) {
+        from > 1 ? (link.dataset.from = String(Math.max(1, from - 200))) : gap.remove();
+        box().scrollTop += anchor.getBoundingClientRect().top - top; // what was read stays in place
+      } else if (from + 200 > Number($('#steps', fresh)?.dataset.total ?? 0)) gap.remove();
+      else link.dataset.from = String(from + 200);
+    }).catch(passing);
+    return;
+  }
+  if (!viewer || !link.href || link.origin !== location.origin || link.target) return;
+  const isUnit = unitPath.test(link.pathname);
+  if (isUnit && link.pathname === location.pathname && link.hash && link.search === location.search) return; // within the page
+  if (isUnit || link.matches('.back')) {
+    e.preventDefault();
+    open(link.href);
+  }
+});
+
+addEventListener('popstate', () => {
+  if (viewer) open(location, false);
+});
+addEventListener('pagehide', () => stream?.source.close());
+addEventListener('pageshow', (e) => e.persisted && viewer && connect());
+document.addEventListener('visibilitychange', () => document.hidden || tick());
+
+// The search works while it is typed, without a button.
+let typing;
+$('#q')?.addEventListener('input', () => {
+  clearTimeout(typing);
+  typing = setTimeout(() => {
+    const query = new URLSearchParams(filter());
+    const q = $('#q').value.trim();
+    q ? query.set('q', q) : query.delete('q');
+    const text = query.toString();
+    window.history.replaceState(null, '', location.pathname + (text ? '?' + text : ''));
+    ask('list', '/' + filter(), 'list').then((fresh) => {
+      $('#pills', list).replaceWith($('#pills', fresh));
+      for (const e of $$('.cards, .more, .empty, .fresh', list)) e.remove();
+      list.append(...$$('#cards, #more, .empty', fresh));
+      $('#more', list) && reveal($('#more', list));
+      mark();
+    }).catch(passing);
+  }, 200);
+});
+
+if (viewer) {
+  const more = $('#more');
+  if (more) reveal(more);
+  $('#head') ? shown() : follow(null);
+  if (location.hash) toStep(location.hash.replace('#step-', ''));
+}
+tick();

@@ -1,0 +1,178 @@
+package web
+
+import (
+	"encoding/json"
+	"io"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+// Unit is the right column: one unit, and one of its runs.
+type Unit struct {
+	work.Unit
+	Filter Filter     // of the list beside it
+	Waits  []string   // why it has not begun; empty unless it is queued
+	Runs   []work.Run // newest first, without prompts and results
+	Run    *work.Run  // the chosen one, whole; nil when there is none
+	Script *Script    // of the chosen run; nil when it has no transcript
+	At     int        // the step to show; 0: the end
+	Now    time.Time
+}
+
+// Render writes the unit alone, for the script.
+func (u Unit) Render(w io.Writer) error { return render(w, "unit", u) }
+
+// Status is the unit's state as the pages call it.
+func (u Unit) Status() string { return status(u.Unit, u.Now) }
+
+// Newest tells whether the chosen run is the unit's last.
+func (u Unit) Newest() bool { return u.Run == nil || len(u.Runs) == 0 || u.Run.ID == u.Runs[0].ID }
+
+// Link is the page with another run of the unit chosen.
+func (u Unit) Link(attempt int) string {
+	v := u.Filter.values()
+	v.Set("run", strconv.Itoa(attempt))
+	return "/units/" + u.ID.String() + query(v)
+}
+
+// AtLink is the page with a step in sight.
+func (u Unit) AtLink(step int) string {
+	v := u.Filter.values()
+	v.Set("run", strconv.Itoa(u.Run.Attempt))
+	v.Set("at", strconv.Itoa(step))
+	return "/units/" + u.ID.String() + query(v) + "#step-" + strconv.Itoa(step)
+}
+
+// Other is the query of a comparison with another run of the unit.
+func (u Unit) Other() string {
+	for _, r := range u.Runs {
+		if u.Run != nil && r.ID != u.Run.ID {
+			return query(url.Values{"a": {r.ID.String()}, "b": {u.Run.ID.String()}})
+		}
+	}
+	return ""
+}
+
+// Steps are the steps in sight.
+func (u Unit) Steps() Steps { return u.Script.At(u.At) }
+
+// Timeline is where the chosen run's time went.
+func (u Unit) Timeline() Timeline { return timeline(*u.Run, u.Script.steps, u.Now) }
+
+// Result is what the chosen run gave, or the unit when none is chosen.
+func (u Unit) Result() string {
+	switch {
+	case u.Run != nil && !u.Newest():
+		return deref(u.Run.Result)
+	case u.Output != nil:
+		return *u.Output
+	case u.Run != nil:
+		return deref(u.Run.Result)
+	}
+	return ""
+}
+
+// Problem is why the chosen run failed, or the unit.
+func (u Unit) Problem() *work.Failure {
+	if u.Newest() && u.Error != nil {
+		return u.Error
+	}
+	if u.Run != nil {
+		return u.Run.Error
+	}
+	return nil
+}
+
+// Whole tells whether the result is a success.
+func (u Unit) Whole() bool {
+	if u.Newest() {
+		return u.State == work.Succeeded
+	}
+	return u.Run.Status == work.RunSucceeded
+}
+
+// JSON is the result laid out, when it is a JSON object or array.
+func (u Unit) JSON() string {
+	text := strings.TrimSpace(u.Result())
+	if !strings.HasPrefix(text, "{") && !strings.HasPrefix(text, "[") || !json.Valid([]byte(text)) {
+		return ""
+	}
+	return pretty(json.RawMessage(text))
+}
+
+// PromptText is the rendered prompt of the chosen run, or else the template.
+func (u Unit) PromptText() string {
+	if u.Run != nil && deref(u.Run.RenderedPrompt) != "" {
+		return *u.Run.RenderedPrompt
+	}
+	return u.Prompt
+}
+
+// HasPayload tells whether there is anything in the payload.
+func (u Unit) HasPayload() bool {
+	return !slices.Contains([]string{"", "{}", "null"}, string(u.Payload))
+}
+
+// HasLabels tells whether the unit has labels.
+func (u Unit) HasLabels() bool { return !slices.Contains([]string{"", "{}", "null"}, string(u.Labels)) }
+
+// HasSteps tells whether there is a transcript to show.
+func (u Unit) HasSteps() bool { return u.Script != nil && len(u.Script.steps) > 0 }
+
+// Setting is something a unit was given, in words.
+type Setting struct{ Name, Value string }
+
+// Limits are what the unit was given.
+func (u Unit) Limits() (list []Setting) {
+	add := func(name, value string) {
+		if value != "" {
+			list = append(list, Setting{name, value})
+		}
+	}
+	seconds := func(s work.Seconds) string { return lasted(s.Duration()) }
+	add("queue", u.Queue)
+	add("priority", strconv.Itoa(u.Priority))
+	add("timeout", seconds(u.Timeout))
+	add("idle timeout", seconds(u.IdleTimeout))
+	if u.MaxTurns > 0 {
+		add("max turns", strconv.Itoa(u.MaxTurns))
+	}
+	if u.MaxCostUSD != nil {
+		add("max cost", dollars(*u.MaxCostUSD))
+	}
+	if u.MaxRetries != nil {
+		add("max retries", strconv.Itoa(*u.MaxRetries))
+	}
+	for _, t := range []struct {
+		name string
+		at   *time.Time
+	}{{"not before", u.NotBefore}, {"deadline", u.Deadline}, {"expires", u.ExpiresAt}} {
+		if t.at != nil {
+			add(t.name, when(*t.at))
+		}
+	}
+	add("working directory", u.WorkingDirectory)
+	return list
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// NewUnit makes the page of a unit and one of its runs.
+func NewUnit(unit work.Unit, runs []work.Run, chosen *work.Run, steps []transcript.Step, now time.Time) Unit {
+	u := Unit{Unit: unit, Runs: runs, Run: chosen, Now: now}
+	if chosen != nil {
+		u.Script = NewScript(*chosen, steps)
+	}
+	return u
+}
