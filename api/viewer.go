@@ -46,11 +46,12 @@ func (a *API) unitPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	unit, err := a.unitOf(c, id)
+	part := c.Request().Header.Get(partHeader)
+	unit, err := a.unitOf(c, id, part != "head")
 	if err != nil {
 		return err
 	}
-	if part := c.Request().Header.Get(partHeader); part == "unit" || part == "head" {
+	if part == "unit" || part == "head" {
 		return a.render(c, web.Part{Name: part, Data: unit})
 	}
 	list, err := a.list(c, id)
@@ -96,7 +97,7 @@ func (a *API) stepsPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	script := web.NewScript(*run, steps)
+	script := web.NewScript(*run, steps, time.Now())
 	if asked := c.QueryParam("n"); asked != "" {
 		return a.render(c, script.Of(asked, c.QueryParam("whole") != ""))
 	}
@@ -187,8 +188,9 @@ func (a *API) fill(ctx context.Context, list *web.List, f store.UnitFilter, chos
 	return next, nil
 }
 
-// unitOf is the right column as the query asks for it.
-func (a *API) unitOf(c echo.Context, id uuid.UUID) (web.Unit, error) {
+// unitOf is the right column as the query asks for it, with or without the
+// transcript.
+func (a *API) unitOf(c echo.Context, id uuid.UUID, whole bool) (web.Unit, error) {
 	ctx := c.Request().Context()
 	at, err := parseStep(c)
 	if err != nil {
@@ -203,7 +205,7 @@ func (a *API) unitOf(c echo.Context, id uuid.UUID) (web.Unit, error) {
 		return web.Unit{}, err
 	}
 	var steps []transcript.Step
-	if run != nil {
+	if run != nil && whole {
 		if steps, err = a.steps(ctx, *run); err != nil {
 			return web.Unit{}, err
 		}

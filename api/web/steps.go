@@ -24,6 +24,7 @@ const excerpt = 3000
 // tool call with its answer.
 type Steps struct {
 	Unit    uuid.UUID
+	Run     uuid.UUID
 	Attempt int
 	Shown   []Step
 	Total   int
@@ -32,10 +33,11 @@ type Steps struct {
 	Earlier, Later int
 	FirstError     int // number of the first step that went wrong, or 0
 	Calls          int
+	Timeline       Timeline // of the whole run
 }
 
-// Render writes the steps alone, for the script.
-func (s Steps) Render(w io.Writer) error { return render(w, "steps", s) }
+// Render writes the steps with what is said of all of them, for the script.
+func (s Steps) Render(w io.Writer) error { return render(w, "transcript", s) }
 
 // Step is one step with the answers to its calls.
 type Step struct {
@@ -81,6 +83,7 @@ func (s Step) Kind() string {
 // Script makes pages of one run's transcript.
 type Script struct {
 	run     work.Run
+	now     time.Time
 	steps   []transcript.Step
 	result  map[int]map[int]int // step and place of a call → step of its result, both from 0
 	callOf  map[int]int         // step of a result → step of its call
@@ -89,8 +92,8 @@ type Script struct {
 
 // NewScript pairs calls with their results. Ids may come again in a long
 // run: a result belongs to the last call before it that has none.
-func NewScript(run work.Run, steps []transcript.Step) *Script {
-	s := &Script{run: run, steps: steps, result: map[int]map[int]int{}, callOf: map[int]int{}}
+func NewScript(run work.Run, steps []transcript.Step, now time.Time) *Script {
+	s := &Script{run: run, now: now, steps: steps, result: map[int]map[int]int{}, callOf: map[int]int{}}
 	type place struct{ step, part int }
 	open := map[string]place{}
 	for i, step := range steps {
@@ -171,7 +174,8 @@ func (s *Script) place(i int) int {
 }
 
 func (s *Script) page(chosen []int, whole bool) Steps {
-	out := Steps{Unit: s.run.UnitID, Attempt: s.run.Attempt, Total: len(s.steps), Calls: s.run.ToolCalls}
+	out := Steps{Unit: s.run.UnitID, Run: s.run.ID, Attempt: s.run.Attempt, Total: len(s.steps), Calls: s.run.ToolCalls,
+		Timeline: timeline(s.run, s.steps, s.now)}
 	for _, i := range chosen {
 		out.Shown = append(out.Shown, s.step(i, whole))
 	}

@@ -41,14 +41,6 @@ func (u Unit) Link(attempt int) string {
 	return "/units/" + u.ID.String() + query(v)
 }
 
-// AtLink is the page with a step in sight.
-func (u Unit) AtLink(step int) string {
-	v := u.Filter.values()
-	v.Set("run", strconv.Itoa(u.Run.Attempt))
-	v.Set("at", strconv.Itoa(step))
-	return "/units/" + u.ID.String() + query(v) + "#step-" + strconv.Itoa(step)
-}
-
 // Other is the query of a comparison with another run of the unit.
 func (u Unit) Other() string {
 	for _, r := range u.Runs {
@@ -61,9 +53,6 @@ func (u Unit) Other() string {
 
 // Steps are the steps in sight.
 func (u Unit) Steps() Steps { return u.Script.At(u.At) }
-
-// Timeline is where the chosen run's time went.
-func (u Unit) Timeline() Timeline { return timeline(*u.Run, u.Script.steps, u.Now) }
 
 // Result is what the chosen run gave, or the unit when none is chosen.
 func (u Unit) Result() string {
@@ -172,7 +161,7 @@ func deref(s *string) string {
 func NewUnit(unit work.Unit, runs []work.Run, chosen *work.Run, steps []transcript.Step, now time.Time) Unit {
 	u := Unit{Unit: unit, Runs: runs, Run: chosen, Now: now}
 	if chosen != nil {
-		u.Script = NewScript(*chosen, steps)
+		u.Script = NewScript(*chosen, steps, now)
 	}
 	return u
 }

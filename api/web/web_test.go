@@ -197,7 +197,7 @@ func TestCallsStandWithTheirAnswers(t *testing.T) {
 		answer(7, "gone", "whose?", false), call(8, "c"),
 	}
 	states := func(status work.RunStatus) (all []string) {
-		for _, s := range NewScript(run(status, 1), steps).At(0).Shown {
+		for _, s := range NewScript(run(status, 1), steps, now).At(0).Shown {
 			for _, c := range s.Parts {
 				switch {
 				case c.Result != nil:
@@ -215,7 +215,7 @@ func TestCallsStandWithTheirAnswers(t *testing.T) {
 			t.Errorf("%s: %q", status, got)
 		}
 	}
-	if first := NewScript(run(work.RunLost, 1), steps).At(0).FirstError; first != 2 {
+	if first := NewScript(run(work.RunLost, 1), steps, now).At(0).FirstError; first != 2 {
 		t.Errorf("the first error is at %d: its call is step 2", first)
 	}
 }
@@ -223,7 +223,7 @@ func TestCallsStandWithTheirAnswers(t *testing.T) {
 func TestStepsAsked(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", excerpt+1)
-	script := NewScript(run(work.RunRunning, 1), []transcript.Step{call(1, "a"), answer(2, "a", long, false), call(3, "b"), call(4, "c"), answer(5, "b", "", false)})
+	script := NewScript(run(work.RunRunning, 1), []transcript.Step{call(1, "a"), answer(2, "a", long, false), call(3, "b"), call(4, "c"), answer(5, "b", "", false)}, now)
 	for asked, want := range map[string][]int{
 		"1": {1}, "2": {1}, "3-": {3, 4}, "5": {3}, "4,1": {1, 4}, "1-4": {1, 3, 4}, "9": nil, "": nil, "x,-1,3": {3}, "1-999999999999999999999": {1, 3, 4},
 	} {
@@ -249,7 +249,7 @@ func TestWindowsMeet(t *testing.T) {
 	for i := range steps {
 		steps[i] = transcript.Step{Number: i + 1, Type: transcript.Reasoning}
 	}
-	script := NewScript(run(work.RunSucceeded, 1), steps)
+	script := NewScript(run(work.RunSucceeded, 1), steps, now)
 	part := script.At(500)
 	first, last := part.Shown[0].Number, part.Shown[len(part.Shown)-1].Number
 	if first > 500 || last < 500 || part.Later != last+1 || part.Earlier != first-window {

@@ -188,8 +188,7 @@ async function open(url, history = true) {
 
 // shown is called when a unit has just been put on the page.
 function shown() {
-  const fold = $('[data-fold]', detail);
-  if (fold) fold.hidden = false;
+  if ($('[data-fold]', detail)) $('[data-fold]', detail).hidden = false;
   follow($('#head', detail));
 }
 
@@ -203,7 +202,9 @@ function keepOpen(from, to) {
 
 function putSteps(fresh) {
   const steps = $('#steps', detail);
-  $('#no-steps', detail)?.remove();
+  if (!steps) return open(location, false); // the first have come
+  for (const id of ['totals', 'timeline']) document.getElementById(id).replaceWith($('#' + id, fresh));
+  $('[data-fold]', detail).hidden = false;
   const incoming = $('#steps', fresh);
   for (const step of $$('.step', incoming)) {
     const old = document.getElementById(step.id);
