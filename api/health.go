@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"piecework/internal/process"
+	"piecework/jobs"
 	"piecework/store"
 )
 
@@ -77,9 +78,9 @@ func (a *API) checkPostgres(ctx context.Context) check {
 
 func (a *API) checkRedis(ctx context.Context) check {
 	if err := a.Bell.Probe(ctx); err != nil {
-		return check{Detail: "takes no writes; units are accepted, and worker processes claim them from Postgres"}
+		return check{Detail: "takes no writes (" + a.Bell.Layout() + "); units are accepted, and worker processes claim them from Postgres"}
 	}
-	return check{OK: true, Detail: "takes writes"}
+	return check{OK: true, Detail: "takes writes (" + a.Bell.Layout() + ")"}
 }
 
 func (a *API) checkWorkers(ctx context.Context, checks map[string]check) {
@@ -126,7 +127,7 @@ func (v *backendView) trouble() string {
 }
 
 // Health serves the health and the metrics of a worker process without an API.
-func Health(registry *prometheus.Registry, ledger *store.Store, containment process.Containment) http.Handler {
+func Health(registry *prometheus.Registry, ledger *store.Store, bell *jobs.Bell, containment process.Containment) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -138,7 +139,11 @@ func Health(registry *prometheus.Registry, ledger *store.Store, containment proc
 			http.Error(w, "postgres cannot be reached", http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = fmt.Fprintf(w, "ready\ncontainment: %v\n", containment) // as above
+		redis := "takes writes"
+		if !bell.Up() {
+			redis = "takes no writes, so units are claimed from postgres"
+		}
+		_, _ = fmt.Fprintf(w, "ready\nredis: %s (%s)\ncontainment: %v\n", redis, bell.Layout(), containment) // as above
 	})
 	return mux
 }

@@ -267,7 +267,7 @@ func addExamples(schemas map[string]*huma.Schema) {
 		"BulkResult": bulkResult{DryRun: true, Count: 1, CostUSD: 0.25, Items: []unitItem{{Unit: short}}},
 		"Health":     map[string]any{"status": "ok"},
 		"Readiness": map[string]any{"status": "ready", "checks": map[string]check{
-			"postgres": {OK: true, Detail: "reachable, schema up to date"}, "redis": {OK: true, Detail: "takes writes"},
+			"postgres": {OK: true, Detail: "reachable, schema up to date"}, "redis": {OK: true, Detail: "takes writes (single server)"},
 			"workers": {OK: true, Detail: "1 worker processes with 8 slots"}, "backends": {OK: true, Detail: "mock"},
 		}},
 	} {

@@ -5,31 +5,114 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"piecework/internal/work"
 )
 
-// Diagnose looks whether the Redis at url is fit to be a bell, and says how to
-// mend what is not.
+// Diagnose looks whether the Redis at url is fit to be a bell, every master of a
+// Cluster, and says how to mend what is not.
 func Diagnose(ctx context.Context, url string) []work.Finding {
 	bell, err := Connect(url, slog.New(slog.DiscardHandler))
 	if err != nil {
-		return []work.Finding{{Name: "redis", Status: work.FindingFail, Detail: err.Error(), Mend: "Set REDIS_URL to redis://HOST:6379/0 or unix:///path/to/socket."}}
+		return []work.Finding{{Name: "redis", Status: work.FindingFail, Detail: err.Error(),
+			Mend: "Set REDIS_URL to redis://HOST:6379/0, unix:///path/to/socket, redis-sentinel://HOST:26379,HOST:26379/0?master=NAME or redis-cluster://HOST:6379,HOST:6379."}}
 	}
 	defer func() { _ = bell.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+	servers, infoErr := bell.infos(ctx)
+	if len(servers) > 0 {
+		if other := bell.otherLayout(servers[0]["redis_mode"]); other != nil {
+			return []work.Finding{*other}
+		}
+	}
 	if err := bell.Probe(ctx); err != nil {
 		return []work.Finding{{Name: "redis", Status: work.FindingFail, Detail: err.Error(),
-			Mend: "Start it, free its disk or memory, or point REDIS_URL at a primary. Until then units are accepted and claimed from Postgres."}}
+			Mend: "Start it, free its disk or memory, or point REDIS_URL at a primary; Sentinels must know the master by the name in it. Until then units are accepted and claimed from Postgres."}}
 	}
-	text, err := bell.redis.Info(ctx).Result()
-	if err != nil {
-		return []work.Finding{{Name: "redis", Status: work.FindingWarn, Detail: "INFO is refused: " + err.Error(), Mend: "Let this user call INFO to have its settings checked."}}
+	if infoErr != nil || len(servers) == 0 {
+		return []work.Finding{{Name: "redis", Status: work.FindingWarn, Detail: fmt.Sprintf("INFO is refused: %v", infoErr),
+			Mend: "Let this user call INFO to have its settings checked, and to let worker processes notice at once that a replica has taken over."}}
 	}
-	return judge(infoOf(text))
+	return bell.judge(servers)
+}
+
+// infos asks each master what it is.
+func (b *Bell) infos(ctx context.Context) ([]map[string]string, error) {
+	var mu sync.Mutex
+	var servers []map[string]string
+	err := b.everyMaster(ctx, func(ctx context.Context, server redis.UniversalClient, _ string) error {
+		text, err := server.Info(ctx).Result()
+		if err != nil {
+			return err
+		}
+		info := infoOf(text)
+		info["at"] = "the master"
+		if node, ok := server.(*redis.Client); ok && b.clustered() {
+			info["at"] = node.Options().Addr
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		servers = append(servers, info)
+		return nil
+	})
+	slices.SortFunc(servers, func(a, b map[string]string) int { return strings.Compare(a["at"], b["at"]) })
+	return servers, err
+}
+
+func (b *Bell) clustered() bool {
+	_, ok := b.redis.(*redis.ClusterClient)
+	return ok
+}
+
+// otherLayout is the finding that the address says another layout than the
+// server, nil when it does not.
+func (b *Bell) otherLayout(mode string) *work.Finding {
+	f := work.Finding{Name: "redis", Status: work.FindingFail}
+	switch {
+	case mode == "sentinel":
+		f.Detail, f.Mend = "what answers there is a Sentinel", "Write redis-sentinel://HOST:PORT,HOST:PORT/0?master=NAME."
+	case mode == "cluster" && !b.clustered():
+		f.Detail, f.Mend = "what answers there is one of a Cluster", "Write redis-cluster://HOST:PORT,HOST:PORT."
+	default:
+		return nil
+	}
+	return &f
+}
+
+// judge says of each thing what is worst about it among the masters.
+func (b *Bell) judge(servers []map[string]string) []work.Finding {
+	var findings []work.Finding
+	for _, info := range servers {
+		for _, f := range judge(info) {
+			if len(servers) > 1 && f.Status != work.FindingOK {
+				f.Detail = info["at"] + ": " + f.Detail
+			}
+			i := slices.IndexFunc(findings, func(other work.Finding) bool { return other.Name == f.Name })
+			switch {
+			case i < 0:
+				findings = append(findings, f)
+			case f.Status == work.FindingFail && findings[i].Status != f.Status, findings[i].Status == work.FindingOK:
+				findings[i] = f
+			}
+		}
+		if b.layout != singleServer && info["connected_slaves"] == "0" {
+			findings = append(findings, work.Finding{Name: "redis replicas", Status: work.FindingWarn, Detail: info["at"] + " has none: when it dies nobody takes over",
+				Mend: "Give each master a replica. Nothing is lost without; until the master is back units are claimed from Postgres."})
+		}
+	}
+	if b.clustered() {
+		findings[0].Detail += fmt.Sprintf(" (%s, %d masters)", b.layout, len(servers))
+	} else {
+		findings[0].Detail += " (" + b.layout + ")"
+	}
+	return findings
 }
 
 func infoOf(text string) map[string]string {

@@ -89,11 +89,14 @@ func (b *Bell) pending(ctx context.Context, bells []store.Dispatch) ([]bool, err
 	for i, d := range bells {
 		states[i] = look.HGet(ctx, stateKey(d), "state")
 	}
-	if _, err := look.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("look for bells: %w", err)
-	}
+	// Its error is the first of many: a bell that is gone may hide a server
+	// that is.
+	_, _ = look.Exec(ctx)
 	pending := make([]bool, len(bells))
 	for i, state := range states {
+		if err := state.Err(); err != nil && !errors.Is(err, redis.Nil) {
+			return nil, fmt.Errorf("look for bells: %w", err)
+		}
 		pending[i] = state.Val() == asynq.TaskStatePending.String()
 	}
 	return pending, nil

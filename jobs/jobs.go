@@ -4,6 +4,7 @@
 // worker processes, which ring again when a bell was not heard.
 //
 //	jobs.go       task types, lanes, Bell: the connection
+//	redis.go      what Redis may be: one server, Sentinel, Cluster
 //	enqueue.go    ring a bell; see whether it is still on its way
 //	wake.go       hear a bell without polling, and sit still when Redis refuses
 //	notice.go     hints between processes: cancel, unit changed, paused
@@ -17,7 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -79,27 +79,24 @@ func Lanes(queues map[string]int, backends []string) map[string]int {
 // Bell is a connection to Redis as a doorbell.
 type Bell struct {
 	redis     redis.UniversalClient
+	layout    string // of Redis, for people
 	client    *asynq.Client
 	inspector *asynq.Inspector
 	log       *slog.Logger
 	up        atomic.Bool // the last write probe succeeded
 }
 
-// Connect returns a Bell for the Redis at address (redis://, rediss:// or
-// unix://). It does not fail when Redis is away: a bell may be rung later.
+// Connect returns a Bell for the Redis at address: redis://, rediss://, unix://,
+// redis-sentinel://HOST:PORT,…/DB?master=NAME or redis-cluster://HOST:PORT,…;
+// the last two also with rediss. It does not fail when Redis is away: a bell may
+// be rung later.
 func Connect(address string, log *slog.Logger) (*Bell, error) {
-	opts, err := redis.ParseURL(address)
-	if errors.As(err, new(*url.Error)) {
-		// The error would quote the address, and the password with it.
-		return nil, errors.New("read REDIS_URL: it is no address; write special characters of a password as %XX")
-	}
+	quiet()
+	client, layout, err := dial(address)
 	if err != nil {
 		return nil, fmt.Errorf("read REDIS_URL: %w", err)
 	}
-	opts.DialTimeout, opts.ReadTimeout, opts.WriteTimeout = 2*time.Second, 5*time.Second, 5*time.Second
-	opts.ContextTimeoutEnabled, opts.DialerRetries = true, 1
-	quiet()
-	b := &Bell{redis: redis.NewClient(opts), log: log}
+	b := &Bell{redis: client, layout: layout, log: log}
 	b.client = asynq.NewClientFromRedisClient(b.redis)
 	b.inspector = asynq.NewInspectorFromRedisClient(b.redis)
 	b.up.Store(true)
@@ -127,12 +124,15 @@ func (b *Bell) Close() error { return b.redis.Close() }
 // Up tells whether Redis took a write when last tried.
 func (b *Bell) Up() bool { return b.up.Load() }
 
-// Probe writes to Redis: PING would hide a Redis that refuses writes. A caller
-// that leaves before the answer has learned nothing about Redis.
+// Probe writes to Redis, to each master of a Cluster: PING would hide a Redis
+// that refuses writes. A caller that leaves before the answer has learned
+// nothing about Redis.
 func (b *Bell) Probe(ctx context.Context) error {
 	ask, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	err := b.redis.Set(ask, "piecework:probe", "1", time.Minute).Err()
+	err := b.everyMaster(ask, func(ctx context.Context, _ redis.UniversalClient, tag string) error {
+		return b.redis.Set(ctx, "piecework:probe"+tag, "1", time.Minute).Err()
+	})
 	if err != nil {
 		err = fmt.Errorf("write to redis: %w", err)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -107,34 +109,62 @@ func (r *Reconciler) sweep(ctx context.Context) error {
 	return r.Bell.trimArchives(ctx)
 }
 
-// checkEpoch finds out whether Redis lost its memory: it then lacks the mark
-// that Postgres knows. Every queued unit's bell is doubted before the mark is
-// set, so that a death in between only makes the next round do it again.
+// checkEpoch finds out whether Redis lost its memory, or the end of it: it then
+// lacks the mark that Postgres knows, or bears that of another server, which has
+// died and was replaced, or started again. Every queued unit's bell is doubted
+// before the mark is set, so that a death in between only makes the next round
+// do it again.
 func (r *Reconciler) checkEpoch(ctx context.Context) error {
-	want, err := r.Store.Epoch(ctx, uuid.NewString())
+	epoch, err := r.Store.Epoch(ctx, uuid.NewString())
 	if err != nil {
 		return err
 	}
-	look, cancel := context.WithTimeout(ctx, lookBudget)
-	defer cancel()
-	got, err := r.Bell.redis.Get(look, epochKey).Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return fmt.Errorf("read epoch from redis: %w", err)
-	}
-	if got == want {
-		return nil
+	unmarked, err := r.Bell.unmarked(ctx, epoch)
+	if err != nil || len(unmarked) == 0 {
+		return err
 	}
 	doubted, err := r.Store.RecheckAll(ctx)
 	if err != nil {
 		return err
 	}
-	if err := r.Bell.redis.Set(ctx, epochKey, want, 0).Err(); err != nil {
-		return fmt.Errorf("mark redis with the epoch: %w", err)
+	for key, mark := range unmarked {
+		if err := r.Bell.redis.Set(ctx, key, mark, 0).Err(); err != nil {
+			return fmt.Errorf("mark redis with the epoch: %w", err)
+		}
 	}
 	if doubted > 0 {
-		r.Log.Warn("redis has lost its memory: dispatching all queued units again", "units", doubted)
+		r.Log.Warn("redis was restarted, replaced or emptied: looking for the bells of all queued units", "units", doubted)
 	}
 	return nil
+}
+
+// unmarked returns the marks that masters of Redis lack.
+func (b *Bell) unmarked(ctx context.Context, epoch string) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookBudget)
+	defer cancel()
+	var mu sync.Mutex
+	marks := map[string]string{}
+	err := b.everyMaster(ctx, func(ctx context.Context, server redis.UniversalClient, tag string) error {
+		key := epochKey + tag
+		got, err := b.redis.Get(ctx, key).Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return fmt.Errorf("read epoch from redis: %w", err)
+		}
+		// A replica that takes over has the mark too, and not always the last
+		// bells. Who may not ask for the run id, or has a Redis without, finds
+		// those a minute later.
+		info, err := server.Info(ctx, "server").Result()
+		if err != nil && !errors.As(err, new(redis.Error)) {
+			return fmt.Errorf("read run id from redis: %w", err)
+		}
+		if want := strings.TrimSpace(epoch + " " + infoOf(info)["run_id"]); got != want {
+			mu.Lock()
+			defer mu.Unlock()
+			marks[key] = want
+		}
+		return nil
+	})
+	return marks, err
 }
 
 // ringLost looks at every queued unit whose bell is in doubt and rings again

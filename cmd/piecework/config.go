@@ -29,7 +29,7 @@ import (
 // outranks the default.
 type Base struct {
 	DatabaseURL string `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"Postgres, the ledger." secret:"true"`
-	RedisURL    string `name:"redis-url" env:"REDIS_URL" placeholder:"URL" help:"Redis, the bell." secret:"true"`
+	RedisURL    string `name:"redis-url" env:"REDIS_URL" placeholder:"URL" help:"Redis, the bell: redis://, rediss:// or unix://, redis-sentinel://HOST:PORT,…/DB?master=NAME, redis-cluster://HOST:PORT,…" secret:"true"`
 	Data        string `env:"PIECEWORK_DATA" default:"${data}" placeholder:"DIR" help:"Directory for what units need on disk; the user's data directory when left out."`
 	Roots       string `env:"PIECEWORK_ROOTS" placeholder:"NAME=DIR,…" help:"Directories that units may use; give API and worker processes the same."`
 	Storage
@@ -335,7 +335,7 @@ func (b *Base) needURLs() error {
 	case b.DatabaseURL == "":
 		return usagef("DATABASE_URL is not set: give the Postgres that all parts share, such as postgres://piecework@db/piecework\nTry: piecework dev, which brings its own")
 	case b.RedisURL == "":
-		return usagef("REDIS_URL is not set: give the Redis that all parts share, such as redis://redis:6379/0\nTry: piecework dev, which brings its own")
+		return usagef("REDIS_URL is not set: give the Redis that all parts share, such as redis://redis:6379/0, redis-sentinel://one:26379,two:26379/0?master=NAME or redis-cluster://one:6379,two:6379\nTry: piecework dev, which brings its own")
 	}
 	return nil
 }
@@ -361,8 +361,16 @@ func passwords(text string) []string {
 	if password, ok := u.User.Password(); ok {
 		values = append(values, password)
 	}
-	return append(values, u.Query()["password"]...)
+	for name, given := range u.Query() {
+		if isPassword(name) {
+			values = append(values, given...)
+		}
+	}
+	return values
 }
+
+// isPassword tells of a URL's parameter, such as password or sentinel_password.
+func isPassword(parameter string) bool { return strings.HasSuffix(parameter, "password") }
 
 func (b *Base) logger(app *App) *slog.Logger {
 	var level slog.Level
@@ -441,11 +449,16 @@ func hidden(value string) string {
 		return ""
 	}
 	u, err := url.Parse(value)
-	if err != nil || u.Scheme == "" {
+	if err != nil || u.Scheme == "" || strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") { // of a password with a /, a ? or a #
 		return "(set)"
 	}
-	if query := u.Query(); query.Has("password") {
-		query.Set("password", "xxxxx")
+	query := u.Query()
+	for name := range query {
+		if isPassword(name) {
+			query.Set(name, "xxxxx")
+		}
+	}
+	if u.RawQuery != "" {
 		u.RawQuery = query.Encode()
 	}
 	return u.Redacted()

@@ -216,7 +216,7 @@ func (h house) serveHealth(ctx context.Context, app *App, address string, shift 
 	if err != nil {
 		return err
 	}
-	return serveHTTP(ctx, app, listener, api.Health(h.registry, h.store, h.containment), shift)
+	return serveHTTP(ctx, app, listener, api.Health(h.registry, h.store, h.bell, h.containment), shift)
 }
 
 // serveHTTP serves, says so on stdout once units are taken too, and ends when

@@ -30,10 +30,12 @@ var redisVersion = regexp.MustCompile(`\bv=(\S+)`)
 
 // RedisOptions says where and how StartRedis runs its server.
 type RedisOptions struct {
-	Dir      string // data root, locked by the caller; the data is in Dir/redis
-	Binary   string // redis-server or valkey-server; looked for on PATH when empty
-	Embedded bool   // do not look for one
-	Addr     string // of the embedded server; a free port of the loopback when empty
+	Dir      string   // data root, locked by the caller; the data is in Dir/redis
+	Binary   string   // redis-server or valkey-server; looked for on PATH when empty
+	Embedded bool     // do not look for one
+	Addr     string   // host and port to serve; when empty a socket, a free port of the loopback if embedded
+	Settings []string // more of redis-server's, as its command line has them
+	Sentinel bool     // not a Redis, but one that watches over some
 	Log      *slog.Logger
 }
 
@@ -52,9 +54,9 @@ type Redis struct {
 	done chan struct{}
 }
 
-// StartRedis runs redis-server or valkey-server on a unix socket, or a server
-// inside this process when there is none, and returns when it answers. ctx
-// bounds the start alone.
+// StartRedis runs redis-server or valkey-server, or a server inside this
+// process when there is none, and returns when it answers. ctx bounds the start
+// alone.
 func StartRedis(ctx context.Context, o RedisOptions) (*Redis, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -131,18 +133,22 @@ func (o RedisOptions) start(ctx context.Context, binary string) (*Redis, error) 
 	if err := awaitOld(ctx, "redis", pidFile, data); err != nil {
 		return nil, err
 	}
-	sockets, remove, err := socketDir(data, redisSocket, account{})
+	place, remove, err := o.place(data)
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(sockets, redisSocket)
-	child, err := startChild("redis", redisCommand(binary, data, path), filepath.Join(dir, "redis.log"), syscall.SIGTERM)
+	command, err := o.command(binary, data, place)
+	if err != nil {
+		remove()
+		return nil, err
+	}
+	child, err := startChild("redis", command, filepath.Join(dir, "redis.log"), syscall.SIGTERM)
 	if err != nil {
 		remove()
 		return nil, err
 	}
 	server := &Redis{
-		URL:         (&url.URL{Scheme: "unix", Path: path, RawQuery: "db=0"}).String(),
+		URL:         place.url(),
 		Description: fmt.Sprintf("%s %s from %s, data in %s", filepath.Base(binary), version, binary, data),
 		child:       child,
 		tidy: func() {
@@ -156,24 +162,52 @@ func (o RedisOptions) start(ctx context.Context, binary string) (*Redis, error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyWait)
 	defer cancel()
-	if err := child.await(ctx, func(ctx context.Context) error { return pingRedis(ctx, path) }); err != nil {
+	if err := child.await(ctx, func(ctx context.Context) error { return pingRedis(ctx, place) }); err != nil {
 		server.Kill()
 		return nil, fmt.Errorf("%w; if its data is damaged or from a newer version, move %s away: the queue is rebuilt from Postgres", err, data)
 	}
 	return server, nil
 }
 
-func redisCommand(binary, data, socket string) *exec.Cmd {
-	return account{}.run(exec.Command(binary,
-		"--port", "0",
-		"--unixsocket", socket,
-		"--unixsocketperm", "700",
-		"--dir", data,
-		"--appendonly", "yes",
-		"--appendfsync", "everysec",
-		"--save", "",
-		"--maxmemory-policy", "noeviction",
-	))
+// redisPlace is where a server is reached: at a socket or by TCP.
+type redisPlace struct{ network, address string }
+
+func (o RedisOptions) place(data string) (redisPlace, func(), error) {
+	if o.Addr != "" {
+		return redisPlace{"tcp", o.Addr}, func() {}, nil
+	}
+	sockets, remove, err := socketDir(data, redisSocket, account{})
+	return redisPlace{"unix", filepath.Join(sockets, redisSocket)}, remove, err
+}
+
+func (p redisPlace) url() string {
+	if p.network == "unix" {
+		return (&url.URL{Scheme: "unix", Path: p.address, RawQuery: "db=0"}).String()
+	}
+	return "redis://" + p.address + "/0"
+}
+
+func (o RedisOptions) command(binary, data string, place redisPlace) (*exec.Cmd, error) {
+	args := []string{"--port", "0", "--unixsocket", place.address, "--unixsocketperm", "700"}
+	if place.network == "tcp" {
+		host, port, err := net.SplitHostPort(place.address)
+		if err != nil {
+			return nil, fmt.Errorf("read redis address: %w", err)
+		}
+		args = []string{"--port", port, "--bind", host}
+	}
+	args = append(args, "--dir", data)
+	if o.Sentinel {
+		// What it comes to know it writes into its configuration.
+		config := filepath.Join(data, "sentinel.conf")
+		if err := os.WriteFile(config, nil, 0o600); err != nil {
+			return nil, fmt.Errorf("write configuration: %w", err)
+		}
+		args = append([]string{config, "--sentinel"}, args...)
+	} else {
+		args = append(args, "--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction")
+	}
+	return account{}.run(exec.Command(binary, append(args, o.Settings...)...)), nil
 }
 
 func readRedisVersion(ctx context.Context, binary string) (string, error) {
@@ -189,9 +223,9 @@ func readRedisVersion(ctx context.Context, binary string) (string, error) {
 }
 
 // pingRedis fails while the server still loads its data.
-func pingRedis(ctx context.Context, path string) error {
+func pingRedis(ctx context.Context, place redisPlace) error {
 	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "unix", path)
+	conn, err := dialer.DialContext(ctx, place.network, place.address)
 	if err != nil {
 		return fmt.Errorf("ping redis: %w", err)
 	}

@@ -7,6 +7,7 @@
 //	testkit.go   Main, Eventually, Golden
 //	postgres.go  DB: a database per test; OwnPostgres: a server to break
 //	redis.go     Redis: a server per test; StartRedis: one to break
+//	group.go     StartSentinel, StartCluster: several, of which one is to break
 package testkit
 
 import (

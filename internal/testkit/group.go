@@ -1,0 +1,258 @@
+package testkit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"piecework/internal/local"
+)
+
+const (
+	// MasterName is what the Sentinels of StartSentinel call their master.
+	MasterName = "bell"
+
+	silence    = "1000" // milliseconds after which a server is taken for dead
+	masters    = 3
+	slots      = 1 << 14
+	oneCommand = 2 * time.Second
+)
+
+// RedisGroup is several servers of the test's own that stand in for one
+// another: a master with replicas and the Sentinels that watch over them, or a
+// Cluster.
+type RedisGroup struct {
+	URL string
+
+	t       testing.TB
+	servers map[string]*local.Redis // those that live, by host and port
+	// master is the server that has a key, or an error while nobody is sure.
+	master func(ctx context.Context, key string) (string, error)
+}
+
+// StartSentinel starts a master, two replicas and three Sentinels. A master
+// that is killed is replaced in two to four seconds.
+func StartSentinel(t testing.TB) *RedisGroup {
+	t.Helper()
+	g := newGroup(t)
+	master := g.start(local.RedisOptions{Settings: prompt})
+	host, port, _ := net.SplitHostPort(master)
+	var replicas []string
+	for range 2 {
+		replicas = append(replicas, g.start(local.RedisOptions{Settings: append([]string{"--replicaof", host + " " + port}, prompt...)}))
+	}
+	g.linked(replicas)
+	var addresses []string
+	var sentinels []*redis.SentinelClient
+	for range 3 {
+		addr := g.start(local.RedisOptions{Sentinel: true})
+		s := redis.NewSentinelClient(&redis.Options{Addr: addr, DialTimeout: oneCommand, ReadTimeout: oneCommand})
+		t.Cleanup(func() { _ = s.Close() })
+		g.must(s.Monitor(t.Context(), MasterName, host, port, "2").Err())
+		for option, value := range map[string]string{"down-after-milliseconds": silence, "failover-timeout": "5000"} {
+			g.must(s.Set(t.Context(), MasterName, option, value).Err())
+		}
+		addresses, sentinels = append(addresses, addr), append(sentinels, s)
+	}
+	for _, s := range sentinels {
+		Eventually(t, setupWait, "a Sentinel knows the others and the replicas", func() bool {
+			known, err := s.Master(t.Context(), MasterName).Result()
+			return err == nil && known["num-other-sentinels"] == "2" && known["num-slaves"] == "2"
+		})
+	}
+	g.URL = "redis-sentinel://" + strings.Join(addresses, ",") + "/0?master=" + MasterName
+	g.master = func(ctx context.Context, _ string) (string, error) {
+		var last string
+		for _, s := range sentinels {
+			place, err := s.GetMasterAddrByName(ctx, MasterName).Result()
+			if err != nil {
+				return "", err
+			}
+			now := net.JoinHostPort(place[0], place[1])
+			if last != "" && last != now {
+				return "", errors.New("the Sentinels differ")
+			}
+			last = now
+		}
+		return last, nil
+	}
+	return g
+}
+
+// StartCluster starts three masters with a replica each. A master that is
+// killed is replaced in two to four seconds; meanwhile the Cluster answers
+// nothing.
+func StartCluster(t testing.TB) *RedisGroup {
+	t.Helper()
+	g := newGroup(t)
+	var nodes []*redis.Client
+	var addresses, buses []string
+	for range 2 * masters {
+		bus := freePort(t)
+		addr := g.start(local.RedisOptions{Settings: append([]string{
+			"--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", silence,
+			"--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no",
+		}, prompt...)})
+		nodes, addresses, buses = append(nodes, g.dial(addr)), append(addresses, addr), append(buses, bus)
+	}
+	ctx := t.Context()
+	for i, node := range nodes {
+		g.must(node.Do(ctx, "cluster", "set-config-epoch", i+1).Err())
+		if i < masters {
+			g.must(node.ClusterAddSlotsRange(ctx, slots*i/masters, slots*(i+1)/masters-1).Err())
+		}
+		for j, addr := range addresses { // rumour would take seconds
+			host, port, _ := net.SplitHostPort(addr)
+			g.must(node.Do(ctx, "cluster", "meet", host, port, buses[j]).Err())
+		}
+	}
+	for i, node := range nodes[masters:] {
+		id, err := nodes[i].ClusterMyID(ctx).Result()
+		g.must(err)
+		Eventually(t, setupWait, "a replica knows its master", func() bool { return node.ClusterReplicate(ctx, id).Err() == nil })
+	}
+	g.linked(addresses[masters:])
+	for _, node := range nodes {
+		Eventually(t, setupWait, "a node knows the Cluster", func() bool {
+			info := node.ClusterInfo(ctx).Val()
+			ranges, err := node.ClusterSlots(ctx).Result()
+			for _, r := range ranges {
+				if len(r.Nodes) != 2 {
+					return false
+				}
+			}
+			return err == nil && len(ranges) == masters && strings.Contains(info, "cluster_state:ok")
+		})
+	}
+	g.URL = "redis-cluster://" + strings.Join(addresses, ",")
+	g.master = func(ctx context.Context, key string) (string, error) { return g.owner(ctx, nodes, key) }
+	return g
+}
+
+// owner is the server that all nodes which live take for the master of a key.
+func (g *RedisGroup) owner(ctx context.Context, nodes []*redis.Client, key string) (last string, err error) {
+	for _, node := range nodes {
+		if g.servers[node.Options().Addr] == nil {
+			continue
+		}
+		slot, err := node.ClusterKeySlot(ctx, key).Result()
+		if err != nil {
+			return "", err
+		}
+		ranges, err := node.ClusterSlots(ctx).Result()
+		if err != nil {
+			return "", err
+		}
+		for _, r := range ranges {
+			if int(slot) < r.Start || int(slot) > r.End {
+				continue
+			}
+			if last != "" && last != r.Nodes[0].Addr {
+				return "", errors.New("the nodes differ")
+			}
+			last = r.Nodes[0].Addr
+		}
+		if info := node.ClusterInfo(ctx).Val(); !strings.Contains(info, "cluster_state:ok") {
+			return "", errors.New("the Cluster is down")
+		}
+	}
+	return last, nil
+}
+
+// KillMaster kills the master that has a key, as a crash would, and returns
+// where it was. It stays dead.
+func (g *RedisGroup) KillMaster(key string) string {
+	g.t.Helper()
+	addr, err := g.master(g.t.Context(), key)
+	g.must(err)
+	g.servers[addr].Kill()
+	delete(g.servers, addr)
+	return addr
+}
+
+// AwaitFailover waits until another server than old is the master that has a
+// key, and everybody says so.
+func (g *RedisGroup) AwaitFailover(key, old string) {
+	g.t.Helper()
+	Eventually(g.t, setupWait, "a replica takes over", func() bool {
+		now, err := g.master(g.t.Context(), key)
+		return err == nil && now != "" && now != old
+	})
+}
+
+func newGroup(t testing.TB) *RedisGroup {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Skip("no redis-server on PATH")
+	}
+	return &RedisGroup{t: t, servers: map[string]*local.Redis{}}
+}
+
+// prompt are settings of servers that replicate without taking their time.
+var prompt = []string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}
+
+// start starts one server and returns its host and port.
+func (g *RedisGroup) start(o local.RedisOptions) string {
+	g.t.Helper()
+	o.Dir, o.Addr = newDir(g.t, "redis-"), "127.0.0.1:"+freePort(g.t)
+	ctx, cancel := context.WithTimeout(g.t.Context(), setupWait)
+	defer cancel()
+	server, err := local.StartRedis(ctx, o)
+	g.must(err)
+	g.t.Cleanup(server.Kill)
+	g.servers[o.Addr] = server
+	return o.Addr
+}
+
+// dial makes a client for one server that gives up at once.
+func (g *RedisGroup) dial(addr string) *redis.Client {
+	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialerRetries: 1, DialTimeout: oneCommand, ReadTimeout: oneCommand})
+	g.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// linked waits until replicas have their master's data.
+func (g *RedisGroup) linked(replicas []string) {
+	g.t.Helper()
+	for _, addr := range replicas {
+		client := g.dial(addr)
+		Eventually(g.t, setupWait, "a replica has its master's data", func() bool {
+			return strings.Contains(client.Info(g.t.Context(), "replication").Val(), "master_link_status:up")
+		})
+	}
+}
+
+func (g *RedisGroup) must(err error) {
+	g.t.Helper()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// freePort returns a port below those that the kernel gives to outgoing
+// connections, so that nobody takes it before the server does.
+func freePort(t testing.TB) string {
+	t.Helper()
+	for range 1000 {
+		port := strconv.Itoa(10000 + rand.IntN(22000))
+		l, err := net.Listen("tcp", "127.0.0.1:"+port)
+		if err != nil {
+			continue
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(fmt.Errorf("free a port: %w", err))
+		}
+		return port
+	}
+	t.Fatal("no free port")
+	return ""
+}

@@ -1,0 +1,185 @@
+package jobs
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// errAddress quotes nothing: the address has a password in it.
+var errAddress = errors.New("it is no address; give each host its port, and write special characters of a password as %XX")
+
+const singleServer = "single server"
+
+// The limits of every connection, whatever the address says.
+const (
+	dialTimeout = 2 * time.Second
+	talkTimeout = 5 * time.Second
+	dials       = 1 // the next command dials again
+)
+
+// dial makes a client for the Redis at address and says how that is laid out.
+// It does not connect.
+func dial(address string) (client redis.UniversalClient, layout string, err error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, "", errAddress
+	}
+	if u.Host == "" && strings.Contains(u.Scheme, "-") {
+		return nil, "", errors.New("it names no host")
+	}
+	switch u.Scheme {
+	case "redis-sentinel", "rediss-sentinel":
+		client, layout, err = dialSentinel(u)
+	case "redis-cluster", "rediss-cluster":
+		client, layout, err = dialCluster(u)
+	default:
+		client, layout, err = dialServer(address)
+	}
+	if err != nil && strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
+		// Half of a password with a /, a ? or a #: the error would quote it.
+		return nil, "", errAddress
+	}
+	return client, layout, err
+}
+
+func dialServer(address string) (redis.UniversalClient, string, error) {
+	o, err := redis.ParseURL(address)
+	if err != nil {
+		return nil, "", err
+	}
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.DialerRetries = dialTimeout, talkTimeout, talkTimeout, dials
+	o.ContextTimeoutEnabled = true
+	return redis.NewClient(o), singleServer, nil
+}
+
+// dialSentinel reads redis-sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/DB?master=NAME.
+// The account is that of Redis, as in every other address; Asynq and go-redis
+// take it for the Sentinels'.
+func dialSentinel(u *url.URL) (redis.UniversalClient, string, error) {
+	query := u.Query()
+	master := query.Get("master") // as Asynq calls it
+	if master == "" {
+		master = query.Get("master_name") // as go-redis does
+	}
+	if master == "" {
+		return nil, "", errors.New("it does not name the master: add ?master=NAME, the name after `sentinel monitor` in the Sentinels' configuration")
+	}
+	if u.User != nil && (query.Has("username") || query.Has("password")) {
+		return nil, "", errors.New("it has two accounts for Redis: write that of Redis before the @, and that of the Sentinels as sentinel_username and sentinel_password")
+	}
+	user, password := query.Get("sentinel_username"), query.Get("sentinel_password")
+	query.Del("sentinel_username")
+	query.Del("sentinel_password")
+	query.Del("master")
+	query.Set("master_name", master)
+	o, err := redis.ParseFailoverURL(inGoRedisWords(u, query, "26379"))
+	if err != nil {
+		return nil, "", err
+	}
+	if o.ReplicaOnly || o.RouteByLatency || o.RouteRandomly {
+		return nil, "", errReplicas
+	}
+	if u.User != nil {
+		o.Username, o.Password = o.SentinelUsername, o.SentinelPassword
+	}
+	o.SentinelUsername, o.SentinelPassword = user, password
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.DialerRetries = dialTimeout, talkTimeout, talkTimeout, dials
+	o.ContextTimeoutEnabled = true
+	eachByItsName(o.TLSConfig)
+	return redis.NewFailoverClient(o), "Sentinel, master " + master, nil
+}
+
+// dialCluster reads redis-cluster://USER:PASSWORD@HOST:PORT,HOST:PORT.
+func dialCluster(u *url.URL) (redis.UniversalClient, string, error) {
+	query := u.Query()
+	if path := strings.Trim(u.Path, "/"); path != "" && path != "0" || query.Has("db") {
+		return nil, "", errors.New("it names a database, and a Cluster has one: leave the number out")
+	}
+	skip := query.Get("skip_verify") // go-redis knows it for the others only
+	query.Del("skip_verify")
+	o, err := redis.ParseClusterURL(inGoRedisWords(u, query, "6379"))
+	if err != nil {
+		return nil, "", err
+	}
+	if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
+		return nil, "", errReplicas
+	}
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.DialerRetries = dialTimeout, talkTimeout, talkTimeout, dials
+	o.ContextTimeoutEnabled = true
+	eachByItsName(o.TLSConfig)
+	if skip != "" && o.TLSConfig != nil {
+		if o.TLSConfig.InsecureSkipVerify, err = strconv.ParseBool(skip); err != nil {
+			return nil, "", errors.New("skip_verify must be true or false")
+		}
+	}
+	return redis.NewClusterClient(o), "Cluster", nil
+}
+
+// errReplicas: a replica is a little behind, and a bell that has just rung is
+// not there yet.
+var errReplicas = errors.New("it has read_only, replica_only or route_…: leave them out; masters alone are asked")
+
+// inGoRedisWords writes an address as go-redis reads it, which has the first
+// host in its place and the others as parameters.
+func inGoRedisWords(u *url.URL, query url.Values, port string) string {
+	plain := *u
+	plain.Scheme, _, _ = strings.Cut(u.Scheme, "-")
+	hosts := strings.Split(u.Host, ",")
+	for i, host := range hosts {
+		one := url.URL{Host: host}
+		if one.Port() == "" && host != "" {
+			hosts[i] = host + ":" + port
+		}
+	}
+	plain.Host = hosts[0]
+	for _, host := range hosts[1:] {
+		query.Add("addr", host)
+	}
+	plain.RawQuery = query.Encode()
+	return plain.String()
+}
+
+// eachByItsName lets every server prove that it is the host that was dialled.
+// go-redis would have them all prove to be the first.
+func eachByItsName(c *tls.Config) {
+	if c != nil {
+		c.ServerName, c.MinVersion = "", tls.VersionTLS12
+	}
+}
+
+// Layout says how Redis is laid out: a single server, Sentinel, Cluster.
+func (b *Bell) Layout() string { return b.layout }
+
+// everyMaster calls f for each server that takes writes, all at once: one, but
+// in a Cluster. Keys that end in tag live on that server.
+func (b *Bell) everyMaster(ctx context.Context, f func(ctx context.Context, server redis.UniversalClient, tag string) error) error {
+	cluster, ok := b.redis.(*redis.ClusterClient)
+	if !ok {
+		return f(ctx, b.redis, "")
+	}
+	// Without slots there are no masters, and nobody to say so.
+	if _, err := cluster.MasterForKey(ctx, "{0}"); err != nil {
+		return fmt.Errorf("find the masters: %w", err)
+	}
+	return cluster.ForEachMaster(ctx, func(ctx context.Context, server *redis.Client) error {
+		for i := range 1 << 14 { // as many as there are slots
+			tag := "{" + strconv.Itoa(i) + "}"
+			owner, err := cluster.MasterForKey(ctx, tag)
+			if err != nil {
+				return fmt.Errorf("find the masters: %w", err)
+			}
+			if owner == server {
+				return f(ctx, server, tag)
+			}
+		}
+		return nil // it has just lost its last slot
+	})
+}
