@@ -33,7 +33,11 @@ func (h *house) listen(heard chan<- Task) {
 
 func TestRing(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	ringOnce(t, newHouse(t))
+}
+
+func ringOnce(t *testing.T, h *house) {
+	t.Helper()
 	u := h.put()
 	if h.pending(u) != 0 {
 		t.Error("a bell nobody rang is pending")
@@ -60,7 +64,11 @@ func TestRing(t *testing.T) {
 
 func TestRingManyLanes(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	ringManyLanes(t, newHouse(t))
+}
+
+func ringManyLanes(t *testing.T, h *house) {
+	t.Helper()
 	var bells []store.Dispatch
 	for i := range 30 {
 		d := store.DispatchOf(h.put())

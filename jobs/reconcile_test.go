@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"piecework/internal/testkit"
 	"piecework/internal/work"
@@ -16,7 +17,9 @@ import (
 // forget is FLUSHALL, or a Redis that came back empty.
 func (h *house) forget() {
 	h.t.Helper()
-	h.must(h.bell.redis.FlushAll(h.t.Context()).Err())
+	h.must(h.bell.everyMaster(h.t.Context(), func(ctx context.Context, server redis.UniversalClient, _ string) error {
+		return server.FlushAll(ctx).Err()
+	}))
 }
 
 // doubt lets the next round look at every queued unit.
@@ -28,7 +31,11 @@ func (h *house) doubt() {
 
 func TestRedisLosesItsMemory(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	redisLosesItsMemory(t, newHouse(t))
+}
+
+func redisLosesItsMemory(t *testing.T, h *house) {
+	t.Helper()
 	const many = batch + 50
 	units := make([]work.Unit, many)
 	for i := range units {
@@ -166,7 +173,11 @@ func TestRun(t *testing.T) {
 
 func TestArchiveIsTrimmed(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	archiveIsTrimmed(t, newHouse(t))
+}
+
+func archiveIsTrimmed(t *testing.T, h *house) {
+	t.Helper()
 	const more = 30
 	for range keepFailed + more {
 		_, err := h.bell.client.EnqueueContext(t.Context(), asynq.NewTask(TypeRun, nil), asynq.Queue("default:mock"))

@@ -27,22 +27,12 @@ const (
 
 // dial makes a client for the Redis at address and says how that is laid out.
 // It does not connect.
-func dial(address string) (client redis.UniversalClient, layout string, err error) {
+func dial(address string) (redis.UniversalClient, string, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, "", errAddress
 	}
-	if u.Host == "" && strings.Contains(u.Scheme, "-") {
-		return nil, "", errors.New("it names no host")
-	}
-	switch u.Scheme {
-	case "redis-sentinel", "rediss-sentinel":
-		client, layout, err = dialSentinel(u)
-	case "redis-cluster", "rediss-cluster":
-		client, layout, err = dialCluster(u)
-	default:
-		client, layout, err = dialServer(address)
-	}
+	client, layout, err := dialURL(u)
 	if err != nil && strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
 		// Half of a password with a /, a ? or a #: the error would quote it.
 		return nil, "", errAddress
@@ -50,8 +40,25 @@ func dial(address string) (client redis.UniversalClient, layout string, err erro
 	return client, layout, err
 }
 
-func dialServer(address string) (redis.UniversalClient, string, error) {
-	o, err := redis.ParseURL(address)
+func dialURL(u *url.URL) (redis.UniversalClient, string, error) {
+	switch u.Scheme {
+	case "redis-sentinel", "rediss-sentinel":
+		o, err := sentinelOptions(u)
+		if err != nil {
+			return nil, "", err
+		}
+		return redis.NewFailoverClient(o), "Sentinel, master " + o.MasterName, nil
+	case "redis-cluster", "rediss-cluster":
+		o, err := clusterOptions(u)
+		if err != nil {
+			return nil, "", err
+		}
+		return redis.NewClusterClient(o), "Cluster", nil
+	}
+	if strings.Contains(u.Host, ",") {
+		return nil, "", errors.New("it names several hosts: write redis-sentinel:// or redis-cluster://")
+	}
+	o, err := redis.ParseURL(u.String())
 	if err != nil {
 		return nil, "", err
 	}
@@ -60,20 +67,22 @@ func dialServer(address string) (redis.UniversalClient, string, error) {
 	return redis.NewClient(o), singleServer, nil
 }
 
-// dialSentinel reads redis-sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/DB?master=NAME.
+// sentinelOptions reads redis-sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/DB?master=NAME.
 // The account is that of Redis, as in every other address; Asynq and go-redis
 // take it for the Sentinels'.
-func dialSentinel(u *url.URL) (redis.UniversalClient, string, error) {
+func sentinelOptions(u *url.URL) (*redis.FailoverOptions, error) {
 	query := u.Query()
 	master := query.Get("master") // as Asynq calls it
 	if master == "" {
 		master = query.Get("master_name") // as go-redis does
 	}
-	if master == "" {
-		return nil, "", errors.New("it does not name the master: add ?master=NAME, the name after `sentinel monitor` in the Sentinels' configuration")
-	}
-	if u.User != nil && (query.Has("username") || query.Has("password")) {
-		return nil, "", errors.New("it has two accounts for Redis: write that of Redis before the @, and that of the Sentinels as sentinel_username and sentinel_password")
+	switch {
+	case u.Host == "":
+		return nil, errNoHost
+	case master == "":
+		return nil, errors.New("it does not name the master: add ?master=NAME, the name after `sentinel monitor` in the Sentinels' configuration")
+	case u.User != nil && (query.Has("username") || query.Has("password")):
+		return nil, errors.New("it has two accounts for Redis: write that of Redis before the @, and that of the Sentinels as sentinel_username and sentinel_password")
 	}
 	user, password := query.Get("sentinel_username"), query.Get("sentinel_password")
 	query.Del("sentinel_username")
@@ -82,10 +91,10 @@ func dialSentinel(u *url.URL) (redis.UniversalClient, string, error) {
 	query.Set("master_name", master)
 	o, err := redis.ParseFailoverURL(inGoRedisWords(u, query, "26379"))
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	if o.ReplicaOnly || o.RouteByLatency || o.RouteRandomly {
-		return nil, "", errReplicas
+		return nil, errReplicas
 	}
 	if u.User != nil {
 		o.Username, o.Password = o.SentinelUsername, o.SentinelPassword
@@ -94,34 +103,39 @@ func dialSentinel(u *url.URL) (redis.UniversalClient, string, error) {
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.DialerRetries = dialTimeout, talkTimeout, talkTimeout, dials
 	o.ContextTimeoutEnabled = true
 	eachByItsName(o.TLSConfig)
-	return redis.NewFailoverClient(o), "Sentinel, master " + master, nil
+	return o, nil
 }
 
-// dialCluster reads redis-cluster://USER:PASSWORD@HOST:PORT,HOST:PORT.
-func dialCluster(u *url.URL) (redis.UniversalClient, string, error) {
+// clusterOptions reads redis-cluster://USER:PASSWORD@HOST:PORT,HOST:PORT.
+func clusterOptions(u *url.URL) (*redis.ClusterOptions, error) {
 	query := u.Query()
+	if u.Host == "" {
+		return nil, errNoHost
+	}
 	if path := strings.Trim(u.Path, "/"); path != "" && path != "0" || query.Has("db") {
-		return nil, "", errors.New("it names a database, and a Cluster has one: leave the number out")
+		return nil, errors.New("it names a database, and a Cluster has one: leave the number out")
 	}
 	skip := query.Get("skip_verify") // go-redis knows it for the others only
 	query.Del("skip_verify")
 	o, err := redis.ParseClusterURL(inGoRedisWords(u, query, "6379"))
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
-		return nil, "", errReplicas
+		return nil, errReplicas
 	}
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.DialerRetries = dialTimeout, talkTimeout, talkTimeout, dials
 	o.ContextTimeoutEnabled = true
 	eachByItsName(o.TLSConfig)
 	if skip != "" && o.TLSConfig != nil {
 		if o.TLSConfig.InsecureSkipVerify, err = strconv.ParseBool(skip); err != nil {
-			return nil, "", errors.New("skip_verify must be true or false")
+			return nil, errors.New("skip_verify must be true or false")
 		}
 	}
-	return redis.NewClusterClient(o), "Cluster", nil
+	return o, nil
 }
+
+var errNoHost = errors.New("it names no host")
 
 // errReplicas: a replica is a little behind, and a bell that has just rung is
 // not there yet.

@@ -240,7 +240,11 @@ func (h *house) wakingServer(heard func()) {
 // An idle server hears a bell long before its next poll.
 func TestPickUp(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	pickUp(t, newHouse(t))
+}
+
+func pickUp(t *testing.T, h *house) {
+	t.Helper()
 	heard := make(chan struct{}, 1)
 	h.wakingServer(func() { heard <- struct{}{} })
 	took := make([]time.Duration, 21)

@@ -110,6 +110,8 @@ func StartCluster(t testing.TB) *RedisGroup {
 		if i < masters {
 			g.must(node.ClusterAddSlotsRange(ctx, slots*i/masters, slots*(i+1)/masters-1).Err())
 		}
+	}
+	for _, node := range nodes {
 		for j, addr := range addresses { // rumour would take seconds
 			host, port, _ := net.SplitHostPort(addr)
 			g.must(node.Do(ctx, "cluster", "meet", host, port, buses[j]).Err())
