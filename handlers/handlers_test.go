@@ -67,7 +67,7 @@ func succeed(output string) backend.Result {
 type house struct {
 	t      *testing.T
 	store  *store.Store
-	redis  *testkit.RedisServer
+	redis  *testkit.RedisServer // nil when there are several
 	bell   *jobs.Bell
 	puppet *puppet
 	files  *blob.Store
@@ -81,15 +81,22 @@ func newHouse(t *testing.T) *house {
 
 func newHouseOn(t *testing.T, database string) *house {
 	t.Helper()
+	redis := testkit.StartRedis(t)
+	h := newHouseAt(t, database, redis.URL)
+	h.redis = redis
+	return h
+}
+
+func newHouseAt(t *testing.T, database, redis string) *house {
+	t.Helper()
 	ctx := t.Context()
 	ledger, err := store.Open(ctx, database, 20)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = ledger.Close() })
-	redis := testkit.StartRedis(t)
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	bell, err := jobs.Connect(redis.URL, log)
+	bell, err := jobs.Connect(redis, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +105,7 @@ func newHouseOn(t *testing.T, database string) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &house{t: t, files: files, store: ledger, redis: redis, bell: bell, puppet: newPuppet("mock"), log: log}
+	h := &house{t: t, files: files, store: ledger, bell: bell, puppet: newPuppet("mock"), log: log}
 	loops, end := context.WithCancel(context.WithoutCancel(ctx))
 	var over []chan struct{}
 	for _, loop := range []func(context.Context){bell.WatchRedis, (&jobs.Reconciler{Store: ledger, Bell: bell, Log: log}).Run} {

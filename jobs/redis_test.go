@@ -149,8 +149,13 @@ func TestOneMasterOfACluster(t *testing.T) {
 	if len(masters) != 3 {
 		t.Fatalf("%d masters", len(masters))
 	}
-	u := h.put()
 	h.once()
+	epoch, err := h.store.Epoch(t.Context(), "")
+	h.must(err)
+	if lack, err := h.bell.unmarked(t.Context(), epoch); err != nil || len(lack) > 0 {
+		t.Errorf("marks are missing: %v, %v", lack, err)
+	}
+	u := h.put()
 	h.ring(u)
 	for tag, server := range masters {
 		h.must(h.store.Checked(t.Context(), []uuid.UUID{u.ID}))
@@ -186,9 +191,9 @@ func TestFailoverIsNoticed(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			go h.bell.Listen(ctx, func(n Notice) { heard <- n }, NoticeUnit)
+			h.once() // marks the masters
 			u := h.put()
 			key := stateKey(store.DispatchOf(u))
-			h.once()
 			h.must(h.store.Checked(t.Context(), []uuid.UUID{u.ID})) // as if it had rung, and the bell were lost
 			old := g.KillMaster(key)
 			_ = h.bell.Probe(t.Context())
