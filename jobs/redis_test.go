@@ -172,7 +172,7 @@ func TestOneMasterOfACluster(t *testing.T) {
 		h.must(h.bell.Probe(t.Context()))
 		h.must(server.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
 	}
-	found := Diagnose(t.Context(), "redis-cluster://"+masters["{0}"].(*redis.Client).Options().Addr)
+	found := Diagnose(t.Context(), "redis-cluster://:"+testkit.GroupPassword+"@"+masters["{0}"].(*redis.Client).Options().Addr)
 	if i := slices.IndexFunc(found, func(f work.Finding) bool { return f.Name == "redis eviction" && f.Status == work.FindingFail }); i < 0 {
 		t.Errorf("%+v", found)
 	}
@@ -220,12 +220,12 @@ func TestFailoverIsNoticed(t *testing.T) {
 func TestDiagnoseLayouts(t *testing.T) {
 	t.Parallel()
 	sentinel, cluster := testkit.StartSentinel(t), testkit.StartCluster(t)
-	one := func(url string) string {
-		_, hosts, _ := strings.Cut(url, "://")
-		return "redis://" + hosts[:strings.IndexAny(hosts, ",/")]
+	one := func(url, account string) string {
+		_, hosts, _ := strings.Cut(url, "@")
+		return "redis://" + account + hosts[:strings.IndexAny(hosts, ",/")]
 	}
 	for url, want := range map[string]string{
-		one(sentinel.URL): "redis-sentinel://", one(cluster.URL): "redis-cluster://",
+		one(sentinel.URL, ""): "redis-sentinel://", one(cluster.URL, ":"+testkit.GroupPassword+"@"): "redis-cluster://",
 		strings.Replace(sentinel.URL, testkit.MasterName, "nobody", 1): "Sentinels must know",
 	} {
 		if f := Diagnose(t.Context(), url); len(f) != 1 || f[0].Status != work.FindingFail || !strings.Contains(f[0].Mend, want) {

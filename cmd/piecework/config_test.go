@@ -24,7 +24,15 @@ func TestPrintedConfigurationHidesSecrets(t *testing.T) {
 		!strings.Contains(text, "concurrency=3") || !strings.Contains(text, "/bin/claude") {
 		t.Error(text)
 	}
-	if got := hidden("postgres://db/x?password=hunter2"); strings.Contains(got, "hunter2") {
+	for _, url := range []string{
+		"postgres://db/x?password=hunter2", "redis-sentinel://u:hunter2@a:1,b:2/0?master=m&sentinel_password=hunter2",
+		"rediss-cluster://u:hunter2@a:1,b:2", "redis-cluster://u:hunter2@[::1]:1,[::2]:2", "redis://u:12/hunter2@a:1", "redis://u:12?hunter2@a:1",
+	} {
+		if got := hidden(url); strings.Contains(got, "hunter2") {
+			t.Error(got)
+		}
+	}
+	if got := hidden("redis-sentinel://u:x@a:1,b:2/0?master=m"); !strings.Contains(got, "@a:1,b:2/0?master=m") {
 		t.Error(got)
 	}
 	if hidden("host=db password=hunter2") != "(set)" {
@@ -128,6 +136,10 @@ func TestSecretsOfTheConfiguration(t *testing.T) {
 		if got := b.secrets(); !slices.Equal(got, []string{"hunter2"}) {
 			t.Errorf("%s: %v", text, got)
 		}
+	}
+	b := Base{RedisURL: "redis-sentinel://u:hunter2@a:1,b:2/0?master=m&sentinel_password=hunter3"}
+	if got := b.secrets(); !slices.Equal(got, []string{"hunter2", "hunter3"}) {
+		t.Error(got)
 	}
 }
 

@@ -20,6 +20,8 @@ import (
 const (
 	// MasterName is what the Sentinels of StartSentinel call their master.
 	MasterName = "bell"
+	// GroupPassword is that of the servers of a group, Sentinels apart.
+	GroupPassword = "hunter2-hunter2"
 
 	silence    = "1000" // milliseconds after which a server is taken for dead
 	masters    = 3
@@ -58,7 +60,7 @@ func StartSentinel(t testing.TB) *RedisGroup {
 		s := redis.NewSentinelClient(&redis.Options{Addr: addr, DialTimeout: oneCommand, ReadTimeout: oneCommand})
 		t.Cleanup(func() { _ = s.Close() })
 		g.must(s.Monitor(t.Context(), MasterName, host, port, "2").Err())
-		for option, value := range map[string]string{"down-after-milliseconds": silence, "failover-timeout": "5000"} {
+		for option, value := range map[string]string{"down-after-milliseconds": silence, "failover-timeout": "5000", "auth-pass": GroupPassword} {
 			g.must(s.Set(t.Context(), MasterName, option, value).Err())
 		}
 		addresses, sentinels = append(addresses, addr), append(sentinels, s)
@@ -69,7 +71,8 @@ func StartSentinel(t testing.TB) *RedisGroup {
 			return err == nil && known["num-other-sentinels"] == "2" && known["num-slaves"] == "2"
 		})
 	}
-	g.URL = "redis-sentinel://" + strings.Join(addresses, ",") + "/0?master=" + MasterName
+	g.lock(append(replicas, master))
+	g.URL = "redis-sentinel://:" + GroupPassword + "@" + strings.Join(addresses, ",") + "/0?master=" + MasterName
 	g.master = func(ctx context.Context, _ string) (string, error) {
 		var last string
 		for _, s := range sentinels {
@@ -135,7 +138,8 @@ func StartCluster(t testing.TB) *RedisGroup {
 			return err == nil && len(ranges) == masters && strings.Contains(info, "cluster_state:ok")
 		})
 	}
-	g.URL = "redis-cluster://" + strings.Join(addresses, ",")
+	g.lock(addresses)
+	g.URL = "redis-cluster://:" + GroupPassword + "@" + strings.Join(addresses, ",")
 	g.master = func(ctx context.Context, key string) (string, error) { return g.owner(ctx, nodes, key) }
 	return g
 }
@@ -217,7 +221,7 @@ func (g *RedisGroup) start(o local.RedisOptions) string {
 
 // dial makes a client for one server that gives up at once.
 func (g *RedisGroup) dial(addr string) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialerRetries: 1, DialTimeout: oneCommand, ReadTimeout: oneCommand})
+	c := redis.NewClient(&redis.Options{Addr: addr, Password: GroupPassword, MaxRetries: -1, DialerRetries: 1, DialTimeout: oneCommand, ReadTimeout: oneCommand})
 	g.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -230,6 +234,16 @@ func (g *RedisGroup) linked(replicas []string) {
 		Eventually(g.t, setupWait, "a replica has its master's data", func() bool {
 			return strings.Contains(client.Info(g.t.Context(), "replication").Val(), "master_link_status:up")
 		})
+	}
+}
+
+// lock asks for the password from now on; it would be in the way of the start.
+func (g *RedisGroup) lock(addresses []string) {
+	g.t.Helper()
+	for _, addr := range addresses {
+		for _, setting := range []string{"masterauth", "requirepass"} {
+			g.must(g.dial(addr).ConfigSet(g.t.Context(), setting, GroupPassword).Err())
+		}
 	}
 }
 
