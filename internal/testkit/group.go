@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,6 +27,7 @@ const (
 	silence    = "1000" // milliseconds after which a server is taken for dead
 	masters    = 3
 	slots      = 1 << 14
+	online     = "online"
 	oneCommand = 2 * time.Second
 )
 
@@ -128,14 +130,13 @@ func StartCluster(t testing.TB) *RedisGroup {
 	g.linked(addresses[masters:])
 	for _, node := range nodes {
 		Eventually(t, setupWait, "a node knows the Cluster", func() bool {
-			info := node.ClusterInfo(ctx).Val()
-			ranges, err := node.ClusterSlots(ctx).Result()
-			for _, r := range ranges {
-				if len(r.Nodes) != 2 {
+			shards, err := node.ClusterShards(ctx).Result()
+			for _, shard := range shards {
+				if len(shard.Nodes) != 2 || shard.Nodes[0].Health != online || shard.Nodes[1].Health != online {
 					return false
 				}
 			}
-			return err == nil && len(ranges) == masters && strings.Contains(info, "cluster_state:ok")
+			return err == nil && len(shards) == masters && strings.Contains(node.ClusterInfo(ctx).Val(), "cluster_state:ok")
 		})
 	}
 	g.lock(addresses)
@@ -154,24 +155,34 @@ func (g *RedisGroup) owner(ctx context.Context, nodes []*redis.Client, key strin
 		if err != nil {
 			return "", err
 		}
-		ranges, err := node.ClusterSlots(ctx).Result()
+		shards, err := node.ClusterShards(ctx).Result()
 		if err != nil {
 			return "", err
 		}
-		for _, r := range ranges {
-			if int(slot) < r.Start || int(slot) > r.End {
-				continue
-			}
-			if last != "" && last != r.Nodes[0].Addr {
-				return "", errors.New("the nodes differ")
-			}
-			last = r.Nodes[0].Addr
+		now := masterOf(shards, slot)
+		if last != "" && last != now {
+			return "", errors.New("the nodes differ")
 		}
+		last = now
 		if info := node.ClusterInfo(ctx).Val(); !strings.Contains(info, "cluster_state:ok") {
 			return "", errors.New("the Cluster is down")
 		}
 	}
 	return last, nil
+}
+
+func masterOf(shards []redis.ClusterShard, slot int64) string {
+	for _, shard := range shards {
+		if !slices.ContainsFunc(shard.Slots, func(r redis.SlotRange) bool { return r.Start <= slot && slot <= r.End }) {
+			continue
+		}
+		for _, node := range shard.Nodes {
+			if node.Role == "master" && node.Health == online {
+				return net.JoinHostPort(node.IP, strconv.FormatInt(node.Port, 10))
+			}
+		}
+	}
+	return ""
 }
 
 // KillMaster kills the master that has a key, as a crash would, and returns
