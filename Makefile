@@ -18,7 +18,7 @@ export GOMODCACHE ?= $(GO_CACHES)/mod
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test race race-key lint golden bench kills chaos chaos-short chaos-planted check golangci-version
+.PHONY: help demo dev build test race race-key lint golden bench kills chaos faults chaos-short chaos-planted check golangci-version
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,14 @@ ONLY     :=
 chaos: ## break processes, servers and the network for a while, then check what was promised: SEED DURATION UNITS FAULTS ONLY
 	cd bench && go test ./chaos -run '^TestChaos$$' -count=1 -v -timeout 24h \
 		-seed $(SEED) -duration $(DURATION) -units $(UNITS) -faults $(FAULTS) -only '$(ONLY)'
+
+# What `make faults` plays: `make faults ONLY=redis-lost`. LENGTH and MANY shorten it.
+LENGTH   := 0
+MANY     := 0
+
+faults: ## break one thing at a time and print what came of it: ONLY LENGTH MANY
+	cd bench && go test ./chaos -run '^TestScenarios$$' -scenarios -count=1 -v -timeout 3h \
+		-only '$(ONLY)' -length $(LENGTH) -many $(MANY)
 
 chaos-short: # one seed in a minute, and the checker's own tests
 	cd bench && go test ./chaos -count=1
