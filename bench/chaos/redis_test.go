@@ -128,7 +128,7 @@ func redisReadonly(t *testing.T) {
 		return func() { s.must(s.memory.ConfigSet(t.Context(), name, value).Err()) }
 	}
 	modes := []struct {
-		name         string
+		name        string
 		spoil, mend func()
 	}{
 		{"too few replicas", set("min-replicas-to-write", "1"), set("min-replicas-to-write", "0")},

@@ -107,7 +107,9 @@ func (z sizes) most(o sizes) sizes {
 	return sizes{max(z.api, o.api), max(z.worker, o.worker), max(z.redis, o.redis)}
 }
 
-func (z sizes) String() string { return fmt.Sprintf("api %d worker %d redis %d MB", z.api, z.worker, z.redis) }
+func (z sizes) String() string {
+	return fmt.Sprintf("api %d worker %d redis %d MB", z.api, z.worker, z.redis)
+}
 
 func idIn(answer []byte) string {
 	var unit struct{ ID string }

@@ -192,4 +192,3 @@ func poison(t *testing.T) {
 	s.figure("the unit %v after %d worker processes died, its third run alone: %t; of %d others %d not succeeded, retries used %d, runs lost with it %d; all ended in %.1f s",
 		poisoned, kills, alone == 1, others, harmed, retries, losses, time.Since(began).Seconds())
 }
-
