@@ -95,10 +95,11 @@ func rollingRestart(t *testing.T) {
 	}
 	n := orElse(*many, crew*slots)
 	for range n {
-		// The first prompt is the script of a session that goes on: a resumed
-		// agent has the same script again.
+		// A resumed agent is told to go on; then it does what it has kept.
 		s.submit(body{"backend": "claude", "labels": map[string]string{"part": "agent"}, "timeout": "1h",
-			"prompt": fmt.Sprintf("@@ init\n@@ text at work\n@@ spawn\n@@ daemon\n@@ sleep %v\n@@ result done", work)})
+			"prompt": strings.NewReplacer("AGAIN", "next", "WORK", work.String()).Replace(
+				"@@ AGAIN init\n@@ AGAIN text goes on\n@@ AGAIN spawn\n@@ AGAIN sleep WORK\n@@ AGAIN result done\n" +
+					"@@ init\n@@ text at work\n@@ spawn\n@@ daemon\n@@ sleep WORK\n@@ result done")})
 	}
 	s.until(time.Minute, "all agents are at work", func() bool {
 		return s.count(`SELECT count(*) FROM worker_runs WHERE status = 'running' AND live_status IS NOT NULL`) == min(n, crew*slots)
