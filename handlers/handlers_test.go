@@ -502,3 +502,25 @@ func (bomb) Available(context.Context) error { return nil }
 func (bomb) Execute(context.Context, backend.Request, *transcript.Writer) (backend.Result, error) {
 	panic("boom")
 }
+
+// Without Redis a slot that becomes free is filled at once, not at the next
+// look of the clock: a worker process of one slot would do a unit a second.
+func TestFreeSlotsAreFilledWithoutRedis(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.redis.Stop()
+	testkit.Eventually(t, 30*time.Second, "redis to be missed", func() bool { return !h.bell.Up() })
+	const units = 12
+	for range units {
+		h.submit(nil)
+	}
+	h.start(func(o *Options) { o.Slots = 1 })
+	h.begun().end <- succeed("")
+	first := time.Now()
+	for range units - 1 {
+		h.begun().end <- succeed("")
+	}
+	if took := time.Since(first); took > (units-2)*pollEvery {
+		t.Errorf("%d units one after the other took %v", units-1, took)
+	}
+}

@@ -6,11 +6,20 @@ import (
 	"time"
 )
 
-// poll claims units straight from the ledger while Redis is away.
+const (
+	pollEvery = time.Second
+	// pollGap is kept between two looks for work: slots that become free
+	// together are filled by one.
+	pollGap = 50 * time.Millisecond
+)
+
+// poll claims units straight from the ledger while Redis is away: once a second,
+// and when a slot that was filled so is free again.
 func (w *Worker) poll(ctx context.Context) {
 	var runs sync.WaitGroup
 	defer runs.Wait()
-	ticker := time.NewTicker(time.Second)
+	freed := make(chan struct{}, 1)
+	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for {
 		select {
@@ -19,14 +28,16 @@ func (w *Worker) poll(ctx context.Context) {
 		case <-w.draining.Done():
 			return
 		case <-ticker.C:
+		case <-freed:
+			time.Sleep(pollGap)
 		}
 		if !w.Bell.Up() {
-			w.claimDue(ctx, &runs)
+			w.claimDue(ctx, &runs, freed)
 		}
 	}
 }
 
-func (w *Worker) claimDue(ctx context.Context, runs *sync.WaitGroup) {
+func (w *Worker) claimDue(ctx context.Context, runs *sync.WaitGroup, freed chan<- struct{}) {
 	free := cap(w.slots) - len(w.slots)
 	if free == 0 {
 		return
@@ -47,7 +58,13 @@ func (w *Worker) claimDue(ctx context.Context, runs *sync.WaitGroup) {
 		}
 		w.laneTook(unit.Backend)
 		runs.Go(func() {
-			defer func() { <-w.slots }()
+			defer func() {
+				<-w.slots
+				select {
+				case freed <- struct{}{}:
+				default:
+				}
+			}()
 			if err := w.runUnit(unit.UnitID); err != nil {
 				w.Log.Debug("run without redis", "unit", unit.UnitID, "err", err)
 			}

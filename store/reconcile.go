@@ -189,12 +189,15 @@ func (s *Store) RecheckAll(ctx context.Context) (int64, error) {
 }
 
 // Due returns queued units that may run now on one of the backends, most
-// urgent first: what a worker process asks when Redis is away.
+// urgent first: what a worker process asks when Redis is away. It takes the
+// first few of each queue and backend, as the index has them: to sort the whole
+// backlog at every look would cost more than the work.
 func (s *Store) Due(ctx context.Context, queues, backends []string, limit int) ([]Dispatch, error) {
 	var due []Dispatch
-	err := s.db.SelectContext(ctx, &due, `SELECT id, dispatch, queue, backend, priority FROM work_units u
-		WHERE state = 'queued' AND queue = ANY($1)
-		AND backend = ANY($2) AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused+`
+	err := s.db.SelectContext(ctx, &due, `SELECT u.* FROM unnest($1::text[]) AS q, unnest($2::text[]) AS b, LATERAL (
+			SELECT id, dispatch, queue, backend, priority FROM work_units u
+			WHERE state = 'queued' AND queue = q AND backend = b AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused+`
+			ORDER BY priority DESC, id LIMIT $3) AS u
 		ORDER BY priority DESC, id LIMIT $3`, pq.Array(queues), pq.Array(backends), limit)
 	if err != nil {
 		return nil, translate(fmt.Errorf("find due units: %w", err))

@@ -280,6 +280,7 @@ func (l *ledger) checkPage(spy *tap, what string, rows int, next *uuid.UUID) {
 		l.t.Errorf("%s: %d rows, next %v", what, rows, next)
 	}
 	for _, s := range spy.hear() {
+		s.query = "EXPLAIN (FORMAT JSON) " + s.query
 		for _, node := range explain(l.t, l.db, s) {
 			reads := node.Relation == "work_units" || node.Relation == "worker_runs"
 			if strings.Contains(node.Type, "Sort") || reads && !strings.HasPrefix(node.Type, "Index") {
@@ -293,13 +294,14 @@ func (l *ledger) checkPage(spy *tap, what string, rows int, next *uuid.UUID) {
 type planNode struct {
 	Type     string     `json:"Node Type"`
 	Relation string     `json:"Relation Name"`
+	Rows     float64    `json:"Actual Rows"` // with ANALYZE alone
 	Plans    []planNode `json:"Plans"`
 }
 
 func explain(t *testing.T, db *sqlx.DB, s statement) (nodes []planNode) {
 	t.Helper()
 	var text string
-	if err := db.GetContext(t.Context(), &text, "EXPLAIN (FORMAT JSON) "+s.query, s.args...); err != nil {
+	if err := db.GetContext(t.Context(), &text, s.query, s.args...); err != nil {
 		t.Fatal(err)
 	}
 	var plans []struct{ Plan planNode }
@@ -312,4 +314,26 @@ func explain(t *testing.T, db *sqlx.DB, s statement) (nodes []planNode) {
 		queue = append(queue[1:], queue[0].Plans...)
 	}
 	return nodes
+}
+
+// A look for work reads a few of a long backlog: it is done again and again
+// while Redis is away.
+func TestDueReadsAFewUnits(t *testing.T) {
+	t.Parallel()
+	l, spy := newTap(t, testkit.DB(t, migrate))
+	l.fill()
+	l.exec(`UPDATE work_units SET state = 'queued', finished_at = NULL, started_at = NULL; ANALYZE work_units`)
+	spy.hear()
+	due, err := l.Due(t.Context(), []string{"default", "slow"}, []string{"claude", "mock"}, 8)
+	if err != nil || len(due) != 8 {
+		t.Fatalf("%d due, error %v", len(due), err)
+	}
+	for _, s := range spy.hear() {
+		s.query = "EXPLAIN (ANALYZE, FORMAT JSON) " + s.query
+		for _, node := range explain(t, l.db, s) {
+			if node.Relation == "work_units" && node.Rows > 100 {
+				t.Errorf("%s reads %g units", node.Type, node.Rows)
+			}
+		}
+	}
 }
