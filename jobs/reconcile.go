@@ -20,7 +20,7 @@ import (
 const (
 	tick        = time.Second
 	batch       = 500             // units looked at in one statement
-	roundLimit  = 8 * time.Second // of one look at the bells
+	roundLimit  = 2 * time.Second // of one look at the bells: dead leases wait for its end
 	keepFailed  = 1000            // archived tasks kept in a lane for Asynqmon
 	sweepEvery  = time.Minute     // how often the slow duties are done
 	epochKey    = "piecework:epoch"

@@ -295,6 +295,7 @@ type planNode struct {
 	Type     string     `json:"Node Type"`
 	Relation string     `json:"Relation Name"`
 	Rows     float64    `json:"Actual Rows"` // with ANALYZE alone
+	Removed  float64    `json:"Rows Removed by Filter"`
 	Plans    []planNode `json:"Plans"`
 }
 
@@ -316,23 +317,42 @@ func explain(t *testing.T, db *sqlx.DB, s statement) (nodes []planNode) {
 	return nodes
 }
 
-// A look for work reads a few of a long backlog: it is done again and again
-// while Redis is away.
-func TestDueReadsAFewUnits(t *testing.T) {
+// What is asked every second, or whenever a slot is free, reads a few of a long
+// backlog.
+func TestBacklogIsNotReadThrough(t *testing.T) {
 	t.Parallel()
 	l, spy := newTap(t, testkit.DB(t, migrate))
 	l.fill()
 	l.exec(`UPDATE work_units SET state = 'queued', finished_at = NULL, started_at = NULL; ANALYZE work_units`)
-	spy.hear()
-	due, err := l.Due(t.Context(), []string{"default", "slow"}, []string{"claude", "mock"}, 8)
-	if err != nil || len(due) != 8 {
-		t.Fatalf("%d due, error %v", len(due), err)
+	const few = 50
+	due, err := l.Unchecked(t.Context(), few)
+	l.must(err)
+	var ids []uuid.UUID
+	for _, d := range due {
+		ids = append(ids, d.UnitID)
 	}
-	for _, s := range spy.hear() {
-		s.query = "EXPLAIN (ANALYZE, FORMAT JSON) " + s.query
-		for _, node := range explain(t, l.db, s) {
-			if node.Relation == "work_units" && node.Rows > 100 {
-				t.Errorf("%s reads %g units", node.Type, node.Rows)
+	for name, ask := range map[string]func() error{
+		"due": func() error {
+			found, err := l.Due(t.Context(), []string{"default", "slow"}, []string{"claude", "mock"}, few)
+			if len(found) != few {
+				t.Errorf("%d due", len(found))
+			}
+			return err
+		},
+		"unchecked":        func() error { _, err := l.Unchecked(t.Context(), few); return err },
+		"checked":          func() error { return l.Checked(t.Context(), ids) },
+		"redispatch":       func() error { _, err := l.Redispatch(t.Context(), ids); return err },
+		"expire leases":    func() error { _, err := l.ExpireLeases(t.Context()); return err },
+		"expire deadlines": func() error { _, err := l.ExpireDeadlines(t.Context()); return err },
+	} {
+		spy.hear()
+		l.must(ask())
+		for _, s := range spy.hear() {
+			s.query = "EXPLAIN (ANALYZE, FORMAT JSON) " + s.query
+			for _, node := range explain(t, l.db, s) {
+				if node.Relation == "work_units" && node.Rows+node.Removed > 2*few {
+					t.Errorf("%s: %s reads %g units", name, node.Type, node.Rows+node.Removed)
+				}
 			}
 		}
 	}

@@ -23,10 +23,12 @@ var (
 	many      = flag.Int("many", 0, "units of a scenario; 0: as promised")
 )
 
-var cast = []struct {
+type scenario struct {
 	name string
 	play func(t *testing.T)
-}{
+}
+
+var cast = []scenario{
 	{"worker-killed", workerKilled},
 	{"worker-killed-short-lease", workerKilledShortLease},
 	{"machine-lost", machineLost},
@@ -47,12 +49,7 @@ func TestScenarios(t *testing.T) {
 	}
 	wanted := strings.FieldsFunc(*only, func(r rune) bool { return r == ',' })
 	for _, name := range wanted {
-		if !slices.ContainsFunc(cast, func(c struct {
-			name string
-			play func(t *testing.T)
-		}) bool {
-			return c.name == name
-		}) {
+		if !slices.ContainsFunc(cast, func(c scenario) bool { return c.name == name }) {
 			t.Errorf("there is no scenario %q", name)
 		}
 	}

@@ -57,7 +57,11 @@ func newStage(t *testing.T, workers int, env ...string) *stage {
 	s.agents = agentsIn(t, plan.Out)
 	s.claude = s.agents.program
 	s.forgetful()
-	s.tables, err = pgxpool.New(t.Context(), s.postgres.URL)
+	// What the test itself asks must not look like a table read as a whole.
+	tables, err := pgxpool.ParseConfig(s.postgres.URL)
+	s.must(err)
+	tables.ConnConfig.RuntimeParams["enable_seqscan"] = "off"
+	s.tables, err = pgxpool.NewWithConfig(t.Context(), tables)
 	s.must(err)
 	t.Cleanup(s.tables.Close)
 	options, err := redis.ParseURL(s.redis.URL)
@@ -124,7 +128,7 @@ func (s *stage) count(query string, args ...any) int {
 // inState counts units of a label.
 func (s *stage) inState(part string, states ...string) int {
 	s.t.Helper()
-	return s.count(`SELECT count(*) FROM work_units WHERE labels->>'part' = $1 AND state = ANY($2)`, part, states)
+	return s.count(`SELECT count(*) FROM work_units WHERE tenant = 'default' AND labels @> jsonb_build_object('part', $1::text) AND state = ANY($2)`, part, states)
 }
 
 // list asks the tables for one column.
