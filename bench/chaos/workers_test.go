@@ -178,10 +178,7 @@ func poison(t *testing.T) {
 		}
 		return s.inState("poison", "queued", "running")+s.inState("other", "queued", "running") == 0
 	})
-	var poisoned []string
-	for _, state := range list[string](s, `SELECT state || '/' || coalesce(error_class, '') || '/' || run_count FROM work_units WHERE labels->>'part' = 'poison'`) {
-		poisoned = append(poisoned, state)
-	}
+	poisoned := list[string](s, `SELECT state || '/' || coalesce(error_class, '') || '/' || run_count FROM work_units WHERE labels->>'part' = 'poison'`)
 	harmed := others - s.inState("other", "succeeded")
 	retries := s.count(`SELECT coalesce(sum(failures), 0) FROM work_units WHERE labels->>'part' = 'other'`)
 	losses := s.count(`SELECT coalesce(sum(losses), 0) FROM work_units WHERE labels->>'part' = 'other'`)
