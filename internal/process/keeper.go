@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -76,6 +77,13 @@ const (
 	saysFailed  = "failed"  // the errno of the child's start
 	saysDenied  = "denied"  // the errno of what the containment needs
 	saysEnded   = "ended"   // the child's wait status
+	saysLapsed  = "lapsed"  // the lease has run out: the child is ended, or not started
+)
+
+// Whether a keeper has a lease to watch.
+const (
+	leased   = "leased"
+	unleased = "unleased"
 )
 
 // errDenied: this kind of containment cannot be had here.
@@ -88,6 +96,7 @@ type link struct {
 	orders, reports *os.File
 	theirs          []*os.File
 	lines           *bufio.Reader
+	lapsed          bool // once ended has returned: the lease ran out
 }
 
 func newLink() (*link, error) {
@@ -128,6 +137,8 @@ func (l *link) begun() (pid int, err error) {
 		return 0, fmt.Errorf("%w: %w", errDenied, syscall.Errno(number))
 	case what == saysFailed:
 		return 0, syscall.Errno(number)
+	case what == saysLapsed:
+		return 0, ErrLapsed
 	}
 	return number, nil
 }
@@ -135,19 +146,31 @@ func (l *link) begun() (pid int, err error) {
 // ended waits for the child's end. A keeper that was killed takes the child
 // along.
 func (l *link) ended() syscall.WaitStatus {
-	if what, number, err := l.report(); err == nil && what == saysEnded {
-		return syscall.WaitStatus(number)
+	for {
+		what, number, err := l.report()
+		switch {
+		case err != nil:
+			return syscall.WaitStatus(syscall.SIGKILL)
+		case what == saysLapsed:
+			l.lapsed = true
+		case what == saysEnded:
+			return syscall.WaitStatus(number)
+		}
 	}
-	return syscall.WaitStatus(syscall.SIGKILL)
 }
 
 // keep turns a command for the child into one for its keeper.
-func (l *link) keep(cmd *exec.Cmd, k Keeper, c Containment, probe bool) {
-	if probe {
+func (l *link) keep(cmd *exec.Cmd, kind Containment, c Command) {
+	if c.probe {
 		cmd.Args = nil
 	}
-	cmd.Args = append([]string{keeperName, string(c)}, cmd.Args...)
-	cmd.Path = k.program
 	cmd.ExtraFiles = l.theirs
-	cmd.SysProcAttr = keeperAttributes(c)
+	lease := unleased
+	if c.Lease != nil {
+		lease = leased
+		cmd.ExtraFiles = append(slices.Clip(l.theirs), c.Lease.file)
+	}
+	cmd.Args = append([]string{keeperName, string(kind), lease}, cmd.Args...)
+	cmd.Path = c.Keeper.program
+	cmd.SysProcAttr = keeperAttributes(kind)
 }

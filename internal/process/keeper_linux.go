@@ -17,14 +17,14 @@ import (
 // returns at once. A program that wants a Keeper calls it first of all, with
 // its os.Args and os.Environ().
 func Main(args, environ []string) Keeper {
-	if len(args) < 2 || args[0] != keeperName {
+	if len(args) < 3 || args[0] != keeperName {
 		return Keeper{program: "/proc/self/exe", try: []Containment{PIDNamespace, Subreaper, MarksOnly}}
 	}
 	// The child dies with the thread that made it. This one lives as long as
 	// the process.
 	runtime.LockOSThread()
-	k := &keeper{containment: Containment(args[1]), nobody: make(chan struct{})}
-	k.keep(args[2:], environ)
+	k := &keeper{containment: Containment(args[1]), alarm: never, nobody: make(chan struct{})}
+	k.keep(args[2] == leased, args[3:], environ)
 	return Keeper{}
 }
 
@@ -46,25 +46,35 @@ func isKeeper(pid int) bool {
 const (
 	ordersFD  = 3
 	reportsFD = 4
+	leaseFD   = 5 // if there is one
 )
+
+// never is an alarm that does not go off.
+const never alarm = -1
 
 // keeper is the process between us and a child.
 type keeper struct {
 	containment Containment
+	lease       Lease
+	alarm       alarm         // for when the lease ends
 	nobody      chan struct{} // closed when no descendant is left
 
 	mu    sync.Mutex
 	child int // 0 before its start and after its end
 }
 
-func (k *keeper) keep(argv, environ []string) {
+func (k *keeper) keep(leased bool, argv, environ []string) {
 	syscall.CloseOnExec(ordersFD)
 	syscall.CloseOnExec(reportsFD)
 	_ = os.WriteFile("/proc/self/comm", []byte(keeperName), 0) // else the table of processes says "exe"
 	// Whatever an agent sends to its parent: only the end of the orders ends
 	// us. Handled signals, unlike ignored ones, are not inherited.
 	signal.Notify(make(chan os.Signal, 1))
-	if err := k.contain(); err != nil {
+	err := k.contain()
+	if err == nil && leased {
+		err = k.watch()
+	}
+	if err != nil {
 		k.report(saysDenied, err)
 		exit(1)
 	}
@@ -72,6 +82,9 @@ func (k *keeper) keep(argv, environ []string) {
 		k.say(saysStarted, 0)
 		close(k.nobody)
 		k.obey()
+	}
+	if k.lapsed() {
+		exit(1)
 	}
 	pid, err := syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{
 		Env: environ, Files: []uintptr{0, 1, 2},
@@ -100,6 +113,27 @@ func (k *keeper) contain() error {
 		return err
 	}
 	return unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+}
+
+// watch has the alarm go off when the lease ends.
+func (k *keeper) watch() (err error) {
+	if k.lease.until, err = mapWord(leaseFD, unix.PROT_READ); err != nil {
+		return err
+	}
+	_ = syscall.Close(leaseFD) // for agents, it is not there
+	if k.alarm, err = newAlarm(); err != nil {
+		return err
+	}
+	return k.alarm.set(k.lease.end())
+}
+
+// lapsed tells whether the lease has run out, and says so.
+func (k *keeper) lapsed() bool {
+	if k.alarm == never || !k.lease.Lapsed() {
+		return false
+	}
+	k.say(saysLapsed, 0)
+	return true
 }
 
 // letGo closes the child's stdin, stdout and stderr here, so that they end
@@ -142,18 +176,22 @@ func (k *keeper) reapOne() {
 	}
 }
 
-// obey passes signals on until the orders end, then ends everything.
+// obey passes signals on until the orders or the lease end, then ends
+// everything.
 func (k *keeper) obey() {
-	var order [1]byte
-	for {
-		n, err := syscall.Read(ordersFD, order[:])
-		if errors.Is(err, syscall.EINTR) {
-			continue
+	for goOn := true; goOn; {
+		wake := []unix.PollFd{{Fd: ordersFD, Events: unix.POLLIN}, {Fd: int32(k.alarm), Events: unix.POLLIN}}
+		_, err := unix.Poll(wake, -1)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			goOn = false
+		case wake[1].Revents != 0:
+			// Mostly it was renewed meanwhile.
+			goOn = !k.lapsed() && k.alarm.set(k.lease.end()) == nil
+		default:
+			goOn = k.order()
 		}
-		if err != nil || n == 0 {
-			break
-		}
-		k.signal(syscall.Signal(order[0]))
 	}
 	deadline := time.After(sweepLimit)
 	tree := newTree(os.Getpid(), "")
@@ -167,6 +205,16 @@ func (k *keeper) obey() {
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
+}
+
+// order follows one order, and tells whether others may come.
+func (k *keeper) order() bool {
+	var order [1]byte
+	n, err := syscall.Read(ordersFD, order[:])
+	if n == 1 {
+		k.signal(syscall.Signal(order[0]))
+	}
+	return n == 1 || errors.Is(err, syscall.EINTR)
 }
 
 func (k *keeper) signal(s syscall.Signal) {

@@ -7,6 +7,9 @@
 //	keeper.go          Keeper: how descendants are held together
 //	keeper_linux.go    the process that does it, by a pid namespace or as a subreaper
 //	keeper_other.go    no such process
+//	lease.go           Lease: until when children may live, whatever becomes of us
+//	lease_linux.go     a word of shared memory, and the clock that it is about
+//	lease_other.go     the same without keepers that could see it
 //	outlet.go          stdout and stderr, which always end
 //	mark.go            the mark that a child's descendants inherit
 //	tree.go            who belongs to a child, and the sweep
@@ -40,6 +43,7 @@ type Command struct {
 	// pipe.
 	StdoutFile string
 	Keeper     Keeper // what Main returned; the zero one has its limits
+	Lease      *Lease // the keeper ends the child when it runs out; nil: it never does
 
 	probe bool // start the keeper only
 }
@@ -110,7 +114,7 @@ func (p *Process) launch(c Command, theirs []*os.File) error {
 	if p.link, err = newLink(); err != nil {
 		return err
 	}
-	p.link.keep(p.cmd, c.Keeper, p.containment, c.probe)
+	p.link.keep(p.cmd, p.containment, c)
 	err = p.spawn()
 	closeAll(p.link.theirs)
 	if err != nil {
@@ -205,6 +209,10 @@ func (p *Process) feed(from io.Reader) {
 // Exited is closed when the child itself has ended. What it started may live
 // on until Close.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Lapsed tells, once the child has ended, whether its keeper ended it because
+// the lease had run out.
+func (p *Process) Lapsed() bool { return p.link != nil && p.link.lapsed }
 
 // Ladder is how long a child may take to follow each request to stop.
 type Ladder struct {

@@ -38,8 +38,19 @@ func eachContainment(t *testing.T, test func(*testing.T, Keeper)) {
 func TestMain(m *testing.M) {
 	kept = Main(os.Args, os.Environ())
 	if script := os.Getenv("PROCESS_TEST_WORKER"); script != "" {
+		lease, err := NewLease(Uptime() + testLease)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		go func() {
+			for lease.Renew(Uptime() + testLease) {
+				time.Sleep(testLease / 10)
+			}
+		}()
 		child, err := Start(Command{
-			Path: "/bin/sh", Args: []string{"-c", script}, Env: testEnv(), Mark: NewMark(os.Getenv("PROCESS_TEST_RUN")),
+			Lease: lease,
+			Path:  "/bin/sh", Args: []string{"-c", script}, Env: testEnv(), Mark: NewMark(os.Getenv("PROCESS_TEST_RUN")),
 			Keeper: by(cmp.Or(Containment(os.Getenv("PROCESS_TEST_KIND")), MarksOnly)),
 		})
 		if err != nil {
