@@ -114,7 +114,7 @@ func describeUnits(schemas map[string]*huma.Schema) {
 		p["labels"].Type, p["labels"].AdditionalProperties = huma.TypeObject, &huma.Schema{Type: huma.TypeString}
 		for field, text := range map[string]string{
 			"title": "The start of the rendered prompt", "summary": "The start of the output",
-			"timeout": "Seconds", "idle_timeout": "Seconds", "cost_usd": "Of all runs so far",
+			"timeout": "Seconds", "idle_timeout": "Seconds", "startup_timeout": "Seconds; the backend's own when absent", "cost_usd": "Of all runs so far",
 			"failures": "Runs that failed and count against max_retries", "losses": "Runs whose worker process died or was stopped",
 			"waits": "Runs that met a rate limit", "crashes": "Runs in which the backend's own process died",
 		} {

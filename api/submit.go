@@ -39,6 +39,7 @@ type unitBody struct {
 	MaxCostUSD       *float64   `json:"max_cost_usd,omitempty" doc:"Of one run; no limit when left out"`
 	Timeout          *duration  `json:"timeout,omitempty" doc:"Of one run, in seconds or as \"1h30m\"; 1 h when left out, 24 h at most"`
 	IdleTimeout      *duration  `json:"idle_timeout,omitempty" doc:"Longest silence of the backend; 10 min when left out"`
+	StartupTimeout   *duration  `json:"startup_timeout,omitempty" doc:"Longest wait for a run's first output: a line of an agent, the header of a model API's answer. When left out: 1 min for agents, idle_timeout for model APIs"`
 	Deadline         *time.Time `json:"deadline,omitempty" doc:"The unit is timed_out when it has not ended by then"`
 	ExpiresAt        *time.Time `json:"expires_at,omitempty" doc:"The unit is timed_out when it has not started by then"`
 	NotBefore        *time.Time `json:"not_before,omitempty" doc:"Runs no sooner; this or delay"`
@@ -187,6 +188,7 @@ func checkTimes(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	}{
 		{"#/timeout", b.Timeout, &s.Timeout, 0.001, work.MaxTimeout},
 		{"#/idle_timeout", b.IdleTimeout, &s.IdleTimeout, 0.001, work.MaxTimeout},
+		{"#/startup_timeout", b.StartupTimeout, &s.StartupTimeout, 0.001, work.MaxTimeout},
 		{"#/delay", b.Delay, &n.Delay, 0, 366 * 24 * 3600},
 	} {
 		if t.given == nil {

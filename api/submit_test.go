@@ -78,11 +78,11 @@ func TestTimes(t *testing.T) {
 	f := newFront(t)
 	for field, values := range map[string][]string{
 		"timeout":      {"-5", "0", `"-5s"`, "1e9", `"25h"`, `"1e300"`, `"soon"`, "true", "{}", `""`, `"NaN"`},
-		"idle_timeout": {"-1", "86401", `"x"`},
-		"delay":        {"-1", `"9999h"`, "[]"},
-		"expires_at":   {`"soon"`, "5", `"2001-01-01T00:00:00Z"`},
-		"deadline":     {`"soon"`, "5", `"2001-01-01T00:00:00Z"`, `"2030-13-01T00:00:00Z"`},
-		"not_before":   {`"soon"`, "5"},
+		"idle_timeout": {"-1", "86401", `"x"`}, "startup_timeout": {"0", "-1", "86401", `"x"`},
+		"delay":      {"-1", `"9999h"`, "[]"},
+		"expires_at": {`"soon"`, "5", `"2001-01-01T00:00:00Z"`},
+		"deadline":   {`"soon"`, "5", `"2001-01-01T00:00:00Z"`, `"2030-13-01T00:00:00Z"`},
+		"not_before": {`"soon"`, "5"},
 	} {
 		for _, value := range values {
 			f.post("/work-units", mock(`,"`+field+`":`+value)).refused(422, "#/"+field, field+": ")
@@ -93,8 +93,8 @@ func TestTimes(t *testing.T) {
 		f.post("/work-units", mock(`,"`+end+`":"2090-01-01T00:00:00Z","not_before":"2091-01-01T00:00:00Z"`)).refused(422, "#/"+end, "before not_before")
 		f.post("/work-units", mock(`,"`+end+`":"`+time.Now().Add(time.Minute).Format(time.RFC3339)+`","delay":120`)).refused(422, "#/"+end, "delay")
 	}
-	u := f.post("/work-units", mock(`,"timeout":"1h30m","idle_timeout":2.5,"delay":null,"deadline":"2090-01-01T00:00:00+01:00"`)).is(202).fields()
-	if u["timeout"] != 5400.0 || u["idle_timeout"] != 2.5 || u["not_before"] != nil || u["deadline"] != "2089-12-31T23:00:00Z" {
+	u := f.post("/work-units", mock(`,"timeout":"1h30m","idle_timeout":2.5,"startup_timeout":"1m","delay":null,"deadline":"2090-01-01T00:00:00+01:00"`)).is(202).fields()
+	if u["timeout"] != 5400.0 || u["idle_timeout"] != 2.5 || u["startup_timeout"] != 60.0 || u["not_before"] != nil || u["deadline"] != "2089-12-31T23:00:00Z" {
 		t.Errorf("%v", u)
 	}
 }

@@ -19,7 +19,7 @@ func (w *Worker) register(ctx context.Context) error {
 	if err != nil {
 		hostname = "unknown"
 	}
-	sent := time.Now()
+	sent := process.Uptime()
 	err = w.Store.Register(ctx, work.Process{
 		ID: w.id, Hostname: hostname, PID: os.Getpid(), Identity: process.Self(), Version: w.Version,
 		Slots: w.Slots, Queues: w.queueNames(), Backends: w.offers(),
@@ -27,8 +27,7 @@ func (w *Worker) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.confirm(sent)
-	return nil
+	return w.confirm(sent)
 }
 
 // buryNeighbours ends the lease of worker processes of this machine that are
@@ -77,20 +76,21 @@ func (w *Worker) beatOnce(ctx context.Context) error {
 	// Taken before the question, so that a run claimed in between is not
 	// missing in the answer.
 	mine := w.runIDs()
-	sent := time.Now()
+	sent := process.Uptime()
 	ask, cancel := context.WithTimeout(ctx, w.Lease)
 	defer cancel()
 	news, err := w.Store.Beat(ask, w.id, w.Lease, len(mine), w.offers())
-	if errors.Is(err, work.ErrNotFound) {
-		if err := w.register(ctx); err != nil {
-			return fmt.Errorf("register again: %w", err)
+	switch {
+	case errors.Is(err, work.ErrNotFound):
+		if err = w.register(ctx); err != nil {
+			err = fmt.Errorf("register again: %w", err)
 		}
-	} else if err != nil {
-		return err
-	}
-	w.confirm(sent)
-	if err == nil {
+	case err == nil:
+		err = w.confirm(sent)
 		w.heed(news.Pauses)
+	}
+	if err != nil {
+		return err
 	}
 	theirs := map[uuid.UUID]bool{}
 	for _, o := range news.Owned {
@@ -126,9 +126,8 @@ func (w *Worker) disown(ctx context.Context, o store.Owned) {
 	}
 }
 
-// watchLease stops every run before the lease ends, on this machine's
-// monotonic clock, when no sign of life came through: by then another may
-// start the same units.
+// watchLease stops every run before the lease ends, on this machine's clock,
+// when no sign of life came through: by then another may start the same units.
 func (w *Worker) watchLease(ctx context.Context) {
 	ticker := time.NewTicker(w.Beat / 2)
 	defer ticker.Stop()
@@ -138,23 +137,43 @@ func (w *Worker) watchLease(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if silent := time.Since(w.confirmed()); silent > w.Lease-w.margin() && w.count() > 0 {
+		if silent := process.Uptime() - w.confirmed(); silent > w.Lease-w.margin() && w.count() > 0 {
 			w.Log.Error("no sign of life came through; stopping all runs before the lease ends", "silent", silent)
 			w.stopAll(work.ErrFenced)
 		}
 	}
 }
 
-// margin is kept between stopping the runs and the end of the lease.
+// margin is kept between stopping the runs and the end of the lease. When half
+// of it is over the runs' keepers end what is still there, because this process
+// is frozen.
 func (w *Worker) margin() time.Duration { return w.Lease / 3 }
 
-func (w *Worker) confirm(sent time.Time) {
+// confirm notes that a sign of life came through that was sent at that Uptime.
+// Postgres counts the lease from a later moment.
+func (w *Worker) confirm(sent time.Duration) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.beatAt = sent
+	w.beatAt = max(w.beatAt, sent)
+	until := w.beatAt + w.Lease - w.margin()/2
+	if w.lease != nil && w.lease.Renew(until) {
+		return nil
+	}
+	fresh, err := process.NewLease(until)
+	if err == nil {
+		w.lease = fresh
+	}
+	return err
 }
 
-func (w *Worker) confirmed() time.Time {
+// leased is the lease for what is claimed now.
+func (w *Worker) leased() *process.Lease {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lease
+}
+
+func (w *Worker) confirmed() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.beatAt

@@ -93,13 +93,15 @@ type Worker struct {
 	asking  map[uuid.UUID]bool     // runs whose claim is not answered yet
 	idle    *sync.Cond             // running has become empty
 	held    map[held]bool          // what operators have paused
-	beatAt  time.Time              // when the last confirmed sign of life was sent
+	beatAt  time.Duration          // process.Uptime when the last confirmed sign of life was sent
+	lease   *process.Lease         // of the runs that are claimed from now on
 }
 
 type running struct {
-	unit uuid.UUID
-	ctx  context.Context
-	stop context.CancelCauseFunc
+	unit  uuid.UUID
+	ctx   context.Context
+	stop  context.CancelCauseFunc
+	lease *process.Lease // that the run was claimed under
 }
 
 // New makes a worker process; Run starts it.
@@ -297,10 +299,10 @@ func (w *Worker) knows(run uuid.UUID) bool {
 }
 
 // begin enters a run among the running.
-func (w *Worker) begin(run, unit uuid.UUID) {
+func (w *Worker) begin(run, unit uuid.UUID, lease *process.Lease) {
 	ctx, stop := context.WithCancelCause(context.Background())
 	w.mu.Lock()
-	w.running[run] = &running{unit: unit, ctx: ctx, stop: stop}
+	w.running[run] = &running{unit: unit, ctx: ctx, stop: stop, lease: lease}
 	w.mu.Unlock()
 	if w.draining.Err() != nil {
 		// Claimed in the very moment of shutdown: the drain may have looked
@@ -309,11 +311,11 @@ func (w *Worker) begin(run, unit uuid.UUID) {
 	}
 }
 
-// contextOf is the context that a run lives in.
-func (w *Worker) contextOf(run uuid.UUID) context.Context {
+// runs is what a run lives in.
+func (w *Worker) runs(run uuid.UUID) *running {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.running[run].ctx
+	return w.running[run]
 }
 
 func (w *Worker) end(run uuid.UUID) {

@@ -30,7 +30,7 @@ func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work
 	p := prepared{req: backend.Request{
 		UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, SystemPrompt: c.SystemPrompt, Model: c.Model,
 		Payload: c.Payload, OutputSchema: c.OutputSchema, MaxTurns: c.MaxTurns, MaxCostUSD: c.MaxCostUSD,
-		IdleTimeout: c.IdleTimeout.Duration(), SessionID: c.SessionID, SessionCostUSD: c.SessionCostUSD,
+		IdleTimeout: c.IdleTimeout.Duration(), StartupTimeout: c.StartupTimeout.Duration(), SessionID: c.SessionID, SessionCostUSD: c.SessionCostUSD,
 	}}
 	rendered, err := prompt.Render(c.Prompt, c.Payload, prompt.Missing(c.MissingKey))
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/backend"
+	"piecework/internal/process"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -26,6 +27,7 @@ import (
 type attempt struct {
 	claimed *store.Claimed
 	ctx     context.Context // of the run
+	lease   *process.Lease
 	rec     *recorder
 	begun   time.Time
 	timeout time.Duration
@@ -93,7 +95,8 @@ func (w *Worker) runClaimed(claimed *store.Claimed, err error) error {
 func (w *Worker) attempt(c *store.Claimed) *attempt {
 	w.logOf(c).Info("run begins")
 	w.announce(c.ID)
-	return &attempt{claimed: c, ctx: w.contextOf(c.RunID), rec: newRecorder(w.Store, c.RunID, w.redact, w.Log), begun: time.Now()}
+	r := w.runs(c.RunID)
+	return &attempt{claimed: c, ctx: r.ctx, lease: r.lease, rec: newRecorder(w.Store, c.RunID, w.redact, w.Log), begun: time.Now()}
 }
 
 // logOf is a log about one unit. It takes a KB, so nobody keeps it.
@@ -162,13 +165,14 @@ func (w *Worker) learn(c *store.Claimed, begun time.Time, f store.Finish) {
 func (w *Worker) claim(unit uuid.UUID, alone bool) (*store.Claimed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), w.Lease)
 	defer cancel()
-	if time.Since(w.confirmed()) > w.Lease/2 {
+	if process.Uptime()-w.confirmed() > w.Lease/2 {
 		// Perhaps this process was frozen. What it claims on a lease that has
 		// run out would be taken away again at once.
 		if err := w.beatOnce(ctx); err != nil {
 			return nil, err
 		}
 	}
+	lease := w.leased() // before the question: if it has run out, whatever the answer, others may ask
 	c := store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: w.id, SessionID: uuid.NewString(),
 		Backends: w.available(), Alone: alone}
 	defer w.claims(c.RunID)()
@@ -178,7 +182,7 @@ func (w *Worker) claim(unit uuid.UUID, alone bool) (*store.Claimed, error) {
 		return err
 	})
 	if claimed != nil {
-		w.begin(c.RunID, unit)
+		w.begin(c.RunID, unit, lease)
 	}
 	return claimed, err
 }
@@ -237,6 +241,9 @@ func (w *Worker) ready(ctx context.Context, a *attempt) bool {
 // call is where an attempt spends its life.
 func (w *Worker) call(ctx context.Context, a *attempt) (err error) {
 	req := a.prep.req
+	if req.Lease = a.lease; req.Lease.Lapsed() {
+		return process.ErrLapsed // this process was frozen, perhaps
+	}
 	a.prep.req.Payload, a.claimed.Payload = nil, nil // nobody asks for it again
 	a.ran.Result, err = w.lane(a.claimed.Backend).backend.Execute(ctx, req, a.rec.steps)
 	return err
@@ -245,6 +252,9 @@ func (w *Worker) call(ctx context.Context, a *attempt) (err error) {
 // called completes what the backend returned.
 func (w *Worker) called(ctx context.Context, a *attempt, err error) {
 	result := &a.ran.Result
+	if errors.Is(err, process.ErrLapsed) {
+		w.stopRun(a.claimed.RunID, work.ErrFenced)
+	}
 	if err != nil && result.Error == nil {
 		result.Success = false
 		result.Error = work.Fail(work.ClassInfra, fmt.Sprintf("the %s backend could not run: %v", a.claimed.Backend, err))

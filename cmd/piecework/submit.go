@@ -32,6 +32,7 @@ type SubmitCommand struct {
 	MaxCostUSD       *float64 `name:"max-cost-usd" help:"Most a run may cost." placeholder:"USD"`
 	Timeout          string   `help:"Longest a run may take, such as 90s or 1h30m." placeholder:"DURATION"`
 	IdleTimeout      string   `help:"Longest a run may be silent." placeholder:"DURATION"`
+	StartupTimeout   string   `help:"Longest a run may take to its first output." placeholder:"DURATION"`
 	Delay            string   `help:"Wait this long before the first run." placeholder:"DURATION"`
 	Deadline         string   `help:"Give up at this time, such as 2030-01-31T18:00:00Z." placeholder:"TIME"`
 	ExpiresAt        string   `help:"Do not start any more after this time." placeholder:"TIME"`
@@ -55,6 +56,7 @@ type submission struct {
 	MaxCostUSD       *float64          `json:"max_cost_usd,omitempty"`
 	Timeout          work.Seconds      `json:"timeout,omitempty"`
 	IdleTimeout      work.Seconds      `json:"idle_timeout,omitempty"`
+	StartupTimeout   work.Seconds      `json:"startup_timeout,omitempty"`
 	Delay            work.Seconds      `json:"delay,omitempty"`
 	Deadline         *time.Time        `json:"deadline,omitempty"`
 	ExpiresAt        *time.Time        `json:"expires_at,omitempty"`
@@ -122,6 +124,7 @@ func (c *SubmitCommand) times(body *submission) error {
 	}{
 		{"--timeout", c.Timeout, &body.Timeout},
 		{"--idle-timeout", c.IdleTimeout, &body.IdleTimeout},
+		{"--startup-timeout", c.StartupTimeout, &body.StartupTimeout},
 		{"--delay", c.Delay, &body.Delay},
 	} {
 		if length.text == "" {

@@ -51,6 +51,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/internal/process"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 )
@@ -105,6 +106,12 @@ type Request struct {
 	MaxTurns    int      // 0: no limit
 	MaxCostUSD  *float64 // nil: no limit
 	IdleTimeout time.Duration
+	// StartupTimeout bounds the time to the first output; 0: the backend's own.
+	StartupTimeout time.Duration
+
+	// Lease ends what the run has started when the worker process cannot; nil:
+	// it is not needed. Execute then returns process.ErrLapsed.
+	Lease *process.Lease
 }
 
 // File is an attachment on this machine.

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,7 @@ type limits struct {
 
 func limitsOf(req Request) limits {
 	l := limits{
-		startup: defaultStartup, idle: req.IdleTimeout, grace: defaultGrace,
+		startup: cmp.Or(req.StartupTimeout, defaultStartup), idle: req.IdleTimeout, grace: defaultGrace,
 		ladder: process.DefaultLadder, maxLine: maxLine, maxOutput: maxOutput,
 	}
 	if l.idle <= 0 {
@@ -87,6 +88,9 @@ func (f flood) Error() string { return fmt.Sprintf("more than %d MiB of output",
 // run starts an agent, hears it out, and leaves nothing of it alive.
 func run(ctx context.Context, a agent, l limits, steps *transcript.Writer) (Result, error) {
 	child, err := process.Start(a.command)
+	if errors.Is(err, process.ErrLapsed) {
+		return Result{}, err
+	}
 	if err != nil {
 		return Result{}, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
@@ -112,6 +116,9 @@ func run(ctx context.Context, a agent, l limits, steps *transcript.Writer) (Resu
 	result := a.result(end)
 	settle(&result, end)
 	tidy(&result, steps)
+	if errors.Is(why, process.ErrLapsed) {
+		swept = errors.Join(why, swept)
+	}
 	return result, swept
 }
 
@@ -127,6 +134,9 @@ func attend(ctx context.Context, child *process.Process, out *listener, l limits
 	for {
 		select {
 		case <-child.Exited():
+			if child.Lapsed() && !out.pulse().final {
+				return process.ErrLapsed
+			}
 			return nil
 		case <-ctx.Done():
 			if out.pulse().final {

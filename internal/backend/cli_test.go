@@ -231,8 +231,8 @@ func TestAgentThatHangs(t *testing.T) {
 				t.Parallel()
 				req := request(t, verbs(test.script...))
 				req.IdleTimeout = 500 * time.Millisecond
-				agent := fakeAs(t, name, func(c *CLI) { c.startup = 700 * time.Millisecond })
-				got := try(t.Context(), t, agent, req)
+				req.StartupTimeout = 700 * time.Millisecond
+				got := try(t.Context(), t, fakeAs(t, name), req)
 				got.wantFailure(t, work.ClassHang, test.words)
 				got.wantWithin(t, test.within)
 			})

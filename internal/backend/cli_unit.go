@@ -34,8 +34,8 @@ type CLI struct {
 	Prices *Prices
 
 	// Times the tests shorten.
-	startup, grace time.Duration
-	ladder         process.Ladder
+	grace  time.Duration
+	ladder process.Ladder
 }
 
 // program is a command-line agent's own name, its usual command, and what to
@@ -132,11 +132,11 @@ func (u cliUnit) run(ctx context.Context, a agent) (Result, error) {
 		return refuse(f, u.req, u.steps), nil
 	}
 	l := limitsOf(u.req)
-	l.startup, l.grace = cmp.Or(u.cli.startup, l.startup), cmp.Or(u.cli.grace, l.grace)
+	l.grace = cmp.Or(u.cli.grace, l.grace)
 	l.ladder = cmp.Or(u.cli.ladder, a.ladder, l.ladder)
 	a.name = u.program.name
 	a.command.Path, a.command.Dir = u.path, u.dir()
-	a.command.Mark, a.command.Keeper = process.NewMark(u.req.RunID.String()), u.cli.Keeper
+	a.command.Mark, a.command.Keeper, a.command.Lease = process.NewMark(u.req.RunID.String()), u.cli.Keeper, u.req.Lease
 	result, err := run(ctx, a, l, u.steps)
 	if errors.Is(err, errNotStarted) {
 		return refuse(work.Fail(work.ClassInfra, err.Error()), u.req, u.steps), nil

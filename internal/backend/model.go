@@ -164,7 +164,8 @@ func (u *modelUnit) call(ctx context.Context) reply {
 	}
 	sent := time.Now()
 	a := &answer{steps: u.steps}
-	watched, v := keepVigil(ctx, cmp.Or(u.req.IdleTimeout, work.DefaultIdle.Duration()))
+	idle := cmp.Or(u.req.IdleTimeout, work.DefaultIdle.Duration())
+	watched, v := keepVigil(ctx, cmp.Or(u.req.StartupTimeout, idle), idle)
 	err := u.listen(watched, v, a)
 	cause := context.Cause(watched)
 	if err != nil && cause != nil {

@@ -24,7 +24,11 @@ func TestModelIsSilent(t *testing.T) {
 			t.Error("the cost of a call that was given up is said to be known")
 		}
 
-		req.IdleTimeout = 3 * time.Second // also for the first word, on a busy machine
+		req.IdleTimeout, req.StartupTimeout = time.Hour, 60*time.Millisecond
+		model.Script(fakemodel.Turn{Text: "late", Silence: time.Hour})
+		try(t.Context(), t, b, req).wantFailure(t, work.ClassHang, "no answer at all for 60ms")
+
+		req.IdleTimeout, req.StartupTimeout = 3*time.Second, 2*time.Minute // for the first word there is more time, on a busy machine
 		model.Script(fakemodel.Turn{Text: "some words, and then silence", Drip: time.Hour})
 		got = try(t.Context(), t, b, req)
 		got.wantFailure(t, work.ClassHang, "nothing came for 3s")

@@ -18,17 +18,16 @@ type vigil struct {
 }
 
 // keepVigil returns a context that ends, with a hang as its cause, when
-// nothing comes for idle. The first byte has no shorter time: a local server
-// loads its model before it.
-func keepVigil(ctx context.Context, idle time.Duration) (context.Context, *vigil) {
+// nothing comes for startup, or later for idle.
+func keepVigil(ctx context.Context, startup, idle time.Duration) (context.Context, *vigil) {
 	ctx, stop := context.WithCancelCause(ctx)
 	v := &vigil{idle: idle, stop: stop}
-	v.timer = time.AfterFunc(idle, func() {
+	v.timer = time.AfterFunc(startup, func() {
 		if v.spoken.Load() {
 			stop(hang{fmt.Sprintf("nothing came for %v", idle)})
 			return
 		}
-		stop(hang{fmt.Sprintf("no answer at all for %v after the call", idle)})
+		stop(hang{fmt.Sprintf("no answer at all for %v after the call", startup)})
 	})
 	return ctx, v
 }

@@ -18,7 +18,7 @@ const (
 	ClassMaxTurns       Class = "max_turns"        // max_turns reached
 	ClassMaxCost        Class = "max_cost"         // max_cost_usd reached
 	ClassTimeout        Class = "timeout"          // the run outlived its timeout, or the unit its deadline or expires_at
-	ClassHang           Class = "hang"             // no output for idle_timeout, or none at all at start
+	ClassHang           Class = "hang"             // no output for idle_timeout, or none at all for startup_timeout
 	ClassCrash          Class = "crash"            // the backend's own process died
 	ClassInvalidRequest Class = "invalid_request"  // the work as asked for can never succeed
 )
@@ -59,7 +59,7 @@ var classes = map[Class]classRule{
 	ClassMaxTurns:       {FollowFail, "max_turns was reached. Retry with a larger max_turns."},
 	ClassMaxCost:        {FollowFail, "max_cost_usd was reached. Retry with a larger max_cost_usd."},
 	ClassTimeout:        {FollowRetryIfAsked, "The run took longer than allowed. Retry with a longer timeout."},
-	ClassHang:           {FollowRetryIfAsked, "The backend went silent. Retry, or raise idle_timeout if long silence is normal."},
+	ClassHang:           {FollowRetryIfAsked, "The backend went silent. Retry, or raise idle_timeout, or startup_timeout, if long silence is normal."},
 	ClassCrash:          {FollowRetry, "The backend's process died. See the run's error for its last words."},
 	ClassInvalidRequest: {FollowFail, "The work cannot be done as asked. Mend the request and submit it again."},
 }

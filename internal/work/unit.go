@@ -48,6 +48,7 @@ type Spec struct {
 	MaxCostUSD       *float64        `json:"max_cost_usd,omitempty" db:"max_cost_usd"`
 	Timeout          Seconds         `json:"timeout" db:"timeout"`
 	IdleTimeout      Seconds         `json:"idle_timeout" db:"idle_timeout"`
+	StartupTimeout   Seconds         `json:"startup_timeout,omitempty" db:"startup_timeout"` // to the first output; 0: the backend's own
 	MissingKey       string          `json:"missing_key" db:"missing_key"`
 	SessionPolicy    string          `json:"session_policy" db:"session_policy"` // Resume or Fresh
 	MaxRetries       *int            `json:"max_retries,omitempty" db:"max_retries"`

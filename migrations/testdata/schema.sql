@@ -134,6 +134,7 @@ CREATE TABLE work_units (
     deaths integer NOT NULL DEFAULT 0,
     files jsonb NOT NULL DEFAULT '[]'::jsonb,
     expires_at timestamp with time zone,
+    startup_timeout double precision NOT NULL DEFAULT 0,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
     CONSTRAINT finished_when_final CHECK (((state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) = (finished_at IS NOT NULL))),
@@ -142,6 +143,7 @@ CREATE TABLE work_units (
     CONSTRAINT work_units_missing_key_check CHECK ((missing_key = ANY (ARRAY['fail'::text, 'note'::text]))),
     CONSTRAINT work_units_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
     CONSTRAINT work_units_session_policy_check CHECK ((session_policy = ANY (ARRAY['resume'::text, 'fresh'::text]))),
+    CONSTRAINT work_units_startup_timeout_check CHECK ((startup_timeout >= (0)::double precision)),
     CONSTRAINT work_units_state_check CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'waiting'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text]))),
     CONSTRAINT work_units_timeout_check CHECK ((timeout > (0)::double precision))
 );
