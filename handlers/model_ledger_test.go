@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -118,6 +119,8 @@ func (b *book) claim(c store.Claim) (*store.Claimed, error) {
 	switch {
 	case !free:
 		return nil, nil
+	case e.find(c.RunID) != nil && (e.Deaths < work.SuspectDeaths || c.Alone):
+		return nil, errRunThere
 	case e.Deaths >= work.SuspectDeaths && !c.Alone:
 		return nil, store.ErrSuspect
 	}
@@ -128,6 +131,10 @@ func (b *book) claim(c store.Claim) (*store.Claimed, error) {
 	e.runs = append(e.runs, &run{line: line{c.RunID, e.RunCount, work.RunRunning}, process: c.Process})
 	return b.claimed(e, c), nil
 }
+
+// errRunThere: the claim was answered before, and its run given up since. No
+// two runs have one id.
+var errRunThere = errors.New("the run is there already")
 
 func (b *book) claimed(e *entry, c store.Claim) *store.Claimed {
 	return &store.Claimed{Unit: e.Unit, RunID: c.RunID, SessionID: c.SessionID}
@@ -261,6 +268,9 @@ func (p postgres) accept(n store.NewUnit) uuid.UUID {
 
 func (p postgres) claim(c store.Claim) (*store.Claimed, error) {
 	claimed, err := p.store.Claim(p.t.Context(), c)
+	if err != nil && strings.Contains(err.Error(), "worker_runs_pkey") {
+		return nil, errRunThere
+	}
 	if !errors.Is(err, store.ErrSuspect) {
 		p.must(err)
 	}
@@ -349,7 +359,10 @@ func (x *both) accept(n store.NewUnit) uuid.UUID {
 func (x *both) claim(c store.Claim) (*store.Claimed, error) {
 	a, errA := x.a.claim(c)
 	b, errB := x.b.claim(c)
-	x.same("claim", fmt.Sprint(a != nil, errors.Is(errA, store.ErrSuspect)), fmt.Sprint(b != nil, errors.Is(errB, store.ErrSuspect)))
+	say := func(c *store.Claimed, err error) string {
+		return fmt.Sprint(c != nil, errors.Is(err, store.ErrSuspect), errors.Is(err, errRunThere))
+	}
+	x.same("claim", say(a, errA), say(b, errB))
 	return b, errB
 }
 

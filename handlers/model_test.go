@@ -389,7 +389,7 @@ func (w *world) goOn(c *crew, e *errand) {
 	case asked:
 		claimed, err := w.books.claim(e.claim)
 		switch {
-		case errors.Is(err, store.ErrSuspect), err == nil && claimed == nil:
+		case err != nil, claimed == nil:
 			w.drop(c, e)
 		case !w.calm && w.chance(20): // the answer is lost: it asks again, or gives up
 			if w.chance(30) {
@@ -615,7 +615,7 @@ func TestModelFindsFlaws(t *testing.T) {
 func TestModelAgreesWithPostgres(t *testing.T) {
 	t.Parallel()
 	real := newPostgres(t, testkit.DB(t, migrate))
-	for seed := uint64(1); seed <= 5; seed++ {
+	for _, seed := range []uint64{1, 2, 3, 5, 166} { // in the last a claim is repeated after its run was given up
 		w := newWorld(seed, noFlaw, silent)
 		x := &both{t: t, a: w.books, b: real}
 		w.books = x

@@ -190,7 +190,7 @@ func (c *checker) trees() {
 		}
 		begun[e.Run]++
 		switch {
-		case e.Crowded && !c.besideFrozen(e):
+		case e.Crowded:
 			c.broken("one live tree", e.Unit, "the agent of run %s (pid %d) began at %s beside another", e.Run, e.PID, e.At.Format(time.StampMilli))
 		case begun[e.Run] > 1:
 			c.broken("one live tree", e.Unit, "run %s began an agent %d times", e.Run, begun[e.Run])
@@ -199,28 +199,6 @@ func (c *checker) trees() {
 		}
 	}
 }
-
-// besideFrozen tells whether the agent began while an earlier run's worker
-// process was frozen. One that is frozen for longer than its lease cannot end
-// its agents; it does so when it goes on.
-func (c *checker) besideFrozen(agent Event) bool {
-	for _, e := range c.h {
-		thawed := e.At.Add(time.Duration(e.Seconds*float64(time.Second)) + thaw)
-		if e.Fault != "freeze worker" || agent.At.Before(e.At) || agent.At.After(thawed) {
-			continue
-		}
-		for _, r := range c.runs[agent.Unit] {
-			if r.PID == e.PID && r.ID != agent.Run && r.Started.Before(agent.At) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// thaw is how long a worker process that goes on may take to find out that it
-// has lost its runs, and to end them.
-const thaw = time.Second
 
 func (c *checker) processes() {
 	asked := map[int]bool{}

@@ -182,10 +182,6 @@ func condemn(l *Ledger) {
 // What is no fault of the product is not called one.
 func TestCheckerAllows(t *testing.T) {
 	for what, doctor := range map[string]func(h *History, l *Ledger){
-		"an agent beside one whose worker process is frozen": func(h *History, _ *Ledger) {
-			(*h)[12] = Event{At: (*h)[12].At, Kind: KindFault, Fault: "freeze worker", PID: 1, Seconds: 5}
-			(*h)[14].Crowded = true
-		},
 		"a unit that took three worker processes with it": func(_ *History, l *Ledger) {
 			condemn(l)
 		},

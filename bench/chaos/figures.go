@@ -116,7 +116,7 @@ func rerung(e Event, l Ledger) []time.Duration {
 func (f Figures) String() string {
 	return fmt.Sprintf(`
 accepted %d (unknown to the client %d), faults %d, runs %d (%d beyond need)
-lost %d, doubled %d, agents beside one of a frozen worker process %d, orphans %d
+lost %d, doubled %d, agents beside another of their unit %d, orphans %d
 run again after kill -9 of a worker process: %s
 the same when it stays away: %s
 rung again after Redis forgot: %s

@@ -40,8 +40,14 @@ var bugs = []struct {
 	},
 	{
 		"lease not watched by its holder", []edit{{"handlers/beat.go",
-			"silent > w.Lease-w.margin()", "silent > time.Hour"}},
+			"silent > w.Lease-w.margin()", "silent > time.Hour"}, {"internal/process/keeper_linux.go",
+			"k.alarm == never || !k.lease.Lapsed()", "true"}},
 		[]string{"cut worker off from postgres"}, []string{"one live tree"}, 5,
+	},
+	{
+		"lease not watched by keepers", []edit{{"internal/process/keeper_linux.go",
+			"k.alarm == never || !k.lease.Lapsed()", "true"}},
+		[]string{"freeze worker"}, []string{"one live tree"}, 5,
 	},
 	{
 		"what an agent leaves behind lives on", []edit{
