@@ -332,6 +332,7 @@ type both struct {
 	a, b  books
 	units []uuid.UUID
 	calls int
+	met   map[string]int // answers to claims
 }
 
 func (x *both) same(what string, a, b any) {
@@ -363,6 +364,7 @@ func (x *both) claim(c store.Claim) (*store.Claimed, error) {
 		return fmt.Sprint(c != nil, errors.Is(err, store.ErrSuspect), errors.Is(err, errRunThere))
 	}
 	x.same("claim", say(a, errA), say(b, errB))
+	x.met[say(b, errB)]++
 	return b, errB
 }
 
