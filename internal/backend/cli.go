@@ -109,6 +109,9 @@ func run(ctx context.Context, a agent, l limits, steps *transcript.Writer) (Resu
 	<-out.done
 	<-drained
 	child.Release()
+	if errors.Is(why, work.ErrFenced) && out.pulse().final {
+		why = nil // nobody had asked it to stop, so that was its own last word
+	}
 	if swept != nil {
 		swept = fmt.Errorf("stop what %s started: %w", a.name, swept)
 	}

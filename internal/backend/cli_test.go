@@ -66,10 +66,13 @@ func try(ctx context.Context, t *testing.T, b Backend, req Request) trial {
 
 func wantNothingLeft(t *testing.T, req Request) {
 	t.Helper()
-	pids := process.Marked(func(mark string) bool { return strings.HasPrefix(mark, req.RunID.String()+"@") })
-	if len(pids) > 0 {
+	if pids := processesOf(req); len(pids) > 0 {
 		t.Errorf("processes %v are left", pids)
 	}
+}
+
+func processesOf(req Request) []int {
+	return process.Marked(func(mark string) bool { return strings.HasPrefix(mark, req.RunID.String()+"@") })
 }
 
 func fake(t *testing.T) *Claude {
@@ -297,6 +300,32 @@ func TestFencedAgentIsNotAsked(t *testing.T) {
 			}
 			wantNothingLeft(t, req)
 		})
+	}
+}
+
+// What an agent had said before it was killed counts: a worker process that was
+// frozen finds the result in the pipe.
+func TestLastWordBeforeTheFenceIsHeard(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	req := request(t, verbs("init", "text nearly there", "result done", "write said x", "hang"))
+	steps := transcript.NewWriter(func(s transcript.Step) {
+		if s.Type != transcript.Action {
+			return
+		}
+		// While this step is held up nothing more is heard.
+		for said := false; !said && t.Context().Err() == nil; time.Sleep(10 * time.Millisecond) {
+			_, err := os.Stat(filepath.Join(req.Dir, "said"))
+			said = err == nil
+		}
+		cancel(work.ErrFenced)
+		for len(processesOf(req)) > 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}, nil)
+	result, err := fake(t).Execute(ctx, req, steps)
+	if err != nil || !result.Success || result.Output != "done" {
+		t.Errorf("%v, %+v", err, result)
 	}
 }
 
