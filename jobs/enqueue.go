@@ -38,7 +38,7 @@ func (b *Bell) ring(ctx context.Context, bells []store.Dispatch) error {
 		if err := b.enqueue(ctx, d); err != nil {
 			return fmt.Errorf("ring for unit %s: %w", d.UnitID, err)
 		}
-		lanes[Lane(d.Queue, d.Backend, d.Priority)] = true
+		lanes[laneOfBell(d)] = true
 	}
 	wake := b.redis.Pipeline()
 	for lane := range lanes {
@@ -53,13 +53,18 @@ func (b *Bell) ring(ctx context.Context, bells []store.Dispatch) error {
 	return nil
 }
 
-// Where Asynq 0.26 keeps its queues and a task's state; a test holds both
-// against the library.
+// Where Asynq 0.26 keeps its queues, their tasks and a task's state; a test
+// holds them against the library.
 const queuesKey = "asynq:queues"
 
+func pendingKey(lane string) string { return "asynq:{" + lane + "}:pending" }
+func archiveKey(lane string) string { return "asynq:{" + lane + "}:archived" }
+
 func stateKey(d store.Dispatch) string {
-	return "asynq:{" + Lane(d.Queue, d.Backend, d.Priority) + "}:t:" + TaskID(d.UnitID, d.Number)
+	return "asynq:{" + laneOfBell(d) + "}:t:" + TaskID(d.UnitID, d.Number)
 }
+
+func laneOfBell(d store.Dispatch) string { return Lane(d.Queue, d.Backend, d.Priority) }
 
 func (b *Bell) enqueue(ctx context.Context, d store.Dispatch) error {
 	payload, err := json.Marshal(Task{Unit: d.UnitID, Dispatch: d.Number})
@@ -67,7 +72,7 @@ func (b *Bell) enqueue(ctx context.Context, d store.Dispatch) error {
 		return fmt.Errorf("encode task: %w", err)
 	}
 	_, err = b.client.EnqueueContext(ctx, asynq.NewTask(TypeRun, payload),
-		asynq.TaskID(TaskID(d.UnitID, d.Number)), asynq.Queue(Lane(d.Queue, d.Backend, d.Priority)),
+		asynq.TaskID(TaskID(d.UnitID, d.Number)), asynq.Queue(laneOfBell(d)),
 		asynq.MaxRetry(0), asynq.Timeout(taskTimeout))
 	// The number is ours alone, so a conflict means that an enqueue whose
 	// answer was lost had succeeded.
@@ -79,25 +84,32 @@ func (b *Bell) enqueue(ctx context.Context, d store.Dispatch) error {
 
 // pending tells of each bell whether it still waits to be heard. A task that
 // Asynq calls active while its unit is queued was heard by somebody who died
-// or could not claim, so it does not count. Asynq's inspector would take a
-// round trip for each and fail on a task that lost its message.
+// or could not claim, so it does not count. Nor does one that waits in a lane
+// which is empty: Redis has evicted the lane. Asynq's inspector would take a round
+// trip for each and fail on a task that lost its message.
 func (b *Bell) pending(ctx context.Context, bells []store.Dispatch) ([]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookBudget)
 	defer cancel()
 	look := b.redis.Pipeline()
-	states := make([]*redis.StringCmd, len(bells))
+	states, waiting := make([]*redis.StringCmd, len(bells)), map[string]*redis.IntCmd{}
 	for i, d := range bells {
 		states[i] = look.HGet(ctx, stateKey(d), "state")
+		if lane := laneOfBell(d); waiting[lane] == nil {
+			waiting[lane] = look.LLen(ctx, pendingKey(lane))
+		}
 	}
 	// Its error is the first of many: a bell that is gone may hide a server
 	// that is.
 	_, _ = look.Exec(ctx)
 	pending := make([]bool, len(bells))
 	for i, state := range states {
-		if err := state.Err(); err != nil && !errors.Is(err, redis.Nil) {
-			return nil, fmt.Errorf("look for bells: %w", err)
+		queue := waiting[laneOfBell(bells[i])]
+		for _, err := range []error{state.Err(), queue.Err()} {
+			if err != nil && !errors.Is(err, redis.Nil) {
+				return nil, fmt.Errorf("look for bells: %w", err)
+			}
 		}
-		pending[i] = state.Val() == asynq.TaskStatePending.String()
+		pending[i] = state.Val() == asynq.TaskStatePending.String() && queue.Val() > 0
 	}
 	return pending, nil
 }

@@ -219,11 +219,12 @@ func (b *Bell) trimArchives(ctx context.Context) error {
 		return fmt.Errorf("list lanes: %w", err)
 	}
 	for _, lane := range lanes {
-		info, err := b.inspector.GetQueueInfo(lane)
+		// Asynq's own GetQueueInfo fails on a task that lost its message.
+		archived, err := b.redis.ZCard(ctx, archiveKey(lane)).Result()
 		if err != nil {
 			return fmt.Errorf("look at lane %s: %w", lane, err)
 		}
-		for over := info.Archived - keepFailed; over > 0 && ctx.Err() == nil; over -= batch {
+		for over := int(archived) - keepFailed; over > 0 && ctx.Err() == nil; over -= batch {
 			old, err := b.inspector.ListArchivedTasks(lane, asynq.PageSize(min(over, batch)))
 			if err != nil {
 				return fmt.Errorf("list archive of lane %s: %w", lane, err)

@@ -98,6 +98,37 @@ func TestLostBellsRingAgain(t *testing.T) {
 	}
 }
 
+// A Redis that evicts keys takes a lane and leaves its tasks, or the reverse.
+func TestEvictedLaneRingsAgain(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.once()
+	u, gone := h.put(), h.put()
+	h.ring(u)
+	h.ring(gone)
+	h.must(h.bell.redis.Del(t.Context(), pendingKey("default:mock"), stateKey(store.DispatchOf(gone))).Err())
+	h.doubt()
+	h.once()
+	if got := h.unit(u.ID).Dispatch; got != 2 || h.pending(u, gone) != 2 {
+		t.Errorf("dispatch %d, %d pending", got, h.pending(u, gone))
+	}
+}
+
+// Asynq's tools fail on a lane with a task that lost its message; the archives
+// are trimmed all the same.
+func TestGhostDoesNotKeepTheArchiveFromBeingTrimmed(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.real()
+	u := h.put()
+	h.ring(u)
+	h.must(h.bell.redis.Del(t.Context(), stateKey(store.DispatchOf(u))).Err())
+	if _, err := h.bell.inspector.GetQueueInfo("default:mock"); err == nil {
+		t.Error("Asynq can look at a ghost by now: ask it for the size of the archive")
+	}
+	h.must(h.bell.trimArchives(t.Context()))
+}
+
 // A new bell that Redis refused is tried in the next round, not in a minute.
 func TestRefusedBellsRingAgain(t *testing.T) {
 	t.Parallel()
