@@ -15,6 +15,7 @@
 //	beat.go      signs of life, and what comes back with them
 //	poll.go      work without Redis
 //	spool.go     finished runs on disk while Postgres is away
+//	disk.go      no room for a run
 //	prune.go     old directories of units, and bytes that are no file's
 package handlers
 
@@ -64,6 +65,8 @@ type Options struct {
 	Log        *slog.Logger
 	Metrics    prometheus.Registerer
 	Hears      chan<- struct{} // closed when units are taken; may be nil
+
+	full func() bool // there is no room for another run; the tests set it
 }
 
 // GCPercent is what a worker process sets Go's GC percent to: with thousands of
@@ -111,6 +114,9 @@ func New(o Options) *Worker {
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), news: make(chan struct{}, 1),
 		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, asking: map[uuid.UUID]bool{},
 		keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
+	}
+	if w.full == nil {
+		w.full = func() bool { return diskFull(o.Data) }
 	}
 	for _, b := range o.Backends {
 		w.lanes = append(w.lanes, &lane{backend: b})

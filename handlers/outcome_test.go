@@ -35,6 +35,7 @@ func TestOutcome(t *testing.T) {
 		{"success though cancelled", backend.Result{Success: true}, work.ErrCancelled, work.Unit{}, work.RunSucceeded, work.Succeeded},
 		{"cancelled", backend.Result{}, work.ErrCancelled, work.Unit{}, work.RunCancelled, work.Cancelled},
 		{"shutdown", backend.Result{}, work.ErrShutdown, work.Unit{}, work.RunReleased, work.Queued},
+		{"no room, retries used up", failed(work.ClassCrash), errDiskFull, work.Unit{Failures: 9, Crashes: 9}, work.RunReleased, work.Queued},
 		{"fenced", backend.Result{}, work.ErrFenced, work.Unit{}, work.RunLost, work.Queued},
 		{"nothing said", backend.Result{}, nil, work.Unit{}, work.RunFailed, work.Queued},
 		{"first infra", failed(work.ClassInfra), nil, work.Unit{}, work.RunFailed, work.Queued},

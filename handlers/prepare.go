@@ -37,10 +37,10 @@ func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work
 		return p, work.Fail(work.ClassInvalidRequest, err.Error())
 	}
 	p.req.Prompt = rendered
-	if err := w.directories(c, &p); err != nil {
-		return p, work.Fail(work.ClassInvalidRequest, err.Error())
+	failure := w.directories(c, &p)
+	if failure != nil {
+		return p, failure
 	}
-	var failure *work.Failure
 	if p.req.Files, failure = w.files(ctx, c, p.inputs); failure != nil {
 		return p, failure
 	}
@@ -65,20 +65,20 @@ func (w *Worker) homeKept(home string) bool {
 	return err == nil && len(entries) > 0
 }
 
-func (w *Worker) directories(c *store.Claimed, p *prepared) error {
+func (w *Worker) directories(c *store.Claimed, p *prepared) *work.Failure {
 	unit := filepath.Join(w.unitsDir(), c.ID.String())
 	p.req.Home, p.inputs = filepath.Join(unit, "home"), filepath.Join(unit, "files")
 	if err := os.MkdirAll(p.req.Home, 0o700); err != nil {
-		return fmt.Errorf("make the unit's home: %w", err)
+		return work.Fail(work.ClassInfra, "make the unit's home: "+err.Error())
 	}
 	now := time.Now()
 	if err := os.Chtimes(unit, now, now); err != nil { // prune goes by it
-		return fmt.Errorf("mark the unit's directory as in use: %w", err)
+		return work.Fail(work.ClassInfra, "mark the unit's directory as in use: "+err.Error())
 	}
 	if c.WorkingDirectory != "" {
 		dir, err := w.Roots.Dir(c.WorkingDirectory)
 		if err != nil {
-			return fmt.Errorf("working_directory %q: %w", c.WorkingDirectory, err)
+			return work.Fail(work.ClassInvalidRequest, fmt.Sprintf("working_directory %q: %v", c.WorkingDirectory, err))
 		}
 		p.req.Dir = dir
 		return nil
@@ -87,7 +87,7 @@ func (w *Worker) directories(c *store.Claimed, p *prepared) error {
 	p.own = filepath.Join(unit, "work")
 	p.req.Dir = p.own
 	if err := os.MkdirAll(p.own, 0o700); err != nil {
-		return fmt.Errorf("make the unit's directory: %w", err)
+		return work.Fail(work.ClassInfra, "make the unit's directory: "+err.Error())
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -120,9 +121,13 @@ func (w *Worker) open() []string {
 }
 
 func (w *Worker) offers() []work.Offer {
-	offers := make([]work.Offer, 0, len(w.lanes))
+	offers, full := make([]work.Offer, 0, len(w.lanes)), w.full()
 	for _, l := range w.lanes {
-		offers = append(offers, l.offer())
+		o := l.offer()
+		if full {
+			o.Available, o.Detail = false, fmt.Sprintf("the disk of %s is full: free some space", w.Data)
+		}
+		offers = append(offers, o)
 	}
 	return offers
 }

@@ -39,8 +39,8 @@ type attempt struct {
 // announce. It returns the failure of a failed run, and nil when there was
 // nothing to claim.
 func (w *Worker) runUnit(unit uuid.UUID) error {
-	if w.secluded.Load() || !w.alone.TryRLock() {
-		return w.passOn(unit) // a suspect is to run alone
+	if w.full() || w.secluded.Load() || !w.alone.TryRLock() {
+		return w.passOn(unit) // there is no room, or a suspect is to run alone
 	}
 	claimed, err := w.claim(unit, false)
 	if errors.Is(err, store.ErrSuspect) {
@@ -107,7 +107,12 @@ func (w *Worker) logOf(c *store.Claimed) *slog.Logger {
 // conclude writes the end of an attempt into the ledger and announces it.
 func (w *Worker) conclude(a *attempt) error {
 	claimed, unit, log := a.claimed, a.claimed.ID, w.logOf(a.claimed)
-	finish := outcome(claimed, a.ran, context.Cause(a.ctx), w.ownFault(claimed))
+	cause := context.Cause(a.ctx)
+	if cause == nil && claimed.Losses <= maxDiskLosses && w.outOfDisk(a.ran.Result) {
+		cause = errDiskFull
+		log.Error("DISK FULL: no unit begins here until there is room", "data", w.Data, "error", a.ran.Error)
+	}
+	finish := outcome(claimed, a.ran, cause, w.ownFault(claimed))
 	finish.ToolCalls = a.rec.steps.ToolCalls()
 	finish.RenderedPrompt = w.redact(a.ran.prompt)
 	finish.OutputFiles = a.ran.files

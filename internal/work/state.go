@@ -57,7 +57,8 @@ const (
 	// RunFenced: the run came back after it had been given up as lost. It keeps
 	// its transcript, cost and output; its unit gets no result from it.
 	RunFenced RunStatus = "fenced"
-	// RunReleased: stopped on purpose by a worker process that shuts down.
+	// RunReleased: given back by a worker process that shuts down or has no room
+	// on its disk.
 	RunReleased RunStatus = "released"
 )
 
