@@ -81,7 +81,13 @@ type PostgresServer struct {
 // with migrate, unless that is nil.
 func OwnPostgres(t testing.TB, migrate Migrate) *PostgresServer {
 	t.Helper()
-	p := &PostgresServer{t: t, options: postgresOptions(newDir(t, "pg-"))}
+	return OwnPostgresIn(t, newDir(t, "pg-"), migrate)
+}
+
+// OwnPostgresIn does the same with its data in dir.
+func OwnPostgresIn(t testing.TB, dir string, migrate Migrate) *PostgresServer {
+	t.Helper()
+	p := &PostgresServer{t: t, options: postgresOptions(dir)}
 	p.Start()
 	t.Cleanup(p.Kill)
 	if migrate == nil {
@@ -103,12 +109,14 @@ func (p *PostgresServer) Kill() {
 	p.server = nil
 }
 
-// Start starts the server again and returns when it answers.
+// Start starts the server again, also when it ended by itself, and returns when
+// it answers.
 func (p *PostgresServer) Start() {
 	p.t.Helper()
-	if p.server != nil {
+	if p.server != nil && p.server.Err() == nil {
 		return
 	}
+	p.Kill()
 	ctx, cancel := context.WithTimeout(p.t.Context(), setupWait)
 	defer cancel()
 	server, err := local.StartPostgres(ctx, p.options)
