@@ -18,7 +18,7 @@ export GOMODCACHE ?= $(GO_CACHES)/mod
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test race race-key lint golden bench kills chaos faults chaos-short chaos-planted check golangci-version
+.PHONY: help demo dev build test race race-key lint golden bench kills chaos faults chaos-many chaos-cancel chaos-short chaos-planted check golangci-version
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,7 @@ kills: ## kill 1,000 runs of unruly agents, and the worker processes of 1,000 mo
 
 # What `make chaos` does; the seed says what breaks, and when.
 SEED     := 1
+SEEDS    := 1 2 3 4 5
 DURATION := 2m
 UNITS    := 600
 FAULTS   := 120
@@ -74,7 +75,7 @@ ONLY     :=
 
 chaos: ## break processes, servers and the network for a while, then check what was promised: SEED DURATION UNITS FAULTS ONLY
 	cd bench && go test ./chaos -run '^TestChaos$$' -count=1 -v -timeout 24h \
-		-seed $(SEED) -duration $(DURATION) -units $(UNITS) -faults $(FAULTS) -only '$(ONLY)'
+		-seed '$(SEED)' -duration $(DURATION) -units $(UNITS) -faults $(FAULTS) -only '$(ONLY)'
 
 # What `make faults` plays: `make faults ONLY=redis-lost`. LENGTH and MANY shorten it.
 LENGTH   := 0
@@ -84,8 +85,16 @@ faults: ## break one thing at a time and print what came of it: ONLY LENGTH MANY
 	cd bench && go test ./chaos -run '^TestScenarios$$' -scenarios -count=1 -v -timeout 3h \
 		-only '$(ONLY)' -length $(LENGTH) -many $(MANY)
 
-chaos-short: # one seed in a minute, and the checker's own tests
-	cd bench && go test ./chaos -count=1
+chaos-many: ## the same for several seeds, with one table of all: SEEDS DURATION UNITS FAULTS
+	$(MAKE) chaos SEED='$(SEEDS)'
+
+chaos-cancel: ## measure how soon a cancel is heard at the default lease, with Redis and without
+	cd bench && go test ./chaos -run '^TestCancel$$' -cancels -count=1 -v -timeout 1h -lease 30s -units 200 -duration 90s
+
+# Bounded in work, not in time: a busy machine makes it slow and not red. With a
+# longer lease than the others, since a worker process must be able to keep it.
+chaos-short: # every kind of fault once in a minute or so, and the checker's own tests
+	cd bench && go test ./chaos -count=1 -timeout 1h -lease 6s
 
 chaos-planted: ## plant bugs in Piecework, and see that the checker of `make chaos` finds each
 	cd bench && go test ./chaos -run '^TestPlantedBugs' -planted -count=1 -v -timeout 1h -units 100 -faults 15

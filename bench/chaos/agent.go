@@ -65,7 +65,7 @@ func workingDirectory() string {
 // inherits it, so it is free when the last of the tree is dead. Whoever finds it
 // taken runs beside another tree of the same unit.
 func begin(dir, unit string) error {
-	lock, err := syscall.Open(filepath.Join(dir, unit+".lock"), syscall.O_RDWR|syscall.O_CREAT, 0o666)
+	lock, err := syscall.Open(agents{dir: dir}.lock(unit), syscall.O_RDWR|syscall.O_CREAT, 0o666)
 	if err != nil {
 		return fmt.Errorf("open lock: %w", err)
 	}
@@ -97,18 +97,42 @@ func (a agents) report(b *book) {
 
 // reportOrphans notes what lives and bears the mark of one of our worker
 // processes.
-func reportOrphans(b *book) {
+// Those that are being killed get some time to die.
+func reportOrphans(b *book, limit time.Duration) {
 	ours := map[int]bool{}
 	for _, e := range b.all() {
 		if e.Kind == KindProcess && e.What == "started" {
 			ours[e.PID] = true
 		}
 	}
-	for _, pid := range process.Marked(func(mark string) bool {
-		number, _, _ := strings.Cut(mark[strings.LastIndexByte(mark, '@')+1:], "-")
-		worker, err := strconv.Atoi(number)
-		return err == nil && ours[worker]
-	}) {
+	left := agentsOf(ours)
+	for end := time.Now().Add(limit); len(left) > 0 && time.Now().Before(end); left = agentsOf(ours) {
+		time.Sleep(100 * time.Millisecond)
+	}
+	for _, pid := range left {
 		b.write(Event{Kind: KindOrphan, PID: pid})
 	}
 }
+
+// agentsOf lists the living processes that bear the mark of one of these worker
+// processes.
+func agentsOf(workers map[int]bool) []int {
+	return process.Marked(func(mark string) bool {
+		number, _, _ := strings.Cut(mark[strings.LastIndexByte(mark, '@')+1:], "-")
+		worker, err := strconv.Atoi(number)
+		return err == nil && workers[worker]
+	})
+}
+
+// alive tells whether a process of a unit's trees is. No agent may begin
+// meanwhile: it would find the lock taken.
+func (a agents) alive(unit string) bool {
+	lock, err := syscall.Open(a.lock(unit), syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return false // it has had none
+	}
+	defer func() { _ = syscall.Close(lock) }()
+	return syscall.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB) != nil
+}
+
+func (a agents) lock(unit string) string { return filepath.Join(a.dir, unit+".lock") }

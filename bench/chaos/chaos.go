@@ -12,11 +12,14 @@
 //	load.go      units and the clients that submit them
 //	fault.go     what breaks, and how it is mended
 //	process.go   the processes under test, started again when they end
+//	disk.go      file systems that can be filled
+//	stall.go     when the machine itself stood still
 //	agent.go     the command-line agent, which notes when it is not alone
 //	proxy.go     the network between them and their servers
 //	history.go   what was seen from outside
 //	ledger.go    what the tables say
 //	check.go     the promises
+//	leak.go      secrets and prompts where they should not be
 //	figures.go   how long recovery took
 package chaos
 
@@ -47,6 +50,8 @@ type Plan struct {
 	Lease    time.Duration // of worker processes
 	Slots    int           // of each worker process
 	Drain    time.Duration // for what was accepted to end after the last fault
+	NoRedis  bool          // it is away all the time
+	Cancels  bool          // every unit is endless, and cancelled
 }
 
 const (
@@ -54,7 +59,11 @@ const (
 	apis    = 2
 	grace   = time.Second
 
-	exitLimit = 30 * time.Second // for a worker process to end after SIGTERM
+	// How long to wait for what must come. A slow machine is no broken promise,
+	// so these only tell that it never will.
+	startLimit  = 5 * time.Minute  // for a process to be ready
+	exitLimit   = 2 * time.Minute  // for it to end after SIGTERM
+	orphanLimit = 30 * time.Second // for what an agent left behind to die
 )
 
 // Execute carries a plan out and returns what the history and the tables say.
@@ -70,7 +79,13 @@ func Execute(t testing.TB, plan Plan) (History, Ledger) {
 	}
 	defer book.close()
 	random := rand.New(rand.NewPCG(plan.Seed, 0))
-	w := &world{plan: plan, book: book, redis: redis, postgres: testkit.OwnPostgres(t, migrate(plan.Binary))}
+	w := &world{plan: plan, book: book, redis: redis, disks: map[string]*disk{}}
+	w.mount(t)
+	if d := w.disks["postgres"]; d != nil {
+		w.postgres = testkit.OwnPostgresIn(t, d.dir, migrate(plan.Binary))
+	} else {
+		w.postgres = testkit.OwnPostgres(t, migrate(plan.Binary))
+	}
 	w.forgetful()
 	if err := watch(t.Context(), w.postgres.URL); err != nil {
 		t.Fatal(err)
@@ -81,9 +96,13 @@ func Execute(t testing.TB, plan Plan) (History, Ledger) {
 	}
 	defer w.kill()
 
-	load := newLoad(plan, book, w.doors(), rand.New(rand.NewPCG(plan.Seed, 1)))
+	load := newLoad(plan, book, w.doors(), agents, rand.New(rand.NewPCG(plan.Seed, 1)))
 	going, stop := context.WithCancel(t.Context())
 	defer stop()
+	go noteStalls(going, book, plan.Lease/6)
+	if plan.NoRedis {
+		w.redis.Stop()
+	}
 	load.start(going)
 	w.play(schedule(plan, random))
 	book.write(Event{Kind: KindCalm})
@@ -93,8 +112,9 @@ func Execute(t testing.TB, plan Plan) (History, Ledger) {
 	book.write(Event{Kind: KindDrained, Seconds: time.Since(calm).Seconds()})
 	stop()
 	load.looking.Wait()
-	w.stop()
+	w.stop(t.Context())
 	agents.report(book)
+	w.leaks()
 	ledger, err := readLedger(t.Context(), w.postgres.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +134,26 @@ type world struct {
 	postgres *testkit.PostgresServer
 	crew     []*server
 	links    map[string]*link // by "NAME/redis" and "NAME/postgres"
+	disks    map[string]*disk // of the worker processes and of "postgres"; none unless we are root
 }
+
+// mount gives what can run out of disk a small one.
+func (w *world) mount(t testing.TB) {
+	sizes := map[string]string{"postgres": postgresDisk}
+	for i := range workers {
+		sizes[workerName(i)] = workerDisk
+	}
+	for name, size := range sizes {
+		d, err := mount(t, size)
+		if err != nil {
+			log.Printf("SKIPPED: no disk of %s can run full: %v", name, err)
+			continue
+		}
+		w.disks[name] = d
+	}
+}
+
+func workerName(i int) string { return fmt.Sprintf("worker%d", i+1) }
 
 // start starts the processes, each behind links of its own, and waits until all
 // are ready.
@@ -123,9 +162,9 @@ func (w *world) start(ctx context.Context, claude string) error {
 	for i := range apis + workers {
 		name, command := fmt.Sprintf("api%d", i+1), "api"
 		if i >= apis {
-			name, command = fmt.Sprintf("worker%d", i-apis+1), "worker"
+			name, command = workerName(i-apis), "worker"
 		}
-		redis, err := newLink(socketOf(w.redis.URL))
+		redis, err := newLink(socketOf(w.redis.URL), apiKey, private)
 		if err != nil {
 			return err
 		}
@@ -135,23 +174,26 @@ func (w *world) start(ctx context.Context, claude string) error {
 		}
 		w.links[name+"/redis"], w.links[name+"/postgres"] = redis, postgres
 		data := filepath.Join(w.plan.Out, name)
-		if err := os.MkdirAll(data, 0o711); err != nil {
+		log := data + ".log"
+		if d := w.disks[name]; d != nil {
+			data = d.dir
+		} else if err := os.MkdirAll(data, 0o711); err != nil {
 			return err
 		}
-		p := &server{name: name, command: command, book: w.book, binary: w.plan.Binary, log: data + ".log", env: []string{
+		p := &server{name: name, command: command, book: w.book, binary: w.plan.Binary, log: log, env: []string{
 			"PATH=" + os.Getenv("PATH"), "HOME=" + data, "TMPDIR=" + os.TempDir(),
 			"DATABASE_URL=postgres://piecework@" + postgres.addr() + "/piecework?sslmode=disable",
 			"REDIS_URL=redis://" + redis.addr() + "/0",
 			"PIECEWORK_DATA=" + data, "PIECEWORK_LISTEN=127.0.0.1:0", "PIECEWORK_CLAUDE_PATH=" + claude,
 			fmt.Sprintf("PIECEWORK_CONCURRENCY=%d", w.plan.Slots), "PIECEWORK_LEASE=" + w.plan.Lease.String(),
-			"PIECEWORK_HEARTBEAT=" + (w.plan.Lease / 5).String(), "PIECEWORK_GRACE=" + grace.String(), "PIECEWORK_PROBE=1s",
-			"ANTHROPIC_API_KEY=sk-none",
+			"PIECEWORK_HEARTBEAT=" + (w.plan.Lease / 6).String(), "PIECEWORK_GRACE=" + grace.String(), "PIECEWORK_PROBE=1s",
+			"ANTHROPIC_API_KEY=" + apiKey,
 		}}
 		p.start()
 		w.crew = append(w.crew, p)
 	}
 	for _, p := range w.crew {
-		if err := p.awaitReady(ctx, time.Minute); err != nil {
+		if err := p.awaitReady(ctx, startLimit); err != nil {
 			return err
 		}
 	}
@@ -159,16 +201,20 @@ func (w *world) start(ctx context.Context, claude string) error {
 }
 
 // stop ends the worker processes as a deploy does, looks for what they left,
-// and ends the rest.
-func (w *world) stop() {
+// and ends the rest. One that has only just started could not hear the signal.
+func (w *world) stop(ctx context.Context) {
+	for _, p := range w.crew {
+		if err := p.awaitReady(ctx, startLimit); err != nil {
+			w.book.write(Event{Kind: KindProcess, Target: p.name, What: "stuck", Seconds: startLimit.Seconds(), Error: err.Error()})
+		}
+	}
 	for _, p := range w.of("worker") {
 		p.quit()
 	}
 	for _, p := range w.of("worker") {
 		p.awaitEnd(exitLimit)
 	}
-	time.Sleep(2 * time.Second) // what lives now was left behind
-	reportOrphans(w.book)
+	reportOrphans(w.book, orphanLimit)
 	for _, p := range w.of("api") {
 		p.quit()
 	}

@@ -27,24 +27,28 @@ var Promises = []struct{ Name, Says string }{
 	{"one result", "a unit that succeeded has one run that succeeded, its last one, with the right output"},
 	{"runs are numbered", "runs are numbered from 1 without gaps, begun in order, and closed in the end"},
 	{"one live run", "a unit has one live run at a time"},
-	{"one live tree", "no agent begins while another tree of its unit lives, and none twice for one run"},
+	{"one live tree", "no agent begins while another tree of its unit lives, and no more than two in one run"},
 	{"failures are failures", "losses are counted apart and use up no retry"},
 	{"counters agree", "a unit's counters are what its runs add up to"},
 	{"cost is counted once", "a unit's cost is the sum of its runs' costs, and theirs what the backend said"},
 	{"transcripts are kept", "a run that gave its unit a result has its whole transcript"},
 	{"cancel holds", "no run begins after its unit was asked to stop"},
+	{"cancel is kept", "a unit whose cancel was accepted is cancelled, unless its run ended by itself first"},
 	{"not before", "no run begins before its time"},
+	{"closed means dead", "no process of a unit's agents is alive when the API shows the unit's end"},
 	{"no orphans", "no process of an agent outlives the worker processes"},
 	{"workers end", "a worker process ends in time, and with success, when it is asked to"},
 	{"answers are right", "a request gets the answer that it should, or is told to come again"},
+	{"nothing leaks", "no secret is in a table, a transcript, a log or Redis, and no prompt or output in Redis"},
 }
 
 // Check returns the promises that the history and the ledger show broken.
 func Check(h History, l Ledger) []Violation {
-	c := checker{h: h, l: l, wants: map[string]Want{}, units: map[string]Unit{}, runs: map[string][]Run{}}
+	c := checker{h: h, l: l, wants: map[string]Want{}, asked: map[string]time.Time{}, due: map[string]time.Time{}, units: map[string]Unit{}, runs: map[string][]Run{}}
 	for _, e := range h {
 		if e.Kind == KindIntend {
 			c.wants[e.Request] = *e.Want
+			c.asked[e.Request] = e.At
 		}
 	}
 	for _, u := range l.Units {
@@ -71,9 +75,11 @@ func Check(h History, l Ledger) []Violation {
 type checker struct {
 	h     History
 	l     Ledger
-	wants map[string]Want  // by request
-	units map[string]Unit  // by id
-	runs  map[string][]Run // by unit, in the order of their attempts
+	wants map[string]Want      // by request
+	asked map[string]time.Time // the same: since when it was asked for
+	due   map[string]time.Time // by unit
+	units map[string]Unit      // by id
+	runs  map[string][]Run     // by unit, in the order of their attempts
 	found []Violation
 }
 
@@ -98,6 +104,7 @@ func (c *checker) answers() {
 			if !slices.Contains([]int{0, http.StatusServiceUnavailable, http.StatusAccepted, http.StatusConflict}, e.Status) {
 				c.broken("answers are right", e.Unit, "cancel was answered with %d: %s", e.Status, e.Error)
 			}
+			c.cancelled(e)
 		case KindSeen:
 			c.seen(e)
 		}
@@ -122,13 +129,31 @@ func (c *checker) submitted(e Event, told map[string]string) {
 	}
 }
 
-// seen compares what the API showed with what it came to.
+// seen compares what the API showed with what it came to. What a worker process
+// did not close itself it may not have ended yet.
 func (c *checker) seen(e Event) {
 	u := c.units[e.Unit]
+	if e.Crowded && !slices.ContainsFunc(c.runs[u.ID], func(r Run) bool { return r.Status == "lost" || r.Status == "fenced" }) {
+		c.broken("closed means dead", e.Unit, "the API showed %s while an agent of it was alive", e.State)
+	}
 	finished, err := time.Parse(time.RFC3339Nano, e.Finished)
 	if u.State != e.State || u.Finished == nil || err != nil || !finished.Truncate(time.Microsecond).Equal(u.Finished.Truncate(time.Microsecond)) {
 		c.broken("final is final", e.Unit, "the API showed %s at %s; in the end it is %s at %v", e.State, e.Finished, u.State, u.Finished)
 	}
+}
+
+// cancelled looks at what became of a cancel.
+func (c *checker) cancelled(e Event) {
+	u := c.units[e.Unit]
+	if e.Status != http.StatusAccepted || u.State == "cancelled" {
+		return
+	}
+	for _, r := range c.runs[u.ID] {
+		if r.ID == u.FinalRun && r.Status == u.State {
+			return // it came first
+		}
+	}
+	c.broken("cancel is kept", e.Unit, "it was accepted at %s; the unit is %s", e.At.Format(time.StampMilli), u.State)
 }
 
 // keys looks for units that are there twice, or that nobody asked for.
@@ -154,9 +179,25 @@ func final(state string) bool {
 	return slices.Contains([]string{"succeeded", "failed", "cancelled", "timed_out"}, state)
 }
 
-// moves looks for changes after the end.
+// moves looks for changes after the end, and for beginnings after a cancel or
+// before their time.
 func (c *checker) moves() {
+	cancelled := map[string]bool{}
 	for _, m := range c.l.Moves {
+		want := c.wants[c.units[m.Unit].Request]
+		due := c.asked[c.units[m.Unit].Request].Add(time.Duration(want.Delay * float64(time.Second)))
+		switch {
+		case m.From == "" && m.Due != nil:
+			c.due[m.Unit] = *m.Due
+			fallthrough
+		case m.From == "":
+			if want.Delay > 0 && c.due[m.Unit].Before(due) {
+				c.broken("not before", m.Unit, "it was to begin at %v, or %v after that it was asked for", m.Due, want.Delay)
+			}
+		case m.From == "queued" && m.To == "running" && cancelled[m.Unit]:
+			c.broken("cancel holds", m.Unit, "a run began at %s, after it was asked to stop", m.At.Format(time.StampMilli))
+		}
+		cancelled[m.Unit] = cancelled[m.Unit] || m.Cancel
 		if final(m.From) {
 			c.broken("final is final", m.Unit, "at %s from %s to %s, its run from %s to %s", m.At.Format(time.StampMilli), m.From, m.To, m.Before, m.FinalRun)
 		}
@@ -178,6 +219,10 @@ func (c *checker) liveRuns() {
 	}
 }
 
+// sessions is how many agents a run may begin, one after another: the session that
+// the first was to go on with may not be there.
+const sessions = 2
+
 // trees looks at what the agents noted.
 func (c *checker) trees() {
 	known, begun := map[string]bool{}, map[string]int{}
@@ -190,9 +235,9 @@ func (c *checker) trees() {
 		}
 		begun[e.Run]++
 		switch {
-		case e.Crowded:
+		case e.Crowded && !c.stalled(e):
 			c.broken("one live tree", e.Unit, "the agent of run %s (pid %d) began at %s beside another", e.Run, e.PID, e.At.Format(time.StampMilli))
-		case begun[e.Run] > 1:
+		case begun[e.Run] > sessions:
 			c.broken("one live tree", e.Unit, "run %s began an agent %d times", e.Run, begun[e.Run])
 		case !known[e.Run]:
 			c.broken("one live tree", e.Unit, "the ledger has no run %s, but its agent began", e.Run)
@@ -200,10 +245,36 @@ func (c *checker) trees() {
 	}
 }
 
+// stalled tells whether an agent began beside another because the whole machine
+// stood still, and with it who should have ended the other in time.
+func (c *checker) stalled(agent Event) bool {
+	return slices.ContainsFunc(c.runs[agent.Unit], func(r Run) bool {
+		return r.Started.Before(agent.At) && !c.over(r, agent.At) && slices.ContainsFunc(c.h, func(e Event) bool {
+			gone := e.At.Add(time.Duration(e.Seconds * float64(time.Second)))
+			return e.Kind == KindStall && e.At.Before(agent.At) && r.Started.Before(gone)
+		})
+	})
+}
+
+// over tells whether a run's agents must have been dead by then: its worker
+// process had ended, or had said so itself.
+func (c *checker) over(r Run, by time.Time) bool {
+	return slices.ContainsFunc(c.h, func(e Event) bool {
+		return e.Kind == KindProcess && e.What == "ended" && e.PID == r.PID && e.At.Before(by)
+	}) || slices.ContainsFunc(c.l.RunMoves, func(m RunMove) bool {
+		return m.Run == r.ID && m.To == "fenced" && m.At.Before(by)
+	})
+}
+
 func (c *checker) processes() {
+	for _, where := range c.l.Leaks {
+		c.broken("nothing leaks", where, "it holds the API key")
+	}
 	asked := map[int]bool{}
 	for _, e := range c.h {
 		switch {
+		case e.Kind == KindLeak:
+			c.broken("nothing leaks", e.Target, "it holds %q", e.What)
 		case e.Kind == KindOrphan:
 			c.broken("no orphans", fmt.Sprint(e.PID), "the process is alive")
 		case e.Kind != KindProcess:
@@ -285,7 +356,20 @@ func (c *checker) condemned(u Unit) bool {
 		}
 	}
 	last := runs[len(runs)-1]
-	return last.ID == u.FinalRun && last.Begun
+	return last.ID == u.FinalRun && (last.Begun || c.alone(last))
+}
+
+// alone tells whether a run began when its worker process had no other: then it
+// did not wait.
+func (c *checker) alone(r Run) bool {
+	live := map[string]bool{}
+	for _, m := range c.l.RunMoves {
+		if m.Run == r.ID {
+			break
+		}
+		live[m.Run] = m.To == "running"
+	}
+	return !slices.ContainsFunc(c.l.Runs, func(other Run) bool { return live[other.ID] && other.PID == r.PID })
 }
 
 // deaths is how many worker processes a unit may take with it.
@@ -340,15 +424,11 @@ func (c *checker) counters(u Unit) {
 	}
 }
 
-// times looks at what happened too early or too late.
+// times looks at what happened too early.
 func (c *checker) times(u Unit) {
-	due := u.Created.Add(time.Duration(c.wants[u.Request].Delay * float64(time.Second)))
 	for _, r := range c.runs[u.ID] {
-		if r.Started.Before(due) {
+		if due, ok := c.due[u.ID]; ok && r.Started.Before(due) {
 			c.broken("not before", u.ID, "run %d began %v too early", r.Attempt, due.Sub(r.Started))
-		}
-		if u.CancelAsked != nil && r.Started.After(*u.CancelAsked) {
-			c.broken("cancel holds", u.ID, "run %d began %v after", r.Attempt, r.Started.Sub(*u.CancelAsked))
 		}
 	}
 }

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -38,6 +39,34 @@ var faults = []fault{
 	{"stop worker", 4, func(w *world, r *rand.Rand, e *Event) func() {
 		return w.send(pickOne(r, w.of("worker")), syscall.SIGTERM, 0, e)
 	}},
+	{"stop and kill worker", 1, func(w *world, r *rand.Rand, e *Event) func() {
+		p := pickOne(r, w.of("worker"))
+		w.send(p, syscall.SIGTERM, 0, e)
+		return w.after(between(r, 0, 2*time.Second), e, func() {
+			if p.pid() == e.PID {
+				p.signal(syscall.SIGKILL, 0)
+			}
+		})
+	}},
+	{"freeze agent", 2, func(w *world, r *rand.Rand, e *Event) func() {
+		p := pickOne(r, w.of("worker"))
+		e.Target, e.PID = p.name, p.pid()
+		d, which := between(r, 500*time.Millisecond, 4*time.Second), r.Int()
+		frozen := 0
+		if all := agentsOf(map[int]bool{e.PID: true}); len(all) > 0 {
+			frozen = all[which%len(all)]
+			_ = syscall.Kill(frozen, syscall.SIGSTOP) // it may have ended just now
+		}
+		return w.after(d, e, func() {
+			if frozen != 0 && slices.Contains(agentsOf(map[int]bool{e.PID: true}), frozen) {
+				_ = syscall.Kill(frozen, syscall.SIGCONT)
+			}
+		})
+	}},
+	{"fill worker disk", 2, func(w *world, r *rand.Rand, e *Event) func() {
+		e.Target = pickOne(r, w.of("worker")).name
+		return w.fill(between(r, 500*time.Millisecond, 5*time.Second), e, func() {})
+	}},
 	{"kill api", 3, func(w *world, r *rand.Rand, e *Event) func() {
 		return w.send(pickOne(r, w.of("api")), syscall.SIGKILL, 0, e)
 	}},
@@ -50,10 +79,10 @@ var faults = []fault{
 	{"flush redis", 3, func(w *world, _ *rand.Rand, e *Event) func() {
 		return w.tellRedis(e, func(ctx context.Context, c *redis.Client) error { return c.FlushAll(ctx).Err() })
 	}},
-	{"kill redis, memory lost", 3, func(w *world, r *rand.Rand, e *Event) func() {
+	{"kill redis and its memory", 3, func(w *world, r *rand.Rand, e *Event) func() {
 		return w.killRedis(r, e, w.forgetful)
 	}},
-	{"kill redis, memory kept", 1, func(w *world, r *rand.Rand, e *Event) func() {
+	{"kill redis alone", 1, func(w *world, r *rand.Rand, e *Event) func() {
 		w.remembering()
 		return w.killRedis(r, e, func() {})
 	}},
@@ -70,22 +99,52 @@ var faults = []fault{
 		})
 	}},
 	{"redis refuses writes", 1, func(w *world, r *rand.Rand, e *Event) func() {
-		replicas := func(n string) func() {
-			return w.tellRedis(e, func(ctx context.Context, c *redis.Client) error {
-				return c.ConfigSet(ctx, "min-replicas-to-write", n).Err()
-			})
-		}
-		replicas("1")
-		return w.after(between(r, time.Second, 4*time.Second), e, func() { replicas("0") })
+		return w.configureRedis(r, e, "min-replicas-to-write", "1", "0")
+	}},
+	{"redis is out of memory", 1, func(w *world, r *rand.Rand, e *Event) func() {
+		return w.configureRedis(r, e, "maxmemory", "1", "0")
+	}},
+	{"evict from redis", 1, func(w *world, _ *rand.Rand, e *Event) func() {
+		return w.tellRedis(e, func(ctx context.Context, c *redis.Client) error {
+			for range 10 {
+				key, err := c.RandomKey(ctx).Result()
+				if err == nil {
+					err = c.Del(ctx, key).Err()
+				}
+				if errors.Is(err, redis.Nil) {
+					return nil // nothing is left
+				} else if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 	}},
 	{"end postgres sessions", 3, func(w *world, _ *rand.Rand, e *Event) func() {
 		e.Error = w.askPostgres(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-			WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+			WHERE datname = current_database() AND pid <> pg_backend_pid()`, 0)
 		return nil
 	}},
 	{"crash postgres", 2, func(w *world, r *rand.Rand, e *Event) func() {
 		w.postgres.Kill()
-		return w.after(between(r, 0, 2*time.Second), e, w.postgres.Start)
+		return w.after(between(r, 0, 2*time.Second), e, w.startPostgres)
+	}},
+	{"keep postgres down", 1, func(w *world, r *rand.Rand, e *Event) func() {
+		w.postgres.Kill()
+		return w.after(between(r, w.plan.Lease, 2*w.plan.Lease), e, w.startPostgres)
+	}},
+	{"fill postgres disk", 2, func(w *world, r *rand.Rand, e *Event) func() {
+		e.Target = "postgres"
+		return w.fill(between(r, 500*time.Millisecond, 4*time.Second), e, w.startPostgres)
+	}},
+	{"lock tables", 1, func(w *world, r *rand.Rand, e *Event) func() {
+		d := between(r, time.Second, 2*w.plan.Lease)
+		held := make(chan struct{})
+		go func() {
+			defer close(held)
+			w.askPostgres(fmt.Sprintf("BEGIN; LOCK TABLE work_units, worker_runs; SELECT pg_sleep(%g); COMMIT", d.Seconds()), d)
+		}()
+		return w.after(d, e, func() { <-held })
 	}},
 	{"cut link", 2, func(w *world, r *rand.Rand, e *Event) func() {
 		w.pickLink(r, e).sever()
@@ -94,7 +153,11 @@ var faults = []fault{
 	{"lose answers", 4, func(w *world, r *rand.Rand, e *Event) func() {
 		l := w.pickLink(r, e)
 		l.set(func(l *link) { l.deaf = true })
-		return w.after(between(r, 50*time.Millisecond, time.Second), e, func() { l.set(func(l *link) { l.deaf = false }) })
+		d := between(r, 50*time.Millisecond, time.Second)
+		if r.IntN(5) == 0 {
+			d += 2 * w.plan.Lease
+		}
+		return w.after(d, e, func() { l.set(func(l *link) { l.deaf = false }) })
 	}},
 	{"partition", 3, func(w *world, r *rand.Rand, e *Event) func() {
 		w.pickLink(r, e)
@@ -118,20 +181,24 @@ type planned struct {
 	seed  uint64
 }
 
-// schedule draws the faults of a plan, spread evenly with some jitter.
+// schedule draws the faults of a plan, spread evenly with some jitter: each kind
+// once, in any order, and then by weight.
 func schedule(plan Plan, r *rand.Rand) []planned {
-	var chosen []fault
+	var each, weighted []fault
 	for _, f := range faults {
-		for range f.weight {
-			if len(plan.Only) == 0 || slices.Contains(plan.Only, f.name) {
-				chosen = append(chosen, f)
-			}
+		if len(plan.Only) == 0 || slices.Contains(plan.Only, f.name) {
+			each = append(each, f)
+			weighted = append(weighted, slices.Repeat([]fault{f}, f.weight)...)
 		}
 	}
+	r.Shuffle(len(each), func(i, j int) { each[i], each[j] = each[j], each[i] })
 	list := make([]planned, plan.Faults)
 	for i := range list {
 		at := (float64(i) + r.Float64()) / float64(plan.Faults)
-		list[i] = planned{time.Duration(at * float64(plan.Duration)), pickOne(r, chosen), r.Uint64()}
+		list[i] = planned{time.Duration(at * float64(plan.Duration)), pickOne(r, weighted), r.Uint64()}
+		if i < len(each) {
+			list[i].fault = each[i]
+		}
 	}
 	return list
 }
@@ -194,6 +261,41 @@ func (w *world) hold(d time.Duration, e *Event) func() {
 	return w.after(d, e, func() { l.set(func(l *link) { l.held = false }) })
 }
 
+// fill leaves a disk no room, and mends what came of it when it has room again.
+func (w *world) fill(d time.Duration, e *Event, mend func()) func() {
+	disk := w.disks[e.Target]
+	if disk == nil {
+		e.Error = "skipped: it has no disk of its own"
+		return nil
+	}
+	if err := disk.fill(); err != nil {
+		e.Error = err.Error()
+	}
+	return w.after(d, e, func() {
+		disk.free()
+		mend()
+	})
+}
+
+// startPostgres starts the server, which may have ended by itself, on a disk
+// with room.
+func (w *world) startPostgres() {
+	if d := w.disks["postgres"]; d != nil {
+		d.free()
+	}
+	w.postgres.Start()
+}
+
+// configureRedis changes a setting for a while. A server that was started anew
+// has forgotten it.
+func (w *world) configureRedis(r *rand.Rand, e *Event, name, broken, mended string) func() {
+	set := func(value string) {
+		w.tellRedis(e, func(ctx context.Context, c *redis.Client) error { return c.ConfigSet(ctx, name, value).Err() })
+	}
+	set(broken)
+	return w.after(between(r, time.Second, 4*time.Second), e, func() { set(mended) })
+}
+
 // killRedis ends the server as a crash would and starts it again later.
 func (w *world) killRedis(r *rand.Rand, e *Event, then func()) func() {
 	w.redis.Stop()
@@ -226,6 +328,9 @@ func (w *world) remembering() {
 	})
 }
 
+// tellLimit is long, so that what is to be mended is, also when Redis is paused.
+const tellLimit = time.Minute
+
 // tellRedis says something to the server itself, past all links.
 func (w *world) tellRedis(e *Event, say func(context.Context, *redis.Client) error) func() {
 	o, err := redis.ParseURL(w.redis.URL)
@@ -235,7 +340,7 @@ func (w *world) tellRedis(e *Event, say func(context.Context, *redis.Client) err
 	o.MaxRetries = -1
 	client := redis.NewClient(o)
 	defer func() { _ = client.Close() }()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), tellLimit)
 	defer cancel()
 	if err := say(ctx, client); err != nil {
 		e.Error = err.Error() // such as: it is down just now
@@ -244,8 +349,8 @@ func (w *world) tellRedis(e *Event, say func(context.Context, *redis.Client) err
 }
 
 // askPostgres says something to the server itself, past all links.
-func (w *world) askPostgres(statement string) string {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+func (w *world) askPostgres(statement string, takes time.Duration) string {
+	ctx, cancel := context.WithTimeout(context.Background(), takes+2*time.Second)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, w.postgres.URL)
 	if err != nil {

@@ -17,6 +17,7 @@ type Figures struct {
 	// when it is started again at once, and when it is not.
 	Redelivered, TakenOver []time.Duration
 	Rerung                 []time.Duration // from the loss of Redis's memory to the unit's next bell or run
+	Stopped                []time.Duration // from the answer to a cancel to the end of the run, 0 when it came first
 	Drained                time.Duration   // from the last fault to the last final state
 }
 
@@ -38,6 +39,8 @@ func Measure(h History, l Ledger) Figures {
 		case e.Kind == KindFault:
 			f.Faults++
 			f.hit(e, l)
+		case e.Kind == KindCancel && e.Status == http.StatusAccepted:
+			f.Stopped = append(f.Stopped, stopped(e, l)...)
 		case e.Kind == KindAgent && e.Crowded:
 			f.Crowded++
 		case e.Kind == KindOrphan:
@@ -71,11 +74,21 @@ func (f *Figures) hit(e Event, l Ledger) {
 		f.Redelivered = append(f.Redelivered, rerun(e, l)...)
 	case "lose worker":
 		f.TakenOver = append(f.TakenOver, rerun(e, l)...)
-	case "flush redis", "kill redis, memory lost":
+	case "flush redis", "kill redis and its memory":
 		if e.Error == "" {
 			f.Rerung = append(f.Rerung, rerung(e, l)...)
 		}
 	}
+}
+
+// stopped is how long the run of a unit went on whose cancel was accepted.
+func stopped(e Event, l Ledger) []time.Duration {
+	for _, m := range l.RunMoves {
+		if m.Unit == e.Unit && m.To == "cancelled" {
+			return []time.Duration{max(0, m.At.Sub(e.At))}
+		}
+	}
+	return nil // it had not begun
 }
 
 // rerun is how long each unit of a killed worker process waited for its next
@@ -113,6 +126,26 @@ func rerung(e Event, l Ledger) []time.Duration {
 	return waits
 }
 
+// and adds up the figures of two runs.
+func (f Figures) and(g Figures) Figures {
+	f.Accepted, f.Unknown, f.Faults, f.Runs, f.Extra = f.Accepted+g.Accepted, f.Unknown+g.Unknown, f.Faults+g.Faults, f.Runs+g.Runs, f.Extra+g.Extra
+	f.Lost, f.Doubled, f.Crowded, f.Orphans = f.Lost+g.Lost, f.Doubled+g.Doubled, f.Crowded+g.Crowded, f.Orphans+g.Orphans
+	f.Redelivered, f.TakenOver = slices.Concat(f.Redelivered, g.Redelivered), slices.Concat(f.TakenOver, g.TakenOver)
+	f.Rerung, f.Stopped = slices.Concat(f.Rerung, g.Rerung), slices.Concat(f.Stopped, g.Stopped)
+	f.Drained = max(f.Drained, g.Drained)
+	return f
+}
+
+// Columns are what Row has.
+const Columns = `| seed | accepted | faults | lost | doubled | orphans | runs beyond need | promises broken |
+|---|---|---|---|---|---|---|---|
+`
+
+// Row is a line of a table.
+func (f Figures) Row(seed string, broken int) string {
+	return fmt.Sprintf("| %s | %d | %d | %d | %d | %d | %d | %d |\n", seed, f.Accepted, f.Faults, f.Lost, f.Doubled, f.Orphans, f.Extra, broken)
+}
+
 func (f Figures) String() string {
 	return fmt.Sprintf(`
 accepted %d (unknown to the client %d), faults %d, runs %d (%d beyond need)
@@ -120,9 +153,10 @@ lost %d, doubled %d, agents beside another of their unit %d, orphans %d
 run again after kill -9 of a worker process: %s
 the same when it stays away: %s
 rung again after Redis forgot: %s
+run ended after its cancel was accepted: %s
 ended %v after the last fault`,
 		f.Accepted, f.Unknown, f.Faults, f.Runs, f.Extra, f.Lost, f.Doubled, f.Crowded, f.Orphans,
-		spread(f.Redelivered), spread(f.TakenOver), spread(f.Rerung), f.Drained.Round(100*time.Millisecond))
+		spread(f.Redelivered), spread(f.TakenOver), spread(f.Rerung), spread(f.Stopped), f.Drained.Round(100*time.Millisecond))
 }
 
 func spread(of []time.Duration) string {
@@ -131,5 +165,5 @@ func spread(of []time.Duration) string {
 	}
 	slices.Sort(of)
 	at := func(q float64) time.Duration { return of[int(q*float64(len(of)-1))].Round(10 * time.Millisecond) }
-	return strings.TrimSpace(fmt.Sprintf("n %d, p50 %v, p99 %v, most %v", len(of), at(0.5), at(0.99), at(1)))
+	return strings.TrimSpace(fmt.Sprintf("n %d, p50 %v, p90 %v, p99 %v, most %v", len(of), at(0.5), at(0.9), at(0.99), at(1)))
 }

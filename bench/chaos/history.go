@@ -19,6 +19,8 @@ const (
 	KindProcess = "process" // a process started or ended
 	KindAgent   = "agent"   // an agent began
 	KindOrphan  = "orphan"  // a process that outlived all worker processes
+	KindStall   = "stall"   // the whole machine stood still from then on, for so long
+	KindLeak    = "leak"    // the target held what it should not
 	KindCalm    = "calm"    // everything is mended
 	KindDrained = "drained" // what was accepted has ended, or the time is up
 )
@@ -46,7 +48,7 @@ type Event struct {
 	What    string `json:"what,omitempty"` // of a process: "started", "ended", "asked"
 	Code    int    `json:"code,omitempty"` // its exit code; -1: by a signal
 	Run     string `json:"run,omitempty"`
-	Crowded bool   `json:"crowded,omitempty"` // another agent of the unit was alive
+	Crowded bool   `json:"crowded,omitempty"` // an agent of the unit was alive, another if this is one
 }
 
 // Want is what a client may expect of a unit.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"time"
@@ -20,6 +21,7 @@ type Ledger struct {
 	Runs     []Run
 	Moves    []Move    // of units
 	RunMoves []RunMove // of runs
+	Leaks    []string  // where a secret is
 }
 
 // Unit is a row of work_units.
@@ -50,6 +52,8 @@ type Move struct {
 	Unit, From, To   string // From is empty for a new unit
 	Dispatch         int
 	FinalRun, Before string // the run whose result is the unit's, now and before
+	Cancel           bool   // it was asked to stop
+	Due              *time.Time
 }
 
 // RunMove is a change of a run's status.
@@ -62,15 +66,17 @@ type RunMove struct {
 // Triggers see every change, also one that is taken back before anybody looks.
 const triggers = `
 CREATE TABLE chaos_moves (seq bigint GENERATED ALWAYS AS IDENTITY, at timestamptz DEFAULT clock_timestamp(), unit uuid,
-	was text, now text, dispatch integer, final_run uuid, final_run_before uuid);
+	was text, now text, dispatch integer, final_run uuid, final_run_before uuid, cancel boolean DEFAULT false, due timestamptz);
 CREATE TABLE chaos_run_moves (seq bigint GENERATED ALWAYS AS IDENTITY, at timestamptz DEFAULT clock_timestamp(), run uuid,
 	unit uuid, attempt integer, was text, now text);
 CREATE FUNCTION chaos_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 	IF TG_OP = 'INSERT' THEN
-		INSERT INTO chaos_moves (unit, was, now, dispatch) VALUES (NEW.id, '', NEW.state, NEW.dispatch);
-	ELSIF (OLD.state, OLD.dispatch, OLD.final_run, OLD.finished_at) IS DISTINCT FROM (NEW.state, NEW.dispatch, NEW.final_run, NEW.finished_at) THEN
-		INSERT INTO chaos_moves (unit, was, now, dispatch, final_run, final_run_before)
-		VALUES (NEW.id, OLD.state, NEW.state, NEW.dispatch, NEW.final_run, OLD.final_run);
+		INSERT INTO chaos_moves (unit, was, now, dispatch, due) VALUES (NEW.id, '', NEW.state, NEW.dispatch, NEW.not_before);
+	ELSIF (OLD.state, OLD.dispatch, OLD.final_run, OLD.finished_at, OLD.cancel_requested_at)
+		IS DISTINCT FROM (NEW.state, NEW.dispatch, NEW.final_run, NEW.finished_at, NEW.cancel_requested_at) THEN
+		INSERT INTO chaos_moves (unit, was, now, dispatch, final_run, final_run_before, cancel)
+		VALUES (NEW.id, OLD.state, NEW.state, NEW.dispatch, NEW.final_run, OLD.final_run,
+			OLD.cancel_requested_at IS NULL AND NEW.cancel_requested_at IS NOT NULL);
 	END IF;
 	RETURN NULL;
 END $$;
@@ -139,7 +145,7 @@ func readLedger(ctx context.Context, url string) (l Ledger, err error) {
 		return l, err
 	}
 	l.Moves, err = rows[Move](ctx, conn, `SELECT at, unit::text, was, now, dispatch, coalesce(final_run::text, ''),
-		coalesce(final_run_before::text, '') FROM chaos_moves ORDER BY seq`)
+		coalesce(final_run_before::text, ''), cancel, due FROM chaos_moves ORDER BY seq`)
 	if err != nil {
 		return l, err
 	}
@@ -157,9 +163,18 @@ func readLedger(ctx context.Context, url string) (l Ledger, err error) {
 	l.Runs, err = pgx.CollectRows(found, func(row pgx.CollectableRow) (r Run, err error) {
 		var blob []byte
 		err = row.Scan(&r.ID, &r.Unit, &r.Status, &r.ErrorClass, &r.Attempt, &r.PID, &r.Cost, &r.Result, &r.Started, &r.Begun, &r.Steps, &blob)
-		r.Readable = stepsIn(blob)
+		text := unzip(blob)
+		r.Readable = stepsIn(text)
+		if bytes.Contains(text, []byte(apiKey)) {
+			l.Leaks = append(l.Leaks, "the transcript of run "+r.ID)
+		}
 		return r, err
 	})
+	if err != nil {
+		return l, err
+	}
+	leaks, err := leakyTables(ctx, conn)
+	l.Leaks = append(l.Leaks, leaks...)
 	return l, err
 }
 
@@ -182,14 +197,23 @@ func rows[T any](ctx context.Context, conn *pgx.Conn, query string) ([]T, error)
 
 // stepsIn counts the steps that can be read in a stored transcript; -1 when it
 // cannot be read.
-func stepsIn(blob []byte) int {
-	zip, err := gzip.NewReader(bytes.NewReader(blob))
-	if err != nil {
-		return -1
-	}
+func stepsIn(text []byte) int {
 	var steps []json.RawMessage
-	if json.NewDecoder(zip).Decode(&steps) != nil {
+	if json.Unmarshal(text, &steps) != nil {
 		return -1
 	}
 	return len(steps)
+}
+
+// unzip returns nil for what cannot be read to its end.
+func unzip(blob []byte) []byte {
+	zip, err := gzip.NewReader(bytes.NewReader(blob))
+	if err != nil {
+		return nil
+	}
+	text, err := io.ReadAll(zip)
+	if err != nil {
+		return nil
+	}
+	return text
 }

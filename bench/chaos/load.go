@@ -28,6 +28,7 @@ type load struct {
 	plan  Plan
 	book  *book
 	doors []*server
+	agent agents
 	http  *http.Client
 	work  []order
 
@@ -50,8 +51,8 @@ type order struct {
 	cancel  time.Duration // after it was accepted; 0: never
 }
 
-func newLoad(plan Plan, b *book, doors []*server, random *rand.Rand) *load {
-	l := &load{plan: plan, book: b, doors: doors, http: &http.Client{Timeout: patience}, seen: map[string]string{}}
+func newLoad(plan Plan, b *book, doors []*server, a agents, random *rand.Rand) *load {
+	l := &load{plan: plan, book: b, doors: doors, agent: a, http: &http.Client{Timeout: patience}, seen: map[string]string{}}
 	for i := range plan.Units {
 		l.work = append(l.work, newOrder(plan, i, random))
 	}
@@ -66,19 +67,23 @@ func newOrder(plan Plan, i int, random *rand.Rand) order {
 		request: fmt.Sprintf("s%d-%d", plan.Seed, i),
 		door:    random.IntN(apis),
 	}
-	o.want = Want{Backend: "mock", Finals: []string{"succeeded"}, Output: "answer to " + o.request}
+	o.want = Want{Backend: "mock", Finals: []string{"succeeded"}, Output: private + o.request}
 	body := map[string]any{"backend": "mock", "prompt": "unit " + o.request, "labels": map[string]string{label: o.request}}
 	turns := 1 + random.IntN(3)
 	o.want.Steps = 2*turns + 2 // what is said at the start, two in each turn, the answer
 	mock := map[string]any{"output": o.want.Output, "steps": turns}
 	sleep := 0.05 + random.ExpFloat64()*0.4
 	agent, kind := random.Float64() < plan.Agents, random.Float64()
+	endless := plan.Cancels || random.Float64() < 0.03 // a cancel alone can end it
+	if endless {
+		sleep, kind = 24*time.Hour.Seconds(), 0.5
+	}
 	switch {
 	case agent && kind < 0.85:
 		body["backend"], body["prompt"] = "claude", agentScript(o.want.Output, sleep, plan.Stretch, random)
 		o.want.Backend, o.want.Steps, mock = "claude", 3, nil
 	case agent:
-		body["backend"], body["prompt"] = "claude", "@@ init\n@@ text a\n@@ kill"
+		body["backend"], body["prompt"] = "claude", "@@ next kill\n@@ init\n@@ text a\n@@ kill"
 		o.want = Want{Backend: "claude", Finals: []string{"failed"}, Failures: 3}
 		mock = nil
 	case kind < 0.15:
@@ -103,13 +108,16 @@ func newOrder(plan Plan, i int, random *rand.Rand) order {
 		o.want.Delay = 0.5 + 2*random.Float64()
 		body["delay"] = o.want.Delay
 	}
-	if random.Float64() < 0.9 {
+	if random.Float64() < 0.9 || endless {
 		o.want.Key = "key-" + o.request
 		o.again, o.misuse = random.Float64() < 0.1, random.Float64() < 0.05
 	}
-	if random.Float64() < 0.05 {
+	if random.Float64() < 0.05 || endless {
 		o.cancel = time.Duration(1 + 2*random.Float64()*float64(time.Second))
 		o.want.Finals = append(o.want.Finals, "cancelled")
+	}
+	if endless {
+		o.want.Finals = []string{"cancelled"}
 	}
 	o.body, _ = json.Marshal(body)
 	return o
@@ -119,6 +127,9 @@ func newOrder(plan Plan, i int, random *rand.Rand) order {
 // not hear that it should stop.
 func agentScript(output string, sleep, stretch float64, random *rand.Rand) string {
 	script := []string{"init", "text at work"}
+	if random.Float64() < 0.3 {
+		script = append(script, "env") // among it the API key
+	}
 	for _, leave := range []string{"spawn", "setsid", "daemon"} {
 		if random.Float64() < 0.3 {
 			script = append(script, leave)
@@ -128,10 +139,15 @@ func agentScript(output string, sleep, stretch float64, random *rand.Rand) strin
 		script = append(script, "ignore")
 	}
 	if random.Float64() < 0.2 {
-		sleep = 2 + 3*random.Float64()
+		sleep = max(sleep, 2+3*random.Float64())
 	}
 	script = append(script, `tool Bash {"command":"true"}`, "toolresult done", fmt.Sprintf("sleep %dms", int(1000*sleep*stretch)), "result "+output)
-	return "@@ " + strings.Join(script, "\n@@ ")
+	// A session that is cut off and goes on does the same again.
+	var again []string
+	for _, line := range script {
+		again = append(again, "next "+line)
+	}
+	return "@@ " + strings.Join(append(again, script...), "\n@@ ")
 }
 
 // start lets the clients work until ctx ends.
@@ -278,7 +294,7 @@ func (l *load) look() {
 	for _, u := range list.Items {
 		if now := u.Status + " " + u.Finished; l.seen[u.ID] != now {
 			l.seen[u.ID] = now
-			l.book.write(Event{Kind: KindSeen, Unit: u.ID, State: u.Status, Finished: u.Finished})
+			l.book.write(Event{Kind: KindSeen, Unit: u.ID, State: u.Status, Finished: u.Finished, Crowded: l.agent.alive(u.ID)})
 		}
 	}
 }

@@ -34,6 +34,31 @@ var bugs = []struct {
 		[]string{"kill worker", "flush redis"}, []string{"accepted ends"}, 1,
 	},
 	{
+		"run closed before its agents are dead", []edit{
+			{"internal/backend/cli.go", "child.Stop(l.ladder)\n\t\t\treturn cause", "return cause"},
+			{"internal/backend/cli.go", "state, swept := child.Close()\n\t<-out.done\n\t<-drained\n\tchild.Release()",
+				"var state *process.State\n\tvar swept error\n\ttime.AfterFunc(5*time.Second, func() { child.Close(); <-out.done; <-drained; child.Release() })"},
+		},
+		[]string{"stop worker"}, []string{"closed means dead", "one live tree"}, 1,
+	},
+	{
+		"cancel not heard", []edit{
+			{"handlers/beat.go", "if o.Cancel {", "if false {"},
+			{"handlers/handlers.go", "w.stopUnit(n.Unit, work.ErrCancelled)", ""},
+		},
+		[]string{"cut link"}, []string{"accepted ends"}, 1,
+	},
+	{
+		"cancel forgotten when a run is lost", []edit{{"store/reconcile.go",
+			"CASE WHEN u.cancel_requested_at IS NOT NULL THEN 'cancelled'", "CASE WHEN false THEN 'cancelled'"}},
+		[]string{"kill worker"}, []string{"cancel holds", "cancel is kept"}, 1,
+	},
+	{
+		"secrets not taken out", []edit{{"handlers/handlers.go",
+			"redact: transcript.Redactor(o.Secrets)", "redact: func(s string) string { return s }"}},
+		[]string{"cut link"}, []string{"nothing leaks"}, 1,
+	},
+	{
 		"idempotency key ignored", []edit{{"api/unit.go",
 			"n.IdempotencyKey, n.BodyHash = key, hash", ""}},
 		[]string{"kill api"}, []string{"one unit per key"}, 1,
@@ -60,6 +85,14 @@ var bugs = []struct {
 		"shutdown counts as failure", []edit{{"handlers/outcome.go",
 			"f.Status, f.Next, f.Losses, f.Error = work.RunReleased", "f.Status, f.Next, f.Failures, f.Error = work.RunReleased"}},
 		[]string{"stop worker"}, []string{"failures are failures"}, 1,
+	},
+	{
+		"full disk counts as failure", []edit{{"handlers/unit.go", "\t\tcause = errDiskFull\n", ""}},
+		[]string{"fill worker disk"}, []string{"failures are failures"}, 1,
+	},
+	{
+		"evicted lane taken for full", []edit{{"jobs/enqueue.go", " && waiting[laneOfBell(bells[i])].Val() > 0", ""}},
+		[]string{"evict from redis"}, []string{"accepted ends"}, 1,
 	},
 	{
 		"transcript cut", []edit{{"handlers/recorder.go",
@@ -94,7 +127,7 @@ func TestPlantedBugs(t *testing.T) {
 	for _, b := range bugs {
 		t.Run(strings.ReplaceAll(b.name, " ", "-"), func(t *testing.T) {
 			plan := planOf()
-			plan.Binary, plan.Out = buildWith(t, b.edits), t.TempDir()
+			plan.Seed, plan.Binary, plan.Out = 1, buildWith(t, b.edits), t.TempDir()
 			plan.Only, plan.Drain, plan.Agents, plan.Stretch = b.faults, 45*time.Second, 0.6, b.stretch
 			found := Check(Execute(t, plan))
 			if !slices.ContainsFunc(found, func(v Violation) bool { return slices.Contains(b.promises, v.Promise) }) {

@@ -134,6 +134,16 @@ func (p *server) signal(s syscall.Signal, pause time.Duration) int {
 	return p.cmd.Process.Pid
 }
 
+// pid is the process's, 0 while it is down.
+func (p *server) pid() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return 0
+	}
+	return p.cmd.Process.Pid
+}
+
 // quit asks the process to end and lets it stay so.
 func (p *server) quit() {
 	p.mu.Lock()

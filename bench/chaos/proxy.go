@@ -1,8 +1,11 @@
 package chaos
 
 import (
+	"bytes"
+	"maps"
 	"net"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 )
@@ -19,6 +22,9 @@ type link struct {
 	delay time.Duration
 	pairs map[*pair]bool
 	over  bool
+
+	secrets []string        // what no request may hold
+	seen    map[string]bool // which of them did
 }
 
 // pair is one connection: the process's end and the server's.
@@ -45,12 +51,12 @@ func socketOf(server string) string {
 	return u.Path
 }
 
-func newLink(socket string) (*link, error) {
+func newLink(socket string, secrets ...string) (*link, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	l := &link{listener: listener, socket: socket, pairs: map[*pair]bool{}}
+	l := &link{listener: listener, socket: socket, pairs: map[*pair]bool{}, seen: map[string]bool{}, secrets: secrets}
 	l.turn = sync.NewCond(&l.mu)
 	go l.accept()
 	return l, nil
@@ -93,6 +99,9 @@ func (l *link) carry(p *pair, from, to net.Conn, answers bool) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
+		if !answers {
+			l.search(buffer[:n])
+		}
 		if n > 0 && l.mayPass(p, answers) {
 			if _, err := to.Write(buffer[:n]); err != nil {
 				return
@@ -102,6 +111,23 @@ func (l *link) carry(p *pair, from, to net.Conn, answers bool) {
 			return
 		}
 	}
+}
+
+func (l *link) search(request []byte) {
+	for _, secret := range l.secrets {
+		if bytes.Contains(request, []byte(secret)) {
+			l.mu.Lock()
+			l.seen[secret] = true
+			l.mu.Unlock()
+		}
+	}
+}
+
+// leaked lists the secrets that went through.
+func (l *link) leaked() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.seen))
 }
 
 // mayPass waits until the link carries, and tells whether these bytes go on.

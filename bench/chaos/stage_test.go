@@ -49,7 +49,7 @@ func newStage(t *testing.T, workers int, env ...string) *stage {
 		t.Skip("there is no redis-server to break")
 	}
 	plan := planOf()
-	plan.Out, plan.Binary = outDir(t), build(t)
+	plan.Out, plan.Binary = outDir(t, ""), build(t)
 	book, err := newBook(filepath.Join(plan.Out, "history.jsonl"))
 	s.must(err)
 	t.Cleanup(book.close)
@@ -270,15 +270,6 @@ func (s *stage) atMost(what string, got, most time.Duration) {
 	if got > most {
 		s.t.Errorf("%s: %v, promised %v", what, got.Round(time.Millisecond), most)
 	}
-}
-
-func (p *server) pid() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.cmd == nil {
-		return 0
-	}
-	return p.cmd.Process.Pid
 }
 
 // cpuOf is the time that a process has spent on a processor.
