@@ -108,7 +108,13 @@ func Execute(t testing.TB, plan Plan) (History, Ledger) {
 	book.write(Event{Kind: KindCalm})
 	calm := time.Now()
 	load.finish(plan.Drain)
-	drained := awaitFinal(t.Context(), w.postgres.URL, calm.Add(plan.Drain))
+	open, err := awaitFinal(t.Context(), w.postgres.URL, calm.Add(plan.Drain))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, unit := range open {
+		book.write(Event{Kind: KindOpen, Unit: unit})
+	}
 	book.write(Event{Kind: KindDrained, Seconds: time.Since(calm).Seconds()})
 	stop()
 	load.looking.Wait()
@@ -122,7 +128,7 @@ func Execute(t testing.TB, plan Plan) (History, Ledger) {
 	if err := save(filepath.Join(plan.Out, "ledger.json"), ledger); err != nil {
 		t.Fatal(err)
 	}
-	log.Printf("seed %d: drained %t, %v after the last fault", plan.Seed, drained, time.Since(calm).Round(100*time.Millisecond))
+	log.Printf("seed %d: %d units open, %v after the last fault", plan.Seed, len(open), time.Since(calm).Round(100*time.Millisecond))
 	return book.all(), ledger
 }
 

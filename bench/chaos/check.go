@@ -107,6 +107,8 @@ func (c *checker) answers() {
 			c.cancelled(e)
 		case KindSeen:
 			c.seen(e)
+		case KindOpen: // to ask the worker processes to stop may have ended it
+			c.broken("accepted ends", e.Unit, "it had not when the time was up")
 		}
 	}
 }

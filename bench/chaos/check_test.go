@@ -82,6 +82,7 @@ var doctored = []forgery{
 	{"accepted is kept", "a unit is gone", func(_ *History, l *Ledger) { l.Units = l.Units[:2] }},
 	{"accepted is kept", "the answer named another's unit", func(h *History, _ *Ledger) { (*h)[9].Unit = "B" }},
 	{"accepted ends", "a unit still waits", func(_ *History, l *Ledger) { l.Units[0].State, l.Units[0].Finished = "queued", nil }},
+	{"accepted ends", "a unit ended too late", func(h *History, _ *Ledger) { *h = append(*h, Event{Kind: KindOpen, Unit: "A"}) }},
 	{"accepted ends", "a unit failed that had retries left", func(_ *History, l *Ledger) {
 		l.Units[0].State, l.Runs[1].Status = "failed", "failed"
 	}},

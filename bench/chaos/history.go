@@ -23,6 +23,7 @@ const (
 	KindLeak    = "leak"    // the target held what it should not
 	KindCalm    = "calm"    // everything is mended
 	KindDrained = "drained" // what was accepted has ended, or the time is up
+	KindOpen    = "open"    // a unit had not ended when the time was up
 )
 
 // Event is one line of the history. Status 0 means that no answer came: what

@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	// apiKey is a secret that agents are given, and some of them say.
-	apiKey = "sk-chaos-5f1d0c7a92e84b36"
+	// apiKey is a secret that agents are given, and some of them say. It does not
+	// look like one.
+	apiKey = "chaos-5f1d0c7a92e84b36"
 	// private begins every unit's output, which its prompt or payload has too.
 	private = "answer to "
 )

@@ -113,23 +113,25 @@ func watch(ctx context.Context, url string) error {
 	return err
 }
 
-// awaitFinal waits until no unit has work left, and tells whether it came to
-// that.
-func awaitFinal(ctx context.Context, url string, until time.Time) bool {
+// awaitFinal waits until no unit has work left, and returns those that have when
+// the time is up.
+func awaitFinal(ctx context.Context, url string, until time.Time) ([]string, error) {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
-		return false
+		return nil, err
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	for time.Now().Before(until) {
-		var open int
-		err := conn.QueryRow(ctx, `SELECT count(*) FROM work_units WHERE finished_at IS NULL`).Scan(&open)
-		if err == nil && open == 0 {
-			return true
+	for {
+		found, err := conn.Query(ctx, `SELECT id::text FROM work_units WHERE finished_at IS NULL`)
+		if err != nil {
+			return nil, err
+		}
+		open, err := pgx.CollectRows(found, pgx.RowTo[string])
+		if err != nil || len(open) == 0 || time.Now().After(until) {
+			return open, err
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	return false
 }
 
 func readLedger(ctx context.Context, url string) (l Ledger, err error) {

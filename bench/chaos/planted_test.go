@@ -51,11 +51,11 @@ var bugs = []struct {
 	{
 		"cancel forgotten when a run is lost", []edit{{"store/reconcile.go",
 			"CASE WHEN u.cancel_requested_at IS NOT NULL THEN 'cancelled'", "CASE WHEN false THEN 'cancelled'"}},
-		[]string{"kill worker"}, []string{"cancel holds", "cancel is kept"}, 1,
+		[]string{"kill worker"}, []string{"cancel holds", "cancel is kept", "accepted ends"}, 1,
 	},
 	{
 		"secrets not taken out", []edit{{"handlers/handlers.go",
-			"redact: transcript.Redactor(o.Secrets)", "redact: func(s string) string { return s }"}},
+			"redact: transcript.Redactor(o.Secrets)", "redact: transcript.Redactor(nil)"}},
 		[]string{"cut link"}, []string{"nothing leaks"}, 1,
 	},
 	{
