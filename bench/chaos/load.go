@@ -80,7 +80,7 @@ func newOrder(plan Plan, i int, random *rand.Rand) order {
 	}
 	switch {
 	case agent && kind < 0.85:
-		body["backend"], body["prompt"] = "claude", agentScript(o.want.Output, sleep, plan.Stretch, random)
+		body["backend"], body["prompt"] = "claude", agentScript(plan, o.want.Output, sleep, random)
 		o.want.Backend, o.want.Steps, mock = "claude", 3, nil
 	case agent:
 		body["backend"], body["prompt"] = "claude", "@@ next kill\n@@ init\n@@ text a\n@@ kill"
@@ -125,7 +125,7 @@ func newOrder(plan Plan, i int, random *rand.Rand) order {
 
 // agentScript makes an agent that leaves processes behind, and sometimes will
 // not hear that it should stop.
-func agentScript(output string, sleep, stretch float64, random *rand.Rand) string {
+func agentScript(plan Plan, output string, sleep float64, random *rand.Rand) string {
 	script := []string{"init", "text at work"}
 	if random.Float64() < 0.3 {
 		script = append(script, "env") // among it the API key
@@ -135,13 +135,13 @@ func agentScript(output string, sleep, stretch float64, random *rand.Rand) strin
 			script = append(script, leave)
 		}
 	}
-	if random.Float64() < 0.15 {
+	if random.Float64() < 0.15 && !plan.Cancels { // to end a deaf one takes seven seconds
 		script = append(script, "ignore")
 	}
 	if random.Float64() < 0.2 {
 		sleep = max(sleep, 2+3*random.Float64())
 	}
-	script = append(script, `tool Bash {"command":"true"}`, "toolresult done", fmt.Sprintf("sleep %dms", int(1000*sleep*stretch)), "result "+output)
+	script = append(script, `tool Bash {"command":"true"}`, "toolresult done", fmt.Sprintf("sleep %dms", int(1000*sleep*plan.Stretch)), "result "+output)
 	// A session that is cut off and goes on does the same again.
 	var again []string
 	for _, line := range script {
