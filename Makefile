@@ -89,7 +89,7 @@ chaos-many: ## the same for several seeds, with one table of all: SEEDS DURATION
 	$(MAKE) chaos SEED='$(SEEDS)'
 
 chaos-cancel: ## measure how soon a cancel is heard at the default lease, with Redis and without
-	cd bench && go test ./chaos -run '^TestCancel$$' -cancels -count=1 -v -timeout 1h -lease 30s -units 200 -duration 90s
+	cd bench && go test ./chaos -run '^TestCancel$$' -cancels -count=1 -v -timeout 1h -lease 30s -units 120 -duration 40s
 
 # Bounded in work, not in time: a busy machine makes it slow and not red. With a
 # longer lease than the others, since a worker process must be able to keep it.
@@ -97,7 +97,7 @@ chaos-short: # every kind of fault once in a minute or so, and the checker's own
 	cd bench && go test ./chaos -count=1 -timeout 1h -lease 6s
 
 chaos-planted: ## plant bugs in Piecework, and see that the checker of `make chaos` finds each
-	cd bench && go test ./chaos -run '^TestPlantedBugs' -planted -count=1 -v -timeout 1h -units 100 -faults 15
+	cd bench && go test ./chaos -run '^TestPlantedBugs' -planted -count=1 -v -timeout 3h -units 100 -faults 15
 
 check: lint test race-key build ## everything that must pass before a change is merged
 

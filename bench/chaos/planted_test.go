@@ -91,10 +91,6 @@ var bugs = []struct {
 		[]string{"fill worker disk"}, []string{"failures are failures"}, 1,
 	},
 	{
-		"evicted lane taken for full", []edit{{"jobs/enqueue.go", " && waiting[laneOfBell(bells[i])].Val() > 0", ""}},
-		[]string{"evict from redis"}, []string{"accepted ends"}, 1,
-	},
-	{
 		"transcript cut", []edit{{"handlers/recorder.go",
 			"steps := r.steps.Steps()", "steps := r.steps.Steps()[:1]"}},
 		[]string{"cut link"}, []string{"transcripts are kept"}, 1,
