@@ -1,9 +1,11 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -13,31 +15,37 @@ import (
 )
 
 // recorder brings a run's steps to the ledger while the run goes on. It has
-// no timer, and a goroutine only while it writes: what comes while one write is
-// under way goes with the next. When the ledger is away it keeps what it has;
-// the whole transcript goes with the finish in any case.
+// no timer while the ledger answers, and a goroutine only while it writes: what
+// comes while one write is under way goes with the next, and a step that changed
+// several times goes once. Nothing is left out on the way: readers take the
+// newest revision they have seen for the end of what they know.
 type recorder struct {
 	steps *transcript.Writer
 	store *store.Store
 	run   uuid.UUID
+	told  func() // after each write
 	log   *slog.Logger
 
 	mu       sync.Mutex
-	pending  store.Progress
-	news     bool // pending has something
+	live     string // status and prompt that are to be written
+	rendered string
+	news     bool // there is something to write
 	writing  bool
 	closed   bool
 	finished sync.WaitGroup
 	stop     context.CancelFunc // ends the write that is under way
+
+	written int // the revision that is in the ledger; the writing goroutine's
 }
 
-// maxPending bounds the steps that wait for the ledger; older ones are in the
-// transcript all the same.
-const maxPending = 2000
+// maxChunk bounds what one write takes to the ledger, in bytes of steps.
+const maxChunk = 4 << 20
 
-func newRecorder(s *store.Store, run uuid.UUID, redact func(string) string, log *slog.Logger) *recorder {
-	r := &recorder{store: s, run: run, log: log}
-	r.pending.RunID = run
+// writeAgain is the pause after a write that failed.
+const writeAgain = time.Second
+
+func newRecorder(s *store.Store, run uuid.UUID, redact func(string) string, told func(), log *slog.Logger) *recorder {
+	r := &recorder{store: s, run: run, told: told, log: log}
 	r.steps = transcript.NewWriter(r.take, redact)
 	return r
 }
@@ -46,24 +54,19 @@ func newRecorder(s *store.Store, run uuid.UUID, redact func(string) string, log 
 func (r *recorder) prompt(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pending.RenderedPrompt = r.steps.Redact(work.Clean(text))
+	r.rendered = r.steps.Redact(work.Clean(text))
 	r.wake()
 }
 
-// take receives each step from the writer.
+// take hears of each step from the writer.
 func (r *recorder) take(s transcript.Step) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.pending.Steps) < maxPending {
-		r.pending.Steps = append(r.pending.Steps, s)
-	}
-	if live := liveStatus(s); live != "" {
-		r.pending.LiveStatus = live
-	}
+	r.live = cmp.Or(liveStatus(s), r.live)
 	r.wake()
 }
 
-// wake sees that what is pending gets written; mu is held.
+// wake sees that the news get written; mu is held.
 func (r *recorder) wake() {
 	r.news = true
 	if !r.writing && !r.closed {
@@ -82,14 +85,39 @@ func (r *recorder) write(ctx context.Context) {
 			r.mu.Unlock()
 			return
 		}
-		p := r.pending
-		r.pending, r.news = store.Progress{RunID: r.run}, false
+		p := store.Progress{RunID: r.run, LiveStatus: r.live, RenderedPrompt: r.rendered}
+		r.live, r.rendered, r.news = "", "", false
 		r.mu.Unlock()
-		p.ToolCalls = r.steps.ToolCalls() // after p is taken: what is taken is counted, and nothing may come after it
-		if err := r.store.Append(ctx, p); err != nil && ctx.Err() == nil {
-			r.log.Warn("steps not written yet; they will come with the finish", "run", r.run, "err", err)
+		p.Steps = r.steps.After(r.written, maxChunk)
+		p.ToolCalls = r.steps.ToolCalls() // after the steps are taken: what is taken is counted, and nothing may come after it
+		if err := r.store.Append(ctx, p); err != nil {
+			r.failed(ctx, p, err)
+			continue
 		}
+		if n := len(p.Steps); n > 0 {
+			r.written = p.Steps[n-1].Rev
+		}
+		if r.steps.Rev() > r.written {
+			r.mu.Lock()
+			r.news = true
+			r.mu.Unlock()
+		}
+		r.told()
 	}
+}
+
+// failed sees that what was not written goes with the next write.
+func (r *recorder) failed(ctx context.Context, p store.Progress, err error) {
+	if ctx.Err() == nil {
+		r.log.Warn("steps not written yet", "run", r.run, "err", err)
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(writeAgain):
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.live, r.rendered, r.news = cmp.Or(r.live, p.LiveStatus), cmp.Or(r.rendered, p.RenderedPrompt), true
 }
 
 // close ends the recording and gives the whole transcript to the finish.
@@ -108,7 +136,7 @@ func (r *recorder) close(f *store.Finish) {
 		r.log.Error("transcript could not be encoded", "run", r.run, "err", err)
 		blob, _ = r.store.Encode([]transcript.Step{{Number: 1, Type: transcript.SystemText, Text: "transcript could not be encoded: " + err.Error()}})
 	}
-	f.Steps, f.Blob = len(steps), blob
+	f.Steps, f.Rev, f.Blob = len(steps), r.steps.Rev(), blob
 }
 
 // liveStatus says in a line what a step is about.

@@ -15,7 +15,7 @@ func TestCallIsCountedWithTheStepThatShowsIt(t *testing.T) {
 	id := h.submit(nil)
 	h.begun()
 	run := h.runs(id)[0].ID
-	rec := newRecorder(h.store, run, nil, h.log)
+	rec := newRecorder(h.store, run, nil, func() {}, h.log)
 	for calls := 1; calls <= 300; calls++ {
 		rec.prompt("a write begins")
 		rec.steps.Add(transcript.Step{Type: transcript.Action, Content: []transcript.Content{{Type: transcript.ToolCall, Name: "shell"}}})

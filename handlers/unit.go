@@ -96,7 +96,8 @@ func (w *Worker) attempt(c *store.Claimed) *attempt {
 	w.logOf(c).Info("run begins")
 	w.announce(c.ID)
 	r := w.runs(c.RunID)
-	return &attempt{claimed: c, ctx: r.ctx, lease: r.lease, rec: newRecorder(w.Store, c.RunID, w.redact, w.Log), begun: time.Now()}
+	told := func() { w.Bell.Stepped(c.ID) }
+	return &attempt{claimed: c, ctx: r.ctx, lease: r.lease, rec: newRecorder(w.Store, c.RunID, w.redact, told, w.Log), begun: time.Now()}
 }
 
 // logOf is a log about one unit. It takes a KB, so nobody keeps it.

@@ -7,7 +7,7 @@
 //	redis.go      what Redis may be: one server, Sentinel, Cluster
 //	enqueue.go    ring a bell; see whether it is still on its way
 //	wake.go       hear a bell without polling, and sit still when Redis refuses
-//	notice.go     hints between processes: cancel, unit changed, paused
+//	notice.go     hints between processes: cancel, unit changed, steps, paused
 //	reconcile.go  ring lost bells, free dead leases: once a second
 //	schedule.go   units that are made again and again
 //	diagnose.go   whether this Redis is fit to be a bell
@@ -84,6 +84,10 @@ type Bell struct {
 	inspector *asynq.Inspector
 	log       *slog.Logger
 	up        atomic.Bool // the last write probe succeeded
+
+	mu      sync.Mutex
+	stepped map[uuid.UUID]bool // units whose steps are to be told of
+	telling bool
 }
 
 // Connect returns a Bell for the Redis at address: redis://, rediss://, unix://,
@@ -96,7 +100,7 @@ func Connect(address string, log *slog.Logger) (*Bell, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read REDIS_URL: %w", err)
 	}
-	b := &Bell{redis: client, layout: layout, log: log}
+	b := &Bell{redis: client, layout: layout, log: log, stepped: map[uuid.UUID]bool{}}
 	b.client = asynq.NewClientFromRedisClient(b.redis)
 	b.inspector = asynq.NewInspectorFromRedisClient(b.redis)
 	b.up.Store(true)

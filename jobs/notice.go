@@ -3,6 +3,8 @@ package jobs
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,6 +16,7 @@ const (
 	chanWake   = "piecework:wake"   // a bell was rung; the message is its lane
 	chanCancel = "piecework:cancel" // a running unit was asked to stop; its id
 	chanUnit   = "piecework:unit"   // a unit changed; its id
+	chanSteps  = "piecework:steps"  // a run of a unit wrote steps; the unit's id
 	chanPause  = "piecework:pause"  // a queue or a backend was paused or resumed; its name
 )
 
@@ -25,13 +28,14 @@ const (
 	NoticeWake   Kind = chanWake
 	NoticeCancel Kind = chanCancel
 	NoticeUnit   Kind = chanUnit
+	NoticeSteps  Kind = chanSteps
 	NoticePause  Kind = chanPause
 )
 
 // Notice is one hint from another process.
 type Notice struct {
 	Kind Kind
-	Unit uuid.UUID // of NoticeCancel and NoticeUnit
+	Unit uuid.UUID // of NoticeCancel, NoticeUnit and NoticeSteps
 	Lane string    // of NoticeWake
 	Name string    // of NoticePause
 }
@@ -44,6 +48,34 @@ func (b *Bell) Cancelled(ctx context.Context, units ...uuid.UUID) error {
 // Changed tells whoever watches units that they have moved.
 func (b *Bell) Changed(ctx context.Context, units ...uuid.UUID) error {
 	return b.publish(ctx, chanUnit, texts(units))
+}
+
+// Stepped tells whoever watches a unit that a run of it wrote steps. It does
+// not wait: units that come while one message is on its way go with the next.
+func (b *Bell) Stepped(unit uuid.UUID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stepped[unit] = true
+	if !b.telling {
+		b.telling = true
+		go b.tellSteps()
+	}
+}
+
+func (b *Bell) tellSteps() {
+	for {
+		b.mu.Lock()
+		units := slices.Collect(maps.Keys(b.stepped))
+		clear(b.stepped)
+		b.telling = len(units) > 0
+		b.mu.Unlock()
+		if len(units) == 0 {
+			return
+		}
+		if err := b.publish(context.Background(), chanSteps, texts(units)); err != nil {
+			b.log.Debug("tell of steps", "err", err)
+		}
+	}
 }
 
 // PauseChanged tells worker processes that a queue or a backend was paused or

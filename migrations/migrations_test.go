@@ -60,6 +60,9 @@ const (
 	listIndexes = `SELECT pg_get_indexdef(indexrelid) FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
 		WHERE indrelid = $1::regclass AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid AND contype IN ('p', 'u'))
 		ORDER BY relname`
+	listTriggers  = `SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = $1::regclass AND NOT tgisinternal ORDER BY tgname`
+	listFunctions = `SELECT pg_get_functiondef(p.oid) FROM pg_proc p WHERE pronamespace = 'public'::regnamespace
+		AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = p.oid AND d.deptype = 'e') ORDER BY proname`
 	listExtensions = `SELECT extname FROM pg_extension WHERE extname <> 'plpgsql' ORDER BY extname`
 )
 
@@ -72,6 +75,13 @@ func schema(ctx context.Context, db *sql.DB) ([]byte, error) {
 	}
 	for _, name := range extensions {
 		fmt.Fprintf(&page, "\nCREATE EXTENSION %s;\n", name)
+	}
+	functions, err := list(ctx, db, listFunctions)
+	if err != nil {
+		return nil, err
+	}
+	for _, definition := range functions {
+		fmt.Fprintf(&page, "\n%s;\n", strings.TrimSpace(definition))
 	}
 	tables, err := list(ctx, db, listTables)
 	if err != nil {
@@ -98,9 +108,13 @@ func describe(ctx context.Context, db *sql.DB, page *bytes.Buffer, table string)
 	if err != nil {
 		return err
 	}
+	triggers, err := list(ctx, db, listTriggers, table)
+	if err != nil {
+		return err
+	}
 	fmt.Fprintf(page, "\nCREATE TABLE %s (\n    %s\n);\n", table, strings.Join(append(columns, constraints...), ",\n    "))
-	for _, index := range indexes {
-		fmt.Fprintf(page, "%s;\n", index)
+	for _, definition := range slices.Concat(indexes, triggers) {
+		fmt.Fprintf(page, "%s;\n", definition)
 	}
 	return nil
 }

@@ -40,6 +40,7 @@ type Finish struct {
 	OutputFiles    []work.OutputFile
 
 	Steps int
+	Rev   int    // of the transcript
 	Blob  []byte // the transcript, gzipped
 }
 
@@ -95,6 +96,7 @@ type finishIn struct {
 	DurationAPIMS  int64             `json:"duration_api_ms"`
 	OutputFiles    []work.OutputFile `json:"output_files"`
 	Steps          int               `json:"steps"`
+	Rev            int               `json:"rev"`
 	From           int               `json:"blob_from"` // 1-based offset into $2
 	Length         int               `json:"blob_length"`
 }
@@ -115,7 +117,7 @@ WITH f AS (
         summary text, error_class text, error_message text, rendered_prompt text, model text, session_id text,
         resumable boolean, num_turns integer, tool_calls integer, input_tokens bigint, output_tokens bigint,
         cache_read_tokens bigint, cache_creation_tokens bigint, total_cost_usd double precision,
-        cost_incomplete boolean, duration_ms bigint, duration_api_ms bigint, output_files jsonb, steps integer,
+        cost_incomplete boolean, duration_ms bigint, duration_api_ms bigint, output_files jsonb, steps integer, rev integer,
         blob_from integer, blob_length integer)
 ), locked AS (
     SELECT u.id, u.state, u.run_count, u.cancel_requested_at FROM work_units u JOIN f ON f.unit_id = u.id
@@ -155,7 +157,7 @@ WITH f AS (
         input_tokens = f.input_tokens, output_tokens = f.output_tokens, cache_read_tokens = f.cache_read_tokens,
         cache_creation_tokens = f.cache_creation_tokens, total_cost_usd = f.total_cost_usd,
         cost_incomplete = f.cost_incomplete, duration_ms = f.duration_ms, duration_api_ms = f.duration_api_ms,
-        output_files = f.output_files, completed_at = clock_timestamp(),
+        output_files = f.output_files, rev = nullif(f.rev, 0), completed_at = clock_timestamp(),
         execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
     FROM f JOIN was ON was.id = f.run_id AND was.open WHERE r.id = f.run_id RETURNING r.id, r.tenant
 ), kept AS (
@@ -244,7 +246,7 @@ func (f Finish) row(from int) finishIn {
 		OutputTokens: f.Usage.OutputTokens, CacheRead: f.Usage.CacheReadTokens,
 		CacheCreation: f.Usage.CacheCreationTokens, TotalCostUSD: f.TotalCostUSD, CostIncomplete: f.CostIncomplete,
 		DurationMS: f.DurationMS, DurationAPIMS: f.DurationAPIMS, OutputFiles: f.OutputFiles,
-		Steps: f.Steps, From: from, Length: len(f.Blob),
+		Steps: f.Steps, Rev: f.Rev, From: from, Length: len(f.Blob),
 	}
 	if in.OutputFiles == nil {
 		in.OutputFiles = []work.OutputFile{}

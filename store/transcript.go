@@ -48,6 +48,7 @@ type progressIn struct {
 	RenderedPrompt string    `json:"rendered_prompt"`
 	From           int       `json:"body_from"`
 	Length         int       `json:"body_length"`
+	Rev            int       `json:"rev"`
 }
 
 // In: $1 a JSON array of progressIn, $2 all their JSON lines end to end. A run
@@ -56,15 +57,16 @@ type progressIn struct {
 const appendSteps = `
 WITH p AS (
     SELECT * FROM json_to_recordset($1) AS p(run_id uuid, live_status text, tool_calls integer, rendered_prompt text,
-        body_from integer, body_length integer)
+        body_from integer, body_length integer, rev integer)
 ), told AS (
     UPDATE worker_runs r SET live_status = coalesce(nullif(p.live_status, ''), r.live_status),
         tool_calls = greatest(r.tool_calls, p.tool_calls),
-        rendered_prompt = coalesce(nullif(p.rendered_prompt, ''), r.rendered_prompt)
+        rendered_prompt = coalesce(nullif(p.rendered_prompt, ''), r.rendered_prompt),
+        rev = nullif(greatest(r.rev, (SELECT max(rev) FROM p WHERE p.run_id = r.id)), 0)
     FROM p WHERE r.id = p.run_id AND r.status = 'running'
 )
-INSERT INTO transcript_chunks (run_id, body)
-SELECT p.run_id, substr($2::bytea, p.body_from, p.body_length) FROM p JOIN worker_runs r ON r.id = p.run_id
+INSERT INTO transcript_chunks (run_id, body, rev)
+SELECT p.run_id, substr($2::bytea, p.body_from, p.body_length), coalesce(nullif(p.rev, 0), 2147483647) FROM p JOIN worker_runs r ON r.id = p.run_id
 WHERE p.body_length > 0 AND r.status = 'running' ORDER BY p.body_from`
 
 func (s *Store) appendAll(ctx context.Context, rows []Progress) ([]struct{}, error) {
@@ -76,7 +78,7 @@ func (s *Store) appendAll(ctx context.Context, rows []Progress) ([]struct{}, err
 			return nil, err
 		}
 		in[i] = progressIn{RunID: p.RunID, LiveStatus: work.Clean(p.LiveStatus), ToolCalls: p.ToolCalls,
-			RenderedPrompt: work.Clean(p.RenderedPrompt), From: bodies.Len() + 1, Length: len(lines)}
+			RenderedPrompt: work.Clean(p.RenderedPrompt), From: bodies.Len() + 1, Length: len(lines), Rev: newestRev(p.Steps)}
 		bodies.Write(lines)
 	}
 	param, err := encode(in)
@@ -89,6 +91,15 @@ func (s *Store) appendAll(ctx context.Context, rows []Progress) ([]struct{}, err
 	return make([]struct{}, len(rows)), nil
 }
 
+// newestRev is the revision that steps bring a transcript to, 0 when they do
+// not count.
+func newestRev(steps []transcript.Step) (rev int) {
+	for _, s := range steps {
+		rev = max(rev, s.Rev)
+	}
+	return rev
+}
+
 // Transcript returns a run's steps as gzipped JSON: the stored blob as it is,
 // or what there is so far of a run that still goes on.
 func (s *Store) Transcript(ctx context.Context, tenant string, run uuid.UUID) ([]byte, error) {
@@ -98,7 +109,7 @@ func (s *Store) Transcript(ctx context.Context, tenant string, run uuid.UUID) ([
 	}
 	// One statement: between two, a finish could turn the chunks into the blob.
 	err := s.db.GetContext(ctx, &row, `SELECT t.blob, CASE WHEN t.run_id IS NULL THEN
-			ARRAY(SELECT body FROM transcript_chunks c WHERE c.run_id = r.id ORDER BY seq) END AS chunks
+			ARRAY(SELECT body FROM transcript_chunks c WHERE c.run_id = r.id ORDER BY rev, seq) END AS chunks
 		FROM worker_runs r LEFT JOIN transcripts t ON t.run_id = r.id WHERE r.id = $1 AND r.tenant = $2`, run, tenant)
 	if err != nil {
 		return nil, translate(fmt.Errorf("read transcript of run %s: %w", run, err))
@@ -113,9 +124,36 @@ func (s *Store) Transcript(ctx context.Context, tenant string, run uuid.UUID) ([
 	return s.codec.Encode(steps)
 }
 
+// StepsAfter returns the steps of a run that changed after revision rev of its
+// transcript, in the order in which they did; rev 0 is before the first. Of a
+// step that changed several times it returns the newest form. The revision
+// means the same while the run goes on and when it is over.
+func (s *Store) StepsAfter(ctx context.Context, run uuid.UUID, rev int) ([]transcript.Step, error) {
+	var row struct {
+		Blob   []byte        `db:"blob"`
+		Chunks pq.ByteaArray `db:"chunks"`
+	}
+	err := s.db.GetContext(ctx, &row, `SELECT t.blob, CASE WHEN t.run_id IS NULL THEN
+			ARRAY(SELECT body FROM transcript_chunks c WHERE c.run_id = r.id AND c.rev > $2 ORDER BY rev, seq) END AS chunks
+		FROM worker_runs r LEFT JOIN transcripts t ON t.run_id = r.id WHERE r.id = $1`, run, rev)
+	if err != nil {
+		return nil, translate(fmt.Errorf("read steps of run %s: %w", run, err))
+	}
+	var steps []transcript.Step
+	if len(row.Blob) > 0 {
+		steps, err = transcript.Decode(row.Blob)
+	} else {
+		steps, err = transcript.DecodeLines(row.Chunks...)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read steps of run %s: %w", run, err)
+	}
+	return transcript.After(steps, rev), nil
+}
+
 func (s *Store) chunks(ctx context.Context, run uuid.UUID) ([]transcript.Step, error) {
 	var bodies [][]byte
-	err := s.db.SelectContext(ctx, &bodies, `SELECT body FROM transcript_chunks WHERE run_id = $1 ORDER BY seq`, run)
+	err := s.db.SelectContext(ctx, &bodies, `SELECT body FROM transcript_chunks WHERE run_id = $1 ORDER BY rev, seq`, run)
 	if err != nil {
 		return nil, translate(fmt.Errorf("read transcript chunks of run %s: %w", run, err))
 	}

@@ -3,9 +3,11 @@ package transcript
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/klauspost/compress/gzip"
@@ -80,8 +82,9 @@ func EncodeLines(steps []Step) ([]byte, error) {
 	return lines.Bytes(), nil
 }
 
-// DecodeLines reads the steps of chunks in the order they were written and
-// lets a later step replace an earlier one of the same number.
+// DecodeLines reads the steps of chunks in the order they were written, lets a
+// later step replace an earlier one of the same number, and returns them in the
+// order of their numbers.
 func DecodeLines(chunks ...[]byte) ([]Step, error) {
 	var steps []Step
 	index := map[int]int{}
@@ -95,14 +98,31 @@ func DecodeLines(chunks ...[]byte) ([]Step, error) {
 				return nil, fmt.Errorf("decode steps: %w", err)
 			}
 			if at, seen := index[s.Number]; seen {
-				steps[at] = s
+				if s.Rev >= steps[at].Rev {
+					steps[at] = s
+				}
 				continue
 			}
 			index[s.Number] = len(steps)
 			steps = append(steps, s)
 		}
 	}
+	slices.SortStableFunc(steps, func(a, b Step) int { return a.Number - b.Number })
 	return steps, nil
+}
+
+// After chooses the steps that changed after revision rev, in the order in
+// which they did. One without a revision counts by its number.
+func After(steps []Step, rev int) []Step {
+	var changed []Step
+	for _, s := range steps {
+		s.Rev = cmp.Or(s.Rev, s.Number)
+		if s.Rev > rev {
+			changed = append(changed, s)
+		}
+	}
+	slices.SortStableFunc(changed, func(a, b Step) int { return a.Rev - b.Rev })
+	return changed
 }
 
 // Plain writes steps as text for a terminal or a diff.

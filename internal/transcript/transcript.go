@@ -34,7 +34,10 @@ const (
 // Step is one entry of a transcript. A step with the number of an earlier one
 // replaces it: an action grows while its message is still being written.
 type Step struct {
-	Number  int       `json:"number"` // from 1, without gaps
+	Number int `json:"number"` // from 1, without gaps
+	// Rev counts the changes of the transcript, from 1: this step is what the
+	// change of that number made of it. 0: written by a version that did not count.
+	Rev     int       `json:"rev,omitempty"`
 	Time    time.Time `json:"time"`
 	Type    string    `json:"type" enum:"action,tool_result,user_text,system_text,reasoning"`
 	Content []Content `json:"content,omitempty"` // of an action

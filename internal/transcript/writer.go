@@ -24,6 +24,7 @@ type Writer struct {
 	redact    func(string) string
 	now       func() time.Time
 	steps     []Step
+	rev       int // of the newest change
 	bytes     int
 	dropped   int
 	toolCalls int
@@ -99,8 +100,7 @@ func (w *Writer) Rewrite(number int, text string) {
 	text = w.text(text, MaxResult)
 	w.bytes += len(text) - len(*old)
 	*old = text
-	w.steps[number-1] = s
-	w.emit(s)
+	w.put(s)
 }
 
 func (w *Writer) grow(number int, c []Content) {
@@ -111,7 +111,14 @@ func (w *Writer) grow(number int, c []Content) {
 		grown = append(grown, w.content(part))
 	}
 	s.Content = grown
-	w.steps[number-1] = s
+	w.put(s)
+}
+
+// put takes a changed step into its place.
+func (w *Writer) put(s Step) {
+	w.rev++
+	s.Rev = w.rev
+	w.steps[s.Number-1] = s
 	w.emit(s)
 }
 
@@ -138,6 +145,32 @@ func (w *Writer) Steps() []Step {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]Step(nil), w.steps...)
+}
+
+// After returns the steps that changed after revision rev, in the order in
+// which they did: as many as fit into limit bytes, at least one if there is
+// one.
+func (w *Writer) After(rev, limit int) []Step {
+	w.mu.Lock()
+	changed := After(w.steps, rev)
+	w.mu.Unlock()
+	for i, s := range changed {
+		limit -= stepOverhead + len(s.Text)
+		for _, c := range s.Content {
+			limit -= len(c.Text) + len(c.Args)
+		}
+		if limit < 0 && i > 0 {
+			return changed[:i]
+		}
+	}
+	return changed
+}
+
+// Rev is the number of changes so far.
+func (w *Writer) Rev() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.rev
 }
 
 // ToolCalls counts the tool calls so far.
@@ -172,7 +205,7 @@ func (w *Writer) add(s Step) int {
 		return 0
 	}
 	w.steps = append(w.steps, s)
-	w.emit(s)
+	w.put(s)
 	return s.Number
 }
 

@@ -2,6 +2,15 @@
 
 CREATE EXTENSION pg_trgm;
 
+CREATE OR REPLACE FUNCTION public.note_change()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    NEW.changed := pg_current_xact_id();
+    RETURN NEW;
+END $function$;
+
 CREATE TABLE files (
     id uuid NOT NULL,
     tenant text NOT NULL,
@@ -65,7 +74,8 @@ CREATE TABLE transcript_chunks (
     seq bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     run_id uuid NOT NULL,
     body bytea NOT NULL,
-    CONSTRAINT transcript_chunks_pkey PRIMARY KEY (run_id, seq),
+    rev integer NOT NULL DEFAULT 2147483647,
+    CONSTRAINT transcript_chunks_pkey PRIMARY KEY (run_id, rev, seq),
     CONSTRAINT transcript_chunks_run_id_fkey FOREIGN KEY (run_id) REFERENCES worker_runs(id) ON DELETE CASCADE
 );
 
@@ -135,6 +145,7 @@ CREATE TABLE work_units (
     files jsonb NOT NULL DEFAULT '[]'::jsonb,
     expires_at timestamp with time zone,
     startup_timeout double precision NOT NULL DEFAULT 0,
+    changed xid8 NOT NULL DEFAULT pg_current_xact_id(),
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
     CONSTRAINT finished_when_final CHECK (((state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) = (finished_at IS NOT NULL))),
@@ -151,6 +162,7 @@ CREATE INDEX work_units_by_backend ON public.work_units USING btree (tenant, bac
 CREATE INDEX work_units_by_class ON public.work_units USING btree (tenant, error_class, id DESC) WHERE (error_class IS NOT NULL);
 CREATE INDEX work_units_by_label ON public.work_units USING gin (labels jsonb_path_ops);
 CREATE INDEX work_units_by_state ON public.work_units USING btree (tenant, state, id DESC);
+CREATE INDEX work_units_changed ON public.work_units USING btree (changed);
 CREATE INDEX work_units_deadline ON public.work_units USING btree (deadline) WHERE ((deadline IS NOT NULL) AND (state = ANY (ARRAY['queued'::text, 'waiting'::text])));
 CREATE INDEX work_units_expiry ON public.work_units USING btree (expires_at) WHERE ((expires_at IS NOT NULL) AND (state = 'queued'::text) AND (started_at IS NULL));
 CREATE UNIQUE INDEX work_units_idempotency ON public.work_units USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
@@ -158,6 +170,7 @@ CREATE INDEX work_units_lane ON public.work_units USING btree (queue, backend, p
 CREATE INDEX work_units_newest ON public.work_units USING btree (tenant, id DESC);
 CREATE INDEX work_units_search ON public.work_units USING gin (title gin_trgm_ops);
 CREATE INDEX work_units_unchecked ON public.work_units USING btree (check_at) WHERE (state = 'queued'::text);
+CREATE TRIGGER note_change BEFORE UPDATE OF state, cancel_requested_at, not_before, cost_usd ON public.work_units FOR EACH ROW EXECUTE FUNCTION note_change();
 
 CREATE TABLE worker_processes (
     id uuid NOT NULL,
@@ -208,6 +221,8 @@ CREATE TABLE worker_runs (
     started_at timestamp with time zone NOT NULL,
     completed_at timestamp with time zone,
     given_up boolean NOT NULL DEFAULT false,
+    changed xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    rev integer,
     CONSTRAINT worker_runs_pkey PRIMARY KEY (id),
     CONSTRAINT completed_when_over CHECK (((status = 'running'::text) = (completed_at IS NULL))),
     CONSTRAINT one_run_per_attempt UNIQUE (unit_id, attempt),
@@ -219,3 +234,4 @@ CREATE INDEX worker_runs_by_status ON public.worker_runs USING btree (tenant, st
 CREATE INDEX worker_runs_newest ON public.worker_runs USING btree (tenant, id DESC);
 CREATE UNIQUE INDEX worker_runs_one_live ON public.worker_runs USING btree (unit_id) WHERE (status = 'running'::text);
 CREATE INDEX worker_runs_owned ON public.worker_runs USING btree (worker_process) WHERE (status = 'running'::text);
+CREATE TRIGGER note_change BEFORE UPDATE ON public.worker_runs FOR EACH ROW EXECUTE FUNCTION note_change();
