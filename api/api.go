@@ -16,6 +16,10 @@
 //	wait.go        hold an answer until a unit is final
 //	schedule.go    units that are made again and again
 //	run.go         runs: read, list
+//	event.go       event streams: what they send, and how they are asked for
+//	hub.go         what changes in the ledger, read once for all who follow it
+//	feed.go        the part of it for those who follow all units
+//	stream.go      one open stream: its queue, and how it is written
 //	transcript.go  transcripts as JSON, JSON lines and text
 //	health.go      liveness, readiness
 //	file.go        files: upload, list, read, download, delete
@@ -31,6 +35,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -72,6 +77,7 @@ type API struct {
 	echo     *echo.Echo
 	huma     huma.API
 	watchers *watchers
+	hub      *hub
 	accepted *prometheus.CounterVec
 	requests *prometheus.HistogramVec
 
@@ -85,6 +91,7 @@ type API struct {
 // New makes the front door. Call Watch once to make waiting fast.
 func New(o Options) *API {
 	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), bodyTime: time.Minute, lookAgain: time.Second}
+	a.hub = newHub(o.Store, o.Log, o.Registry)
 	metrics := promauto.With(o.Registry)
 	a.accepted = metrics.NewCounterVec(prometheus.CounterOpts{
 		Name: "piecework_units_accepted_total", Help: "Units committed to the ledger.",
@@ -111,16 +118,31 @@ func New(o Options) *API {
 // the body back.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
-		r = r.WithContext(r.Context())
+		r = r.WithContext(context.WithValue(r.Context(), headOnly{}, true))
 		r.Method = http.MethodGet
 	}
 	a.echo.ServeHTTP(w, r)
 }
 
-// Watch hears of changed units until ctx ends.
+// Watch hears of changed units and brings them to the event streams until ctx
+// ends.
 func (a *API) Watch(ctx context.Context) {
-	a.Bell.Listen(ctx, func(n jobs.Notice) { a.watchers.tell(n.Unit) }, jobs.NoticeUnit)
+	var looking sync.WaitGroup
+	defer looking.Wait()
+	looking.Go(func() { a.hub.run(ctx, a.lookAgain) })
+	a.Bell.Listen(ctx, a.hear, jobs.NoticeUnit, jobs.NoticeSteps)
 }
+
+func (a *API) hear(n jobs.Notice) {
+	if n.Kind == jobs.NoticeUnit {
+		a.watchers.tell(n.Unit)
+	}
+	a.hub.poke(n.Unit)
+}
+
+// EndStreams ends the event streams, which would otherwise go on for as long as
+// their readers like.
+func (a *API) EndStreams() { a.hub.end() }
 
 func (a *API) routes() {
 	register(a, op("submit-work-unit", "POST", "/work-units", "Submit a unit", 202, 408, 413, 415), a.submit)
@@ -129,6 +151,8 @@ func (a *API) routes() {
 	register(a, op("cancel-work-unit", "POST", "/work-units/{id}/cancel", "Cancel a unit", 202, 404, 409), a.cancelUnit)
 	register(a, op("retry-work-unit", "POST", "/work-units/{id}/retry", "Run a final unit again", 202, 404, 408, 409, 413, 415), a.retryUnit)
 	register(a, op("explain-work-unit", "GET", "/work-units/{id}/explain", "Why does a unit wait?", 200, 404), a.explainUnit)
+	register(a, op("follow-work-unit", "GET", "/work-units/{id}/events", "Follow a unit while it runs", 200, 404), a.followUnit)
+	register(a, op("follow-work-units", "GET", "/events", "Follow what becomes of all units", 200), a.followUnits)
 	register(a, op("retry-work-units", "POST", "/work-units/retry", "Run many final units again", 200, 408, 413, 415), a.retryUnits)
 	register(a, op("cancel-work-units", "POST", "/work-units/cancel", "Cancel many units", 200), a.cancelUnits)
 	register(a, op("list-backends", "GET", "/backends", "List backends: what they can do, and whether they can run", 200), a.listBackends)
@@ -186,7 +210,7 @@ func op(id, method, path, summary string, status int, errors ...int) huma.Operat
 
 func tagOf(path string) string {
 	switch {
-	case strings.HasPrefix(path, "/work-units"):
+	case strings.HasPrefix(path, "/work-units"), path == "/events":
 		return "Units"
 	case strings.HasPrefix(path, "/runs"):
 		return "Runs"

@@ -35,6 +35,14 @@ func schemaName(t reflect.Type, hint string) string {
 		return "Unit"
 	case reflect.TypeFor[unitItem]():
 		return "UnitSummary"
+	case reflect.TypeFor[unitEvent]():
+		return "LiveUnit"
+	case reflect.TypeFor[unitsEvent]():
+		return "LiveUnits"
+	case reflect.TypeFor[stepEvent]():
+		return "LiveStep"
+	case reflect.TypeFor[endEvent]():
+		return "UnitEnd"
 	case reflect.TypeFor[runItem]():
 		return "RunSummary"
 	case reflect.TypeFor[unitBody]():
@@ -53,6 +61,7 @@ func schemaName(t reflect.Type, hint string) string {
 // null, the words a field may hold, other content types, examples.
 func (a *API) describe() {
 	doc := a.huma.OpenAPI()
+	describeEvents(doc)
 	schemas := doc.Components.Schemas.Map()
 	steps := doc.Components.Schemas.Schema(reflect.TypeFor[[]transcript.Step](), true, "")
 	steps.Nullable = false

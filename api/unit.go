@@ -85,6 +85,7 @@ func (a *API) accept(ctx context.Context, key string, body *unitBody) (unit work
 // ring tells the queue of a unit that may run now. The unit is committed, so
 // whatever goes wrong here is not the caller's problem.
 func (a *API) ring(ctx context.Context, u work.Unit) {
+	a.hub.poke(u.ID)
 	if u.NotBefore != nil {
 		return // the reconciler rings when it is due
 	}
@@ -228,6 +229,7 @@ func (a *API) cancelUnit(ctx context.Context, in *ByID) (*unitAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.hub.poke(id)
 	tell := a.Bell.Cancelled
 	if unit.State.Final() {
 		tell = a.Bell.Changed

@@ -2,10 +2,10 @@
 -- Who follows units and runs asks what has changed since they looked last. The
 -- answer is the transaction that changed a row: whether a reader has seen it
 -- can be told for certain, whatever order transactions commit in.
-ALTER TABLE work_units ADD COLUMN changed xid8 NOT NULL DEFAULT '0';
+ALTER TABLE work_units ADD COLUMN changed xid8 NOT NULL DEFAULT '1';
 ALTER TABLE work_units ALTER COLUMN changed SET DEFAULT pg_current_xact_id();
 CREATE INDEX work_units_changed ON work_units (changed);
-ALTER TABLE worker_runs ADD COLUMN changed xid8 NOT NULL DEFAULT '0';
+ALTER TABLE worker_runs ADD COLUMN changed xid8 NOT NULL DEFAULT '1';
 ALTER TABLE worker_runs ALTER COLUMN changed SET DEFAULT pg_current_xact_id();
 
 -- +goose StatementBegin

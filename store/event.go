@@ -18,8 +18,8 @@ type LiveUnit struct {
 	work.Unit
 	LiveStatus *string
 	ToolCalls  int
-	// Changed is the transaction that changed the row last, RunChanged that of
-	// the newest run's row, 0 without one. A row that changes gets another.
+	// Changed is the transaction that changed the row last, above 0; RunChanged
+	// that of the newest run's row, 0 without one. A row that changes gets another.
 	Changed    int64
 	RunChanged int64
 }
@@ -28,7 +28,7 @@ type LiveUnit struct {
 type LiveRun struct {
 	work.Run
 	Changed int64
-	Rev     *int // of its transcript; nil: an older version wrote it
+	Rev     *int // of its transcript; nil: an older version wrote it, and did not count
 }
 
 type liveUnitRow struct {
@@ -49,15 +49,15 @@ const liveUnits = `SELECT u.*, r.live_status, coalesce(r.tool_calls, 0) AS tool_
 	FROM (SELECT ` + listColumns + `, changed::text::bigint AS changed FROM work_units WHERE %s) AS u
 	LEFT JOIN worker_runs r ON r.unit_id = u.id AND r.attempt = u.run_count`
 
-// LiveUnit returns a unit and its runs from the given attempt on, oldest first;
-// attempt 0 asks for the newest run only. Whatever the unit's row says, the
-// runs say too, or more.
-func (s *Store) LiveUnit(ctx context.Context, tenant string, id uuid.UUID, attempt int) (LiveUnit, []LiveRun, error) {
+// LiveUnit returns a unit of any tenant and its runs from the given attempt on,
+// oldest first; attempt 0, and one that has not begun, ask for the newest run.
+// Whatever the unit's row says, the runs say too, or more.
+func (s *Store) LiveUnit(ctx context.Context, id uuid.UUID, attempt int) (LiveUnit, []LiveRun, error) {
 	var row liveUnitRow
-	if err := s.db.GetContext(ctx, &row, fmt.Sprintf(liveUnits, "id = $1 AND tenant = $2"), id, tenant); err != nil {
+	if err := s.db.GetContext(ctx, &row, fmt.Sprintf(liveUnits, "id = $1"), id); err != nil {
 		return LiveUnit{}, nil, translate(fmt.Errorf("read unit %s: %w", id, err))
 	}
-	if attempt == 0 {
+	if attempt == 0 || attempt > row.RunCount {
 		attempt = row.RunCount
 	}
 	var rows []struct {

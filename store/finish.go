@@ -157,7 +157,7 @@ WITH f AS (
         input_tokens = f.input_tokens, output_tokens = f.output_tokens, cache_read_tokens = f.cache_read_tokens,
         cache_creation_tokens = f.cache_creation_tokens, total_cost_usd = f.total_cost_usd,
         cost_incomplete = f.cost_incomplete, duration_ms = f.duration_ms, duration_api_ms = f.duration_api_ms,
-        output_files = f.output_files, rev = nullif(f.rev, 0), completed_at = clock_timestamp(),
+        output_files = f.output_files, rev = CASE WHEN f.rev > 0 OR f.steps = 0 THEN f.rev END, completed_at = clock_timestamp(),
         execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
     FROM f JOIN was ON was.id = f.run_id AND was.open WHERE r.id = f.run_id RETURNING r.id, r.tenant
 ), kept AS (

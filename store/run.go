@@ -77,9 +77,9 @@ WITH asked AS (
         started_at = coalesce(u.started_at, clock_timestamp())
     FROM ripe WHERE u.id = ripe.id AND u.state = 'queued' RETURNING u.*
 ), opened AS (
-    INSERT INTO worker_runs (id, tenant, unit_id, attempt, worker_type, worker_process, status, model, session_id, started_at)
+    INSERT INTO worker_runs (id, tenant, unit_id, attempt, worker_type, worker_process, status, model, session_id, started_at, rev)
     SELECT a.run_id, t.tenant, t.id, t.run_count, t.backend, a.process, 'running', nullif(t.model, ''),
-        coalesce(t.resume_session, a.session_id), clock_timestamp()
+        coalesce(t.resume_session, a.session_id), clock_timestamp(), 0
     FROM taken t JOIN asked a ON a.unit_id = t.id
 )
 SELECT ` + claimedColumns + `, a.run_id FROM taken JOIN asked a ON a.unit_id = taken.id`

@@ -62,7 +62,7 @@ WITH p AS (
     UPDATE worker_runs r SET live_status = coalesce(nullif(p.live_status, ''), r.live_status),
         tool_calls = greatest(r.tool_calls, p.tool_calls),
         rendered_prompt = coalesce(nullif(p.rendered_prompt, ''), r.rendered_prompt),
-        rev = nullif(greatest(r.rev, (SELECT max(rev) FROM p WHERE p.run_id = r.id)), 0)
+        rev = greatest(r.rev, (SELECT nullif(max(rev), 0) FROM p WHERE p.run_id = r.id))
     FROM p WHERE r.id = p.run_id AND r.status = 'running'
 )
 INSERT INTO transcript_chunks (run_id, body, rev)

@@ -202,12 +202,12 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 		Store: h.store, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, Version: app.Version, MaxBody: door.MaxBody,
 		Loopback: loopback, Log: h.log, Registry: h.registry, Containment: h.containment,
 	})
-	watch, unwatch := context.WithCancel(ctx)
+	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // as long as there are event streams
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer unwatch()
 	watching.Go(func() { front.Watch(watch) })
-	return serveHTTP(ctx, app, listener, front, shift)
+	return serveHTTP(ctx, app, listener, front, front.EndStreams, shift)
 }
 
 func (h house) serveHealth(ctx context.Context, app *App, address string, shift shift) error {
@@ -216,18 +216,20 @@ func (h house) serveHealth(ctx context.Context, app *App, address string, shift 
 	if err != nil {
 		return err
 	}
-	return serveHTTP(ctx, app, listener, api.Health(h.registry, h.store, h.bell, h.containment), shift)
+	return serveHTTP(ctx, app, listener, api.Health(h.registry, h.store, h.bell, h.containment), func() {}, shift)
 }
 
 // serveHTTP serves, says so on stdout once units are taken too, and ends when
-// ctx has ended and the worker process has drained.
-func serveHTTP(ctx context.Context, app *App, listener net.Listener, handler http.Handler, shift shift) error {
+// ctx has ended and the worker process has drained. It calls ending when it
+// begins to end, for answers that would go on for ever.
+func serveHTTP(ctx context.Context, app *App, listener net.Listener, handler http.Handler, ending func(), shift shift) error {
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		WriteTimeout:   10 * time.Minute, // held answers and slow readers both end some time
 		MaxHeaderBytes: 64 << 10,
 		BaseContext:    func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
+	server.RegisterOnShutdown(ending)
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	ready := shift.hears

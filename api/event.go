@@ -1,0 +1,300 @@
+package api
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humaecho"
+	"github.com/google/uuid"
+
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// The events. Those of a unit: eventUnit, eventRun, eventStep, eventEnd; those
+// of all units: eventHello, eventUnits. A reader that is too slow for either
+// hears eventLagged.
+const (
+	eventUnit   = "unit"   // the unit's own row changed; unitEvent
+	eventRun    = "run"    // a run began, went on or ended; runItem
+	eventStep   = "step"   // a step is new, or has grown; stepEvent
+	eventEnd    = "end"    // the unit is final and all of it was told; endEvent
+	eventHello  = "hello"  // the stream begins here
+	eventUnits  = "units"  // units that are new or changed; unitsEvent
+	eventLagged = "lagged" // more was missed than is told again
+)
+
+// unitEvent is a unit in a list, with what its newest run does.
+type unitEvent struct {
+	unitItem
+	LiveStatus *string `json:"live_status" doc:"What its newest run does, or did last"`
+	ToolCalls  int     `json:"tool_calls" doc:"Of its newest run"`
+}
+
+func newUnitEvent(u store.LiveUnit) unitEvent {
+	return unitEvent{unitItem: unitItem{Unit: u.Unit}, LiveStatus: u.LiveStatus, ToolCalls: u.ToolCalls}
+}
+
+// stepEvent is a step and where it belongs.
+type stepEvent struct {
+	RunID   uuid.UUID `json:"run_id"`
+	Attempt int       `json:"attempt"`
+	transcript.Step
+}
+
+type endEvent struct {
+	ID     uuid.UUID  `json:"id"`
+	Status work.State `json:"status"`
+}
+
+type unitsEvent struct {
+	Items []unitEvent `json:"items"`
+}
+
+// unitCursor is a place in the story of a unit, and the id of the event that
+// leads there. Attempt and Rev are counted; of the others it matters only
+// whether they are still the same.
+type unitCursor struct {
+	Unit    int64 // store.LiveUnit.Changed of the unit that was told; 0: it was not
+	Attempt int   // the run that is being told; 0: none yet
+	Run     int64 // store.LiveRun.Changed of that run as it was told
+	Rev     int   // of its transcript
+	Ended   bool  // the end was told
+}
+
+func (c unitCursor) String() string {
+	id := fmt.Sprintf("%d.%d.%d.%d", c.Unit, c.Attempt, c.Run, c.Rev)
+	if c.Ended {
+		id += ".end"
+	}
+	return id
+}
+
+func parseUnitCursor(text string) (c unitCursor, ok bool) {
+	text, c.Ended = strings.CutSuffix(text, ".end")
+	parts := strings.Split(text, ".")
+	if len(parts) != 4 {
+		return unitCursor{}, false
+	}
+	var numbers [4]int64
+	for i, part := range parts {
+		n, err := strconv.ParseUint(part, 10, 63)
+		if err != nil || i%2 == 1 && n > 1<<31-1 {
+			return unitCursor{}, false
+		}
+		numbers[i] = int64(n)
+	}
+	c.Unit, c.Attempt, c.Run, c.Rev = numbers[0], int(numbers[1]), numbers[2], int(numbers[3])
+	return c, true
+}
+
+// unitNews is what one look at a unit has found: its row, its runs, and of each
+// run the steps that somebody may not know.
+type unitNews struct {
+	unit  store.LiveUnit
+	runs  []store.LiveRun
+	steps [][]transcript.Step
+}
+
+func (n *unitNews) head() store.Head {
+	return store.Head{ID: n.unit.ID, Changed: n.unit.Changed, RunChanged: n.unit.RunChanged}
+}
+
+// begin returns the first run that somebody at a place wants, and the place as
+// far as it exists. Somebody without a place, or with one in a run that there is
+// not, begins with the newest run.
+func (n *unitNews) begin(at unitCursor) (int, unitCursor) {
+	newest := len(n.runs) - 1
+	if at == (unitCursor{}) || newest < 0 && at.Attempt > 0 || newest >= 0 && at.Attempt > n.runs[newest].Attempt {
+		return max(newest, 0), unitCursor{}
+	}
+	for i, run := range n.runs {
+		if run.Attempt < at.Attempt {
+			continue
+		}
+		if run.Attempt == at.Attempt && run.Rev != nil {
+			at.Rev = min(at.Rev, *run.Rev)
+		}
+		return i, at
+	}
+	return 0, at
+}
+
+// from tells whether somebody at a place wants steps of run i, and after which
+// revision.
+func (n *unitNews) from(i int, at unitCursor) (rev int, wants bool) {
+	first, at := n.begin(at)
+	if i == first && n.runs[i].Attempt == at.Attempt {
+		return at.Rev, true
+	}
+	return 0, i >= first
+}
+
+// batch is what somebody at a place does not know: the rest of the run that was
+// being told, the runs after it, the unit, the end. Each event's id says what
+// was told up to there, so that whoever breaks off goes on exactly there.
+func (n *unitNews) batch(at unitCursor) batch[unitCursor] {
+	var out bytes.Buffer
+	first, at := n.begin(at)
+	for i := first; i < len(n.runs); i++ {
+		run := n.runs[i]
+		if run.Attempt > at.Attempt {
+			at = unitCursor{Unit: at.Unit, Attempt: run.Attempt, Run: run.Changed}
+			put(&out, eventRun, at, runItem{Run: run.Run})
+		}
+		for _, s := range n.steps[i] {
+			if s.Rev > at.Rev {
+				at.Rev, at.Ended = s.Rev, false
+				put(&out, eventStep, at, stepEvent{run.ID, run.Attempt, s})
+			}
+		}
+		if run.Changed != at.Run {
+			at.Run, at.Ended = run.Changed, false
+			put(&out, eventRun, at, runItem{Run: run.Run})
+		}
+	}
+	if n.unit.Changed != at.Unit {
+		at.Unit, at.Ended = n.unit.Changed, false
+		put(&out, eventUnit, at, newUnitEvent(n.unit))
+	}
+	if n.unit.State.Final() && !at.Ended {
+		at.Ended = true
+		put(&out, eventEnd, at, endEvent{n.unit.ID, n.unit.State})
+	}
+	return batch[unitCursor]{out.Bytes(), at}
+}
+
+// put writes one event.
+func put(out *bytes.Buffer, event string, id fmt.Stringer, data any) {
+	fmt.Fprintf(out, "id: %s\nevent: %s\ndata: ", id, event)
+	_ = json.NewEncoder(out).Encode(data) // our own types; the encoder ends the line
+	out.WriteByte('\n')
+}
+
+type unitReader struct {
+	reader[unitCursor]
+	unit   uuid.UUID
+	tenant string
+	at     unitCursor
+	topic  *unitTopic
+}
+
+// Resume is where a stream goes on.
+type Resume struct {
+	LastEventID string `header:"Last-Event-ID" doc:"Go on after the event of this id; browsers send it when they come again"`
+	After       string `query:"after" doc:"The same for the first call; the header counts more"`
+}
+
+type unitEventsInput struct {
+	ByID
+	Resume
+}
+
+// followUnit streams a unit: how it is, then what changes.
+func (a *API) followUnit(ctx context.Context, in *unitEventsInput) (*huma.StreamResponse, error) {
+	id, err := parseID(in.ID)
+	if err != nil {
+		return nil, err
+	}
+	at, ok := parseUnitCursor(cmp.Or(in.LastEventID, in.After, unitCursor{}.String()))
+	if !ok && in.LastEventID == "" {
+		return nil, badParameter("after", "must be the id of an event of this stream")
+	}
+	r := &unitReader{reader: newReader[unitCursor](), unit: id, tenant: work.DefaultTenant, at: at}
+	if err := a.hub.followUnit(ctx, r); err != nil {
+		a.hub.leaveUnit(r)
+		return nil, err
+	}
+	return a.stream(func(ctx context.Context, w http.ResponseWriter) error {
+		defer a.hub.leaveUnit(r)
+		return serve(ctx, a.hub.closing, w, &r.reader, func(at unitCursor) { r.at = at },
+			func() error { return a.hub.followUnit(ctx, r) })
+	}), nil
+}
+
+type eventsInput struct {
+	Resume
+	Worker  string   `query:"worker"`
+	Backend string   `query:"backend"`
+	Label   []string `query:"label,explode" doc:"name:value; several must all fit" example:"team:legal"`
+}
+
+// followUnits streams what becomes of all units.
+func (a *API) followUnits(ctx context.Context, in *eventsInput) (*huma.StreamResponse, error) {
+	labels, err := parseLabels(in.Label)
+	if err != nil {
+		return nil, err
+	}
+	r := &feedReader{reader: newReader[store.Moment](), filter: feedFilter{
+		tenant: work.DefaultTenant, worker: in.Worker, backend: in.Backend, labels: labels}}
+	if id := cmp.Or(in.LastEventID, in.After); id != "" {
+		at, err := store.ParseMoment(id)
+		if err != nil && in.LastEventID == "" {
+			return nil, badParameter("after", "must be the id of an event of this stream")
+		}
+		r.at, r.resumes = at, true // where there is no such moment, the feed says that more was missed than it can tell
+	}
+	if err := a.hub.feed.follow(ctx, r); err != nil {
+		a.hub.feed.leave(r)
+		return nil, err
+	}
+	return a.stream(func(ctx context.Context, w http.ResponseWriter) error {
+		defer a.hub.feed.leave(r)
+		return serve(ctx, a.hub.closing, w, &r.reader, func(at store.Moment) { r.at, r.resumes = at, true },
+			func() error { return a.hub.feed.follow(ctx, r) })
+	}), nil
+}
+
+// stream answers with events.
+func (a *API) stream(serve func(context.Context, http.ResponseWriter) error) *huma.StreamResponse {
+	return &huma.StreamResponse{Body: func(ctx huma.Context) {
+		ctx.SetHeader("Content-Type", "text/event-stream")
+		ctx.SetHeader("Cache-Control", "no-store")
+		ctx.SetHeader("X-Accel-Buffering", "no")
+		ctx.SetStatus(http.StatusOK)
+		if _, only := ctx.Context().Value(headOnly{}).(bool); only {
+			return
+		}
+		a.hub.open.Inc()
+		defer a.hub.open.Dec()
+		if err := serve(ctx.Context(), humaecho.Unwrap(ctx).Response()); err != nil && !errors.Is(err, io.ErrClosedPipe) {
+			a.Log.Debug("event stream ends", "err", err, "request_id", requestIDFrom(ctx.Context()))
+		}
+	}}
+}
+
+// headOnly marks a request for which net/http keeps the body back.
+type headOnly struct{}
+
+// describeEvents says what the streams send.
+func describeEvents(doc *huma.OpenAPI) {
+	schema := func(t reflect.Type, hint string) string {
+		return "`" + strings.TrimPrefix(doc.Components.Schemas.Schema(t, true, hint).Ref, "#/components/schemas/") + "`"
+	}
+	unit, run := schema(reflect.TypeFor[unitEvent](), ""), schema(reflect.TypeFor[runItem](), "")
+	step, end := schema(reflect.TypeFor[stepEvent](), ""), schema(reflect.TypeFor[endEvent](), "")
+	units := schema(reflect.TypeFor[unitsEvent](), "")
+	events := func(text string) *huma.Response {
+		return &huma.Response{Description: text, Content: map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString}}}}
+	}
+	const common = " `lagged`: the reader was too slow, or was away for too long; fetch anew what you show. " +
+		"A comment comes after 15 seconds of silence. Every id names what was told up to its event, on any API process, for good: " +
+		"give it back as Last-Event-ID, and what is missing follows."
+	doc.Paths["/work-units/{id}/events"].Get.Responses["200"] = events("Server-sent events. How the unit is, then what changes: " +
+		"`run` (" + run + "): a run began, went on or ended. `step` (" + step + "): a step is new, or has changed; " +
+		"then it has the number of one before and a higher rev, and replaces it. `unit` (" + unit + "): the unit has changed. " +
+		"`end` (" + end + "): the unit is final, and all of it was told; the stream goes on, for a retry may follow." + common)
+	doc.Paths["/events"].Get.Responses["200"] = events("Server-sent events. `hello`: the stream begins here; fetch your list after it. " +
+		"`units` (" + units + "): units that are new or have changed." + common)
+}

@@ -1,0 +1,163 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// reader is one open event stream: what it is to be sent, and its place, which
+// is where whoever reads from it is.
+type reader[P any] struct {
+	wake chan struct{} // has one when there is something to do
+
+	mu     sync.Mutex
+	queue  []batch[P]
+	size   int   // bytes in queue
+	behind bool  // its queue was thrown away: it has to join again
+	err    error // it cannot be served any more
+}
+
+// batch is events that belong together, ready to be sent, and the place that
+// they lead to. Readers share the bytes.
+type batch[P any] struct {
+	data []byte
+	at   P
+}
+
+// A reader may be so far behind and no further. One batch may be of any size.
+const (
+	maxQueue      = 64
+	maxQueueBytes = 1 << 20
+)
+
+func newReader[P any]() reader[P] { return reader[P]{wake: make(chan struct{}, 1)} }
+
+// push hands a batch to the reader. It never waits: false means that the reader
+// was too slow, has lost its queue, and hears nothing until it joins again.
+func (r *reader[P]) push(b batch[P]) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if full := len(r.queue) >= maxQueue || r.size+len(b.data) > maxQueueBytes; full && len(r.queue) > 0 {
+		r.queue, r.size, r.behind = nil, 0, true
+	} else {
+		r.queue, r.size = append(r.queue, b), r.size+len(b.data)
+	}
+	r.signal()
+	return !r.behind
+}
+
+// fail ends the stream.
+func (r *reader[P]) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+	r.signal()
+}
+
+func (r *reader[P]) failure() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+func (r *reader[P]) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next takes what there is to do.
+func (r *reader[P]) next() (queue []batch[P], behind bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	queue, behind, err = r.queue, r.behind, r.err
+	r.queue, r.size, r.behind = nil, 0, false
+	return queue, behind, err
+}
+
+const (
+	pingEvery = 15 * time.Second
+	// writeWait is how long a reader may take for a piece before it is given up.
+	writeWait  = 15 * time.Second
+	writePiece = 64 << 10
+	// lastWord is what is left for a write when the server shuts down.
+	lastWord = 500 * time.Millisecond
+	opening  = "retry: 1000\n\n" // milliseconds until a browser comes again
+	ping     = ": ping\n\n"
+	lagging  = "event: lagged\ndata: {}\n\n"
+)
+
+// serve sends a reader what comes until it goes away, closing ends or there is
+// nothing more to follow. moved is told of each place that was reached, and
+// join brings a reader that fell behind from there back to the others.
+func serve[P any](ctx, closing context.Context, w http.ResponseWriter, r *reader[P], moved func(P), join func() error) error {
+	out := output{http.NewResponseController(w), w, closing}
+	stop := context.AfterFunc(closing, func() { _ = out.SetWriteDeadline(time.Now().Add(lastWord)) })
+	defer stop()
+	if err := out.write([]byte(opening)); err != nil {
+		return err
+	}
+	quiet := time.NewTimer(pingEvery)
+	defer quiet.Stop()
+	for {
+		queue, behind, gone := r.next()
+		for _, b := range queue {
+			if err := out.write(b.data); err != nil {
+				return err
+			}
+			moved(b.at)
+		}
+		switch {
+		case gone != nil:
+			return gone
+		case behind:
+			if err := out.write([]byte(lagging)); err != nil {
+				return err
+			}
+			if err := join(); err != nil {
+				return err
+			}
+			continue
+		case len(queue) > 0:
+			quiet.Reset(pingEvery)
+		}
+		select {
+		case <-r.wake:
+		case <-quiet.C:
+			if err := out.write([]byte(ping)); err != nil {
+				return err
+			}
+			quiet.Reset(pingEvery)
+		case <-ctx.Done():
+			return nil
+		case <-closing.Done():
+			return nil
+		}
+	}
+}
+
+// output writes to a caller that may have stopped reading.
+type output struct {
+	*http.ResponseController
+	w       http.ResponseWriter
+	closing context.Context
+}
+
+func (o output) write(data []byte) error {
+	for len(data) > 0 && o.closing.Err() == nil {
+		piece := data[:min(len(data), writePiece)]
+		data = data[len(piece):]
+		_ = o.SetWriteDeadline(time.Now().Add(writeWait)) // a test's recorder has none
+		if _, err := o.w.Write(piece); err != nil {
+			return fmt.Errorf("send events: %w", err)
+		}
+		if err := o.Flush(); err != nil {
+			return fmt.Errorf("send events: %w", err)
+		}
+	}
+	return o.closing.Err()
+}
