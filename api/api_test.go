@@ -38,9 +38,10 @@ const nowhere = "redis://127.0.0.1:1/0"
 // front is a front door over a real ledger, and the way to it.
 type front struct {
 	*API
-	t   *testing.T
-	url string
-	log *logBook
+	t        *testing.T
+	database string
+	url      string
+	log      *logBook
 }
 
 // newFront opens a door with an own database, without Redis.
@@ -72,11 +73,15 @@ func openFront(t *testing.T, database, redis string, change func(*Options)) *fro
 	if change != nil {
 		change(&o)
 	}
-	f := &front{API: New(o), t: t, log: book}
-	server := httptest.NewServer(f)
-	t.Cleanup(server.Close)
-	f.url = server.URL
+	f := &front{API: New(o), t: t, database: database, log: book}
+	f.serve()
 	return f
+}
+
+func (f *front) serve() {
+	server := httptest.NewServer(f)
+	f.t.Cleanup(server.Close)
+	f.url = server.URL
 }
 
 // logBook is what was logged so far.

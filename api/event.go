@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -59,7 +60,7 @@ type endEvent struct {
 }
 
 type unitsEvent struct {
-	Items []unitEvent `json:"items"`
+	Items []unitEvent `json:"items" nullable:"false"`
 }
 
 // unitCursor is a place in the story of a unit, and the id of the event that
@@ -276,6 +277,21 @@ func (a *API) stream(serve func(context.Context, http.ResponseWriter) error) *hu
 
 // headOnly marks a request for which net/http keeps the body back.
 type headOnly struct{}
+
+// describeLive adds the fields of a unit in a list, once they are described, to
+// a live one's.
+func describeLive(schemas map[string]*huma.Schema) {
+	live, listed := schemas["LiveUnit"], schemas["UnitSummary"]
+	maps.Copy(live.Properties, listed.Properties)
+	live.Required = append(live.Required, listed.Required...)
+	for _, field := range []*huma.Schema{schemas["LiveStep"].Properties["run_id"], schemas["UnitEnd"].Properties["id"]} {
+		field.Format = "uuid"
+	}
+	schemas["UnitEnd"].Properties["status"].Enum = words(work.States)
+	for _, name := range []string{"Step", "LiveStep"} {
+		schemas[name].Properties["rev"].Description = "Counts the changes of the transcript: the step is what that change made of it"
+	}
+}
 
 // describeEvents says what the streams send.
 func describeEvents(doc *huma.OpenAPI) {

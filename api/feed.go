@@ -163,7 +163,7 @@ func (f *feed) bring(ctx context.Context, pending []*feedReader) error {
 	}
 	missed := map[string]feedNews{}
 	for _, r := range pending {
-		if !r.resumes || !r.at.Knows(now) {
+		if !r.resumes || !r.at.Before(now) {
 			continue
 		}
 		if _, read := missed[r.at.String()]; read {

@@ -15,6 +15,7 @@ import (
 	"piecework/internal/backend"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
+	"piecework/store"
 )
 
 // OpenAPI returns the description of the native routes as JSON.
@@ -72,6 +73,7 @@ func (a *API) describe() {
 	}
 	describeUnits(schemas)
 	describeRuns(schemas)
+	describeLive(schemas)
 	describeFiles(doc, schemas)
 	describeRest(schemas)
 	addExamples(schemas)
@@ -257,14 +259,18 @@ func addExamples(schemas map[string]*huma.Schema) {
 		"NewSchedule": map[string]any{"cron": schedule.Cron, "timezone": schedule.Timezone,
 			"unit": map[string]any{"backend": "mock", "prompt": "Summarise yesterday"}},
 		"Unit": view, "UnitSummary": unitItem{Unit: short}, "Run": run, "RunSummary": runItem{Run: run},
-		"UnitList": map[string]any{"items": []unitItem{{Unit: short}}, "next": nil},
-		"RunList":  map[string]any{"items": []runItem{{Run: run}}, "next": nil},
-		"Problem":  problem,
-		"NewUnit":  map[string]any{"backend": "mock", "prompt": "Summarise {text}", "payload": map[string]any{"text": "A long text"}},
-		"File":     exampleFile(run),
-		"FileList": map[string]any{"items": []work.File{exampleFile(run)}, "next": nil},
-		"Changes":  map[string]any{"max_turns": 40},
-		"Step":     exampleStep(run.StartedAt),
+		"LiveUnit":  newUnitEvent(store.LiveUnit{Unit: short, ToolCalls: 1}),
+		"LiveUnits": unitsEvent{[]unitEvent{newUnitEvent(store.LiveUnit{Unit: short, ToolCalls: 1})}},
+		"LiveStep":  stepEvent{run.ID, run.Attempt, exampleStep(run.StartedAt)},
+		"UnitEnd":   endEvent{unit.ID, unit.State},
+		"UnitList":  map[string]any{"items": []unitItem{{Unit: short}}, "next": nil},
+		"RunList":   map[string]any{"items": []runItem{{Run: run}}, "next": nil},
+		"Problem":   problem,
+		"NewUnit":   map[string]any{"backend": "mock", "prompt": "Summarise {text}", "payload": map[string]any{"text": "A long text"}},
+		"File":      exampleFile(run),
+		"FileList":  map[string]any{"items": []work.File{exampleFile(run)}, "next": nil},
+		"Changes":   map[string]any{"max_turns": 40},
+		"Step":      exampleStep(run.StartedAt),
 		"Explanation": explanation{ID: unit.ID, Status: work.Queued, Ahead: new(3), Reasons: []reason{
 			{Code: "backend_unavailable", Detail: "claude is not here: install it, or set PIECEWORK_CLAUDE_PATH to the program"}}},
 		"Backends": map[string]any{"items": []backendView{{Name: "mock", Status: "available", Capabilities: backend.Capabilities("mock"),
@@ -293,7 +299,7 @@ func exampleFile(run work.Run) work.File {
 }
 
 func exampleStep(at time.Time) transcript.Step {
-	return transcript.Step{Number: 2, Time: at, Type: transcript.Action, Content: []transcript.Content{
+	return transcript.Step{Number: 2, Rev: 3, Time: at, Type: transcript.Action, Content: []transcript.Content{
 		{Type: transcript.Text, Text: "I count the words."},
 		{Type: transcript.ToolCall, ID: "call_1", Name: "count", Args: `{"name":"text"}`},
 	}}

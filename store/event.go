@@ -147,10 +147,10 @@ func (m Moment) Saw(transaction int64) bool {
 	return !open
 }
 
-// Knows tells whether m can be of the same ledger as a later moment. It cannot
-// when it knows transactions that have not begun yet: the ledger is another, or
-// was restored from a dump.
-func (m Moment) Knows(later Moment) bool { return m.high <= later.high }
+// Before tells whether a later moment can be one of the same ledger. It cannot
+// when m knows transactions that had not begun by then: the ledger was restored
+// from a dump. The zero moment is before none.
+func (m Moment) Before(later Moment) bool { return m.low > 0 && m.high <= later.high }
 
 // Now returns the present moment.
 func (s *Store) Now(ctx context.Context) (Moment, error) {
