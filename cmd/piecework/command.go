@@ -23,6 +23,7 @@ type cli struct {
 	Get        GetCommand        `cmd:"" help:"Show a unit with its runs." group:"Client commands"`
 	Ls         LsCommand         `cmd:"" help:"List units, newest first." group:"Client commands"`
 	Wait       WaitCommand       `cmd:"" help:"Wait until units are final." group:"Client commands"`
+	Watch      WatchCommand      `cmd:"" help:"Follow a unit while it runs." group:"Client commands"`
 	Cancel     CancelCommand     `cmd:"" help:"Cancel units." group:"Client commands"`
 	Retry      RetryCommand      `cmd:"" help:"Run final units again." group:"Client commands"`
 	Schedule   ScheduleCommand   `cmd:"" help:"Have units made again and again." group:"Client commands"`

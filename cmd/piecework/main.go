@@ -14,6 +14,7 @@
 //	unit.go        get, ls
 //	bulk.go        cancel and retry, by ids or by a filter
 //	wait.go        wait
+//	watch.go       watch
 //	transcript.go  transcript
 //	queue.go       queue ls
 //	backend.go     backend ls
