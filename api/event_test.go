@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -702,6 +703,30 @@ func (f *front) stopped(path string) net.Conn {
 	}
 	testkit.Eventually(f.t, 10*time.Second, "the stream is open", func() bool { return f.metric("piecework_event_streams") > 0 })
 	return conn
+}
+
+// A reader costs little: ten thousand are to fit into one process.
+func TestReadersAreLight(t *testing.T) {
+	f := watched(t)
+	path := f.eventsOf(f.submit(mock("")))
+	memory := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapInuse + m.StackInuse
+	}
+	f.stopped(path)
+	before := memory()
+	const readers = 1000
+	for range readers {
+		f.stopped(path)
+	}
+	testkit.Eventually(t, 60*time.Second, "all are open", func() bool { return f.metric("piecework_event_streams") == readers+1 })
+	each := (int64(memory()) - int64(before)) / readers
+	t.Logf("%d bytes for each reader and its test", each)
+	if each > 64<<10 { // 40 KB without the test's own end of it
+		t.Errorf("%d bytes for each reader", each)
+	}
 }
 
 // Streams end when the server does, whether anybody reads them or not.
