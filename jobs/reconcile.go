@@ -25,6 +25,7 @@ const (
 	sweepEvery  = time.Minute     // how often the slow duties are done
 	epochKey    = "piecework:epoch"
 	foldAtATime = 50
+	tallyBudget = 2 * time.Second // for counting what was not counted yet
 	// After Postgres was away, worker processes get this long to give a sign
 	// of life and to hand in what they finished meanwhile.
 	recovery = 10 * time.Second
@@ -103,10 +104,22 @@ func (r *Reconciler) sweep(ctx context.Context) error {
 		}
 	}
 	r.swept = time.Now()
+	tallyErr := r.tally(ctx)
 	if !r.Bell.Up() {
-		return nil
+		return tallyErr
 	}
-	return r.Bell.trimArchives(ctx)
+	return errors.Join(tallyErr, r.Bell.trimArchives(ctx))
+}
+
+// tally counts what is over, so that the overview need not. Much that was left
+// is for the next sweep: bells come first.
+func (r *Reconciler) tally(ctx context.Context) error {
+	for begun := time.Now(); time.Since(begun) < tallyBudget; {
+		if more, err := r.Store.Tally(ctx, work.DefaultTenant); err != nil || !more {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkEpoch finds out whether Redis lost its memory, or the end of it: it then

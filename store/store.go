@@ -13,6 +13,7 @@
 //	transcript.go  chunks while a run goes on, one blob at its end
 //	schedule.go    schedules: put, read, list, due
 //	process.go     worker processes: register, beat, stop
+//	overview.go    what happened in an hour, a day, a month; tallies of hours that are over
 //	pause.go       queues and backends that operators hold back
 //	reconcile.go   what a second's look at the ledger finds to do
 //	diagnose.go    whether this Postgres is fit to be a ledger

@@ -70,6 +70,25 @@ CREATE TABLE stray_blobs (
 );
 CREATE INDEX stray_blobs_due ON public.stray_blobs USING btree (remove_at);
 
+CREATE TABLE tallies (
+    tenant text NOT NULL,
+    seconds integer NOT NULL,
+    since timestamp with time zone NOT NULL,
+    what text NOT NULL,
+    backend text NOT NULL,
+    worker text NOT NULL,
+    model text NOT NULL,
+    outcome text NOT NULL,
+    class text NOT NULL,
+    bin smallint NOT NULL,
+    count bigint NOT NULL,
+    unpriced bigint NOT NULL,
+    cost_usd double precision NOT NULL,
+    CONSTRAINT tallies_seconds_check CHECK ((seconds = ANY (ARRAY[60, 3600, 86400]))),
+    CONSTRAINT tallies_what_check CHECK ((what = ANY (ARRAY['accepted'::text, 'finished'::text, 'wait'::text, 'run'::text, 'took'::text])))
+);
+CREATE INDEX tallies_since ON public.tallies USING btree (tenant, seconds, since);
+
 CREATE TABLE transcript_chunks (
     seq bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     run_id uuid NOT NULL,
@@ -163,12 +182,15 @@ CREATE INDEX work_units_by_class ON public.work_units USING btree (tenant, error
 CREATE INDEX work_units_by_label ON public.work_units USING gin (labels jsonb_path_ops);
 CREATE INDEX work_units_by_state ON public.work_units USING btree (tenant, state, id DESC);
 CREATE INDEX work_units_changed ON public.work_units USING btree (changed);
+CREATE INDEX work_units_created ON public.work_units USING btree (tenant, created_at);
 CREATE INDEX work_units_deadline ON public.work_units USING btree (deadline) WHERE ((deadline IS NOT NULL) AND (state = ANY (ARRAY['queued'::text, 'waiting'::text])));
 CREATE INDEX work_units_expiry ON public.work_units USING btree (expires_at) WHERE ((expires_at IS NOT NULL) AND (state = 'queued'::text) AND (started_at IS NULL));
+CREATE INDEX work_units_finished ON public.work_units USING btree (tenant, finished_at) INCLUDE (state) WHERE (finished_at IS NOT NULL);
 CREATE UNIQUE INDEX work_units_idempotency ON public.work_units USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE INDEX work_units_lane ON public.work_units USING btree (queue, backend, priority DESC, id) WHERE (state = 'queued'::text);
 CREATE INDEX work_units_newest ON public.work_units USING btree (tenant, id DESC);
 CREATE INDEX work_units_search ON public.work_units USING gin (title gin_trgm_ops);
+CREATE INDEX work_units_started ON public.work_units USING btree (tenant, started_at) INCLUDE (created_at) WHERE (started_at IS NOT NULL);
 CREATE INDEX work_units_unchecked ON public.work_units USING btree (check_at) WHERE (state = 'queued'::text);
 CREATE TRIGGER note_change BEFORE UPDATE OF state, cancel_requested_at, not_before, cost_usd ON public.work_units FOR EACH ROW EXECUTE FUNCTION note_change();
 
@@ -231,6 +253,7 @@ CREATE TABLE worker_runs (
     CONSTRAINT worker_runs_unit_id_fkey FOREIGN KEY (unit_id) REFERENCES work_units(id) ON DELETE CASCADE
 );
 CREATE INDEX worker_runs_by_status ON public.worker_runs USING btree (tenant, status, id DESC);
+CREATE INDEX worker_runs_completed ON public.worker_runs USING btree (tenant, completed_at) WHERE (completed_at IS NOT NULL);
 CREATE INDEX worker_runs_newest ON public.worker_runs USING btree (tenant, id DESC);
 CREATE UNIQUE INDEX worker_runs_one_live ON public.worker_runs USING btree (unit_id) WHERE (status = 'running'::text);
 CREATE INDEX worker_runs_owned ON public.worker_runs USING btree (worker_process) WHERE (status = 'running'::text);
