@@ -24,6 +24,7 @@
 //	health.go      liveness, readiness
 //	file.go        files: upload, list, read, download, delete
 //	guard.go       which requests come in at all
+//	overview.go    what happened in an hour, a day, a month; what runs where
 //	page.go        the pages, Asynqmon and the API page
 //	viewer.go      what the list of units and the page of one show
 //	openapi.go     what the description says beyond what the Go types do
@@ -176,6 +177,7 @@ func (a *API) routes() {
 	register(a, op("get-file", "GET", "/files/{id}", "Read what is known of a file", 200, 404), a.getFile)
 	register(a, op("get-file-content", "GET", "/files/{id}/content", "Download a file", 200, 404), a.getContent)
 	register(a, op("delete-file", "DELETE", "/files/{id}", "Delete a file that no unit needs", 204, 404, 409), a.deleteFile)
+	register(a, op("get-stats", "GET", "/stats", "What happened lately, and how things stand", 200), a.getStats)
 	register(a, op("get-health", "GET", "/healthz", "Is the process alive?", 200), a.healthz)
 	register(a, op("get-readiness", "GET", "/readyz", "Can it take work, and what is missing?", 200), a.readyz)
 	a.describe()
@@ -222,6 +224,8 @@ func tagOf(path string) string {
 		return "Files"
 	case strings.HasPrefix(path, "/queues"):
 		return "Queues"
+	case strings.HasPrefix(path, "/stats"):
+		return "Stats"
 	}
 	return "Health"
 }

@@ -207,6 +207,11 @@ func describeRest(schemas map[string]*huma.Schema) {
 		p := schemas[name].Properties
 		p["paused"] = orNull(p["paused"])
 	}
+	schemas["Outcome"].Properties["status"].Enum = words(work.RunStatuses)
+	schemas["Outcome"].Properties["class"].Enum = words(work.Classes())
+	process := schemas["Process"].Properties
+	process["id"].Format, process["queues"].Nullable, process["backends"].Nullable = "uuid", false, false
+	schemas["Offer"].Properties["capabilities"].Items.Enum = words(work.Capabilities)
 	schemas["Problem"].Properties["errors"].Nullable = false
 	schemas["Step"].Properties["content"].Nullable = false
 }

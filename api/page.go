@@ -25,6 +25,8 @@ func (a *API) pages() {
 	a.echo.GET("/cards", a.cardsPage)
 	a.echo.GET("/units/:id", a.unitPage)
 	a.echo.GET("/units/:id/steps", a.stepsPage)
+	a.echo.GET("/overview", a.overviewPage)
+	a.echo.GET("/worker-processes", a.processesPage)
 	a.echo.StaticFS("/static", web.Static())
 
 	docs := v5emb.NewWithConfig(swgui.Config{HideCurl: false})("Piecework API", "/openapi.json", "/docs")

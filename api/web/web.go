@@ -9,6 +9,8 @@
 //	steps.go       Steps: a transcript with calls and their results together
 //	timeline.go    where the time of a run went
 //	markdown.go    what a model wrote, as HTML that can do no harm
+//	overview.go    Overview and Processes: what happened, and what runs where
+//	chart.go       columns and bars, drawn as SVG
 //	format.go      times, money and counts for people
 package web
 
