@@ -27,6 +27,8 @@
 //	overview.go    what happened in an hour, a day, a month; what runs where
 //	page.go        the pages, Asynqmon and the API page
 //	viewer.go      what the list of units and the page of one show
+//	action.go      what people do on pages: forms, and what is asked before
+//	compare.go     two runs side by side
 //	openapi.go     what the description says beyond what the Go types do
 package api
 

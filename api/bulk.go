@@ -105,6 +105,10 @@ func (a *API) retryUnits(ctx context.Context, in *retryUnitsInput) (*bulkAnswer,
 	if in.DryRun {
 		return viewPreview(a.Store.PreviewRetry(ctx, f, previewed))
 	}
+	return a.retryAll(ctx, f, changes)
+}
+
+func (a *API) retryAll(ctx context.Context, f store.UnitFilter, changes store.Changes) (*bulkAnswer, error) {
 	moved, more, err := a.Store.RetryAll(ctx, f, changes)
 	if err != nil {
 		return nil, err

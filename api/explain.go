@@ -18,6 +18,8 @@ type reason struct {
 	Code   string     `json:"code" enum:"ended,running,approval,scheduled,retry,no_worker_process,queue_not_served,backend_unavailable,backend_paused,rate_limited,queue_paused,busy,next" doc:"For programs"`
 	Detail string     `json:"detail" doc:"For people: what it waits for and what to do"`
 	Until  *time.Time `json:"until,omitempty" doc:"When this reason ends, if that is known"`
+
+	held store.PauseKind // what a resume lets go on; empty: none would help
 }
 
 type explanation struct {
@@ -153,7 +155,7 @@ func whyPaused(backend string, p work.Pause) reason {
 	if p.Until != nil {
 		return reason{Code: "rate_limited", Until: p.Until, Detail: fmt.Sprintf("the limit of %s was met: %s", backend, p.Message)}
 	}
-	return reason{Code: "backend_paused", Detail: fmt.Sprintf("%s is paused since %s: %s: %s (%s)",
+	return reason{Code: "backend_paused", held: store.PauseBackend, Detail: fmt.Sprintf("%s is paused since %s: %s: %s (%s)",
 		backend, p.Since.UTC().Format(time.RFC3339), p.Class, p.Message, p.Class.Advice())}
 }
 

@@ -27,6 +27,8 @@ func (a *API) pages() {
 	a.echo.GET("/units/:id/steps", a.stepsPage)
 	a.echo.GET("/overview", a.overviewPage)
 	a.echo.GET("/worker-processes", a.processesPage)
+	a.echo.GET("/compare", a.comparePage)
+	a.actions()
 	a.echo.StaticFS("/static", web.Static())
 
 	docs := v5emb.NewWithConfig(swgui.Config{HideCurl: false})("Piecework API", "/openapi.json", "/docs")
@@ -49,7 +51,9 @@ func foreign(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-func (a *API) render(c echo.Context, page web.Page) error {
+func (a *API) render(c echo.Context, page web.Page) error { return a.renderAs(c, http.StatusOK, page) }
+
+func (a *API) renderAs(c echo.Context, status int, page web.Page) error {
 	var body bytes.Buffer
 	if err := page.Render(&body); err != nil {
 		return err
@@ -57,5 +61,5 @@ func (a *API) render(c echo.Context, page web.Page) error {
 	h := c.Response().Header()
 	h.Set("Content-Security-Policy", cspPage)
 	h.Set("Cache-Control", "no-store") // what was true is not what is
-	return c.HTMLBlob(http.StatusOK, body.Bytes())
+	return c.HTMLBlob(status, body.Bytes())
 }

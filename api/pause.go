@@ -132,11 +132,11 @@ func (a *API) answerPause(ctx context.Context, p store.Pause) *pauseAnswer {
 // whyHeld is what operators have to do with a unit's wait.
 func whyHeld(u work.Unit, pauses []store.Pause) (reasons []reason) {
 	if p := viewPause(store.PauseOf(pauses, store.PauseQueue, u.Queue)); p != nil {
-		reasons = append(reasons, reason{Code: "queue_paused", Detail: fmt.Sprintf(
+		reasons = append(reasons, reason{Code: "queue_paused", held: store.PauseQueue, Detail: fmt.Sprintf(
 			"the queue %s is %s (go on with `piecework queue resume %s`)", u.Queue, p.words(), u.Queue)})
 	}
 	if p := viewPause(store.PauseOf(pauses, store.PauseBackend, u.Backend)); p != nil {
-		reasons = append(reasons, reason{Code: "backend_paused", Detail: fmt.Sprintf(
+		reasons = append(reasons, reason{Code: "backend_paused", held: store.PauseBackend, Detail: fmt.Sprintf(
 			"the backend %s is %s (go on with `piecework backend resume %s`)", u.Backend, p.words(), u.Backend)})
 	}
 	return reasons

@@ -38,7 +38,11 @@ func (a *API) listPage(c echo.Context) error {
 	if part := c.Request().Header.Get(partHeader); part == "list" || part == "cards" {
 		return a.render(c, web.Part{Name: part, Data: list})
 	}
-	return a.render(c, web.Viewer{List: list})
+	notice, err := a.notice(c.Request().Context(), c.QueryParam("done"), "/"+list.Filter.Query())
+	if err != nil {
+		return err
+	}
+	return a.render(c, web.Viewer{List: list, Notice: notice})
 }
 
 func (a *API) unitPage(c echo.Context) error {
@@ -58,7 +62,11 @@ func (a *API) unitPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.render(c, web.Viewer{List: list, Unit: &unit})
+	notice, err := a.notice(c.Request().Context(), c.QueryParam("done"), unit.Path())
+	if err != nil {
+		return err
+	}
+	return a.render(c, web.Viewer{List: list, Unit: &unit, Notice: notice})
 }
 
 // cardsPage is the cards of the units that the script has seen change.
@@ -122,22 +130,30 @@ func filterOf(c echo.Context) web.Filter {
 	return f
 }
 
+// unitFilter is the list's filter as the query has it, for people and for the
+// store.
+func unitFilter(c echo.Context) (web.Filter, store.UnitFilter, error) {
+	given := filterOf(c)
+	in := ByFilter{Status: given.Status, Worker: given.Worker, Backend: given.Backend, Class: given.Class, Label: given.Labels, Search: given.Search}
+	f, err := in.filter()
+	if err != nil || given.Since == "" {
+		return given, f, err
+	}
+	back, err := time.ParseDuration(given.Since)
+	if err != nil || back <= 0 {
+		return given, f, badParameter("since", "must be a time such as 24h")
+	}
+	f.Since = time.Now().Add(-back)
+	return given, f, nil
+}
+
 // list is the left column as the query asks for it.
 func (a *API) list(c echo.Context, chosen uuid.UUID) (web.List, error) {
 	ctx := c.Request().Context()
-	list := web.List{Filter: filterOf(c), Backends: backend.Names, Classes: work.Classes()}
-	given := list.Filter
-	in := ByFilter{Status: given.Status, Worker: given.Worker, Backend: given.Backend, Class: given.Class, Label: given.Labels, Search: given.Search}
-	f, err := in.filter()
+	given, f, err := unitFilter(c)
+	list := web.List{Filter: given, Backends: backend.Names, Classes: work.Classes()}
 	if err != nil {
 		return list, err
-	}
-	if given.Since != "" {
-		back, err := time.ParseDuration(given.Since)
-		if err != nil || back <= 0 {
-			return list, badParameter("since", "must be a time such as 24h")
-		}
-		f.Since = time.Now().Add(-back)
 	}
 	if f.After, err = parseAfter(c.QueryParam("after")); err != nil {
 		return list, err
@@ -219,6 +235,15 @@ func (a *API) unitOf(c echo.Context, id uuid.UUID, whole bool) (web.Unit, error)
 		}
 		for _, r := range e.Reasons {
 			page.Waits = append(page.Waits, r.Detail)
+			if r.held != "" {
+				held := web.Switch{Kind: string(r.held), Name: unit.Queue, Paused: true, Back: page.Path()}
+				if r.held == store.PauseBackend {
+					held.Name = unit.Backend
+				}
+				if !slices.Contains(page.Held, held) {
+					page.Held = append(page.Held, held)
+				}
+			}
 		}
 	}
 	return page, nil

@@ -42,8 +42,9 @@ func status(u work.Unit, now time.Time) string {
 
 // Viewer is the page: the list, and the chosen unit if one is.
 type Viewer struct {
-	List List
-	Unit *Unit
+	List   List
+	Unit   *Unit
+	Notice *Notice // of what was done just now
 }
 
 // Render writes the page.

@@ -18,6 +18,7 @@ type Unit struct {
 	work.Unit
 	Filter Filter     // of the list beside it
 	Waits  []string   // why it has not begun; empty unless it is queued
+	Held   []Switch   // what keeps it back and can be resumed
 	Runs   []work.Run // newest first, without prompts and results
 	Run    *work.Run  // the chosen one, whole; nil when there is none
 	Script *Script    // of the chosen run; nil when it has no transcript

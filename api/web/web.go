@@ -6,6 +6,9 @@
 //	filter.go      Filter: which units the list shows, as a query
 //	list.go        List: the left column
 //	unit.go        Unit: the right column, one unit and one of its runs
+//	action.go      what may be done, and what is told before and after
+//	compare.go     Comparison: two runs side by side
+//	diff.go        Diff: what two texts have in common and what not
 //	steps.go       Steps: a transcript with calls and their results together
 //	timeline.go    where the time of a run went
 //	markdown.go    what a model wrote, as HTML that can do no harm

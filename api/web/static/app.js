@@ -66,7 +66,7 @@ setInterval(tick, 500);
 const unitPath = /^\/units\/([0-9a-f-]{36})$/;
 const filter = () => {
   const query = new URLSearchParams(location.search);
-  for (const name of ['run', 'at', 'after']) query.delete(name);
+  for (const name of ['run', 'at', 'after', 'done']) query.delete(name);
   const text = query.toString();
   return text ? '?' + text : '';
 };
@@ -108,11 +108,18 @@ async function refresh() {
     $('.fresh', list)?.remove();
     if (!$('#more', list) && $('#more', fresh)) list.append(reveal($('#more', fresh)));
   }
-  $('#pills', list).replaceWith($('#pills', fresh));
+  putPills(fresh);
   merge(fresh);
   for (const c of $$('.card', list)) if (c.id >= last && !known.has(c.id)) c.remove(); // it no longer is like this
   if (!$('.card', list) && $('.empty', fresh) && !$('.empty', list)) list.append($('.empty', fresh));
   mark();
+}
+
+function putPills(fresh) {
+  for (const id of ['pills', 'bulk']) {
+    const old = $('#' + id, list), put = $('#' + id, fresh);
+    if (old.innerHTML !== put.innerHTML) old.replaceWith(put);
+  }
 }
 
 function offerFresh(count) {
@@ -154,7 +161,10 @@ async function older(link) {
 // went there.
 async function open(url, history = true) {
   const to = new URL(url, location);
-  if (history) window.history.pushState(null, '', to);
+  if (history) {
+    window.history.pushState(null, '', to);
+    tell();
+  }
   viewer.classList.toggle('open', unitPath.test(to.pathname));
   mark();
   if (!unitPath.test(to.pathname)) {
@@ -352,6 +362,86 @@ async function roundOfList() {
   await new Promise((done) => setTimeout(done, 150)); // a list need not change more often than people read
 }
 
+// ---- Deeds ----------------------------------------------------------------------
+
+// A page that asks before something is done becomes a dialog, and its form is
+// sent from where the reader is. On other pages forms are sent as ever.
+const dialog = $('#ask');
+const notice = $('#notice');
+
+// partOf fetches a part with its status, be it good or bad.
+async function partOf(part, url, body) {
+  const answer = await fetch(url, { method: body ? 'POST' : 'GET', body, headers: { 'X-Part': part } });
+  if (answer.headers.get('Content-Type')?.startsWith('text/html')) return { status: answer.status, content: parse(await answer.text()) };
+  const problem = await answer.json().catch(() => ({}));
+  throw new Error(problem.detail ?? `${answer.status} ${answer.statusText}`);
+}
+
+function paragraph(text) {
+  const p = document.createElement('p');
+  p.className = 'bad';
+  p.textContent = text;
+  return p;
+}
+
+const tell = (...content) => notice?.replaceChildren(...content);
+
+let asking;
+async function question(url) {
+  const turn = (asking = {});
+  try {
+    const { content } = await partOf('ask', url);
+    if (asking !== turn || dialog.open) return;
+    dialog.replaceChildren(content);
+    dialog.showModal();
+  } catch (err) {
+    notice ? tell(paragraph('That cannot be done now: ' + err.message)) : location.assign(url);
+  }
+}
+
+// dismiss closes what a link stands in.
+function dismiss(link) {
+  if (dialog.contains(link)) dialog.close();
+  else if (notice?.contains(link)) tell();
+  else return false;
+  return true;
+}
+
+const doKey = (key) => {
+  const link = $(`[data-key="${key}"]`, detail ?? document);
+  if (!link) return false;
+  link.click();
+};
+
+document.addEventListener('submit', async (e) => {
+  const form = e.target;
+  if (!viewer || !form.matches('[data-act]')) return;
+  e.preventDefault();
+  const button = $('button:not([type])', form);
+  if (button.disabled) return; // once is enough
+  button.disabled = true;
+  try {
+    const { status, content } = await partOf('notice', form.getAttribute('action'), new URLSearchParams(new FormData(form)));
+    if (status === 422) {
+      dialog.replaceChildren(content);
+      return;
+    }
+    dialog.close();
+    tell(content);
+    lists = true;
+    if (open_) open_.head = true;
+    soon();
+    if (document.activeElement === document.body) detail.focus();
+  } catch (err) {
+    $('[role=alert]', form)?.remove();
+    const said = paragraph(`It is not known to be done: ${err.message}. Try again.`);
+    said.setAttribute('role', 'alert');
+    dialog.contains(form) ? form.prepend(said) : tell(said);
+  } finally {
+    button.disabled = false;
+  }
+});
+
 // ---- What people do -----------------------------------------------------------
 
 function choose(step) {
@@ -386,6 +476,8 @@ document.addEventListener('keydown', (e) => {
     Escape: () => viewer && unitPath.test(location.pathname) && open('/' + filter()),
     e: () => $('.first-error', detail)?.click(),
     g: () => detail && toEnd(),
+    c: () => doKey('c'),
+    r: () => doKey('r'),
     Enter: () => e.target.matches('.card a') && (e.target.click(), detail.focus()),
   }[e.key];
   if (!does) return;
@@ -414,6 +506,12 @@ document.addEventListener('click', (e) => {
     link.textContent = shut ? 'Unfold all' : 'Fold all';
     return;
   }
+  if (link.matches('[data-ask]')) {
+    e.preventDefault();
+    question(link.href);
+    return;
+  }
+  if (link.matches('[data-dismiss]') && dismiss(link)) return e.preventDefault();
   if (link.matches('[data-step]') && toStep(link.dataset.step)) return e.preventDefault();
   if (link.matches('.whole')) {
     e.preventDefault();
@@ -469,7 +567,7 @@ $('#q')?.addEventListener('input', () => {
     const text = query.toString();
     window.history.replaceState(null, '', location.pathname + (text ? '?' + text : ''));
     ask('list', '/' + filter(), 'list').then((fresh) => {
-      $('#pills', list).replaceWith($('#pills', fresh));
+      putPills(fresh);
       for (const e of $$('.cards, .more, .empty, .fresh', list)) e.remove();
       list.append(...$$('#cards, #more, .empty', fresh));
       $('#more', list) && reveal($('#more', list));
@@ -479,6 +577,7 @@ $('#q')?.addEventListener('input', () => {
 });
 
 if (viewer) {
+  if (new URLSearchParams(location.search).has('done')) window.history.replaceState(null, '', location.pathname + filter() + location.hash);
   const more = $('#more');
   if (more) reveal(more);
   $('#head') ? shown() : follow(null);
