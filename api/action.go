@@ -281,7 +281,7 @@ func changesOf(u work.Unit, form url.Values) (body *retryBody, wrong string) {
 		}
 		body.Prompt = &prompt
 	}
-	if text := strings.TrimSpace(form.Get("max_turns")); text != "" && text != strconv.Itoa(u.MaxTurns) {
+	if text := strings.TrimSpace(form.Get("max_turns")); text != "" && (u.MaxTurns == 0 || text != strconv.Itoa(u.MaxTurns)) {
 		turns, err := strconv.Atoi(text)
 		if err != nil || turns < 1 || turns > 10_000 {
 			return nil, "The turns must be a whole number from 1 to 10000."

@@ -11,6 +11,7 @@ import (
 
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
+	"piecework/internal/work"
 	"piecework/store"
 )
 
@@ -77,9 +78,16 @@ func TestTextOfOthersIsInert(t *testing.T) {
 			transcript.Step{Number: 3, Type: transcript.Action, Content: []transcript.Content{
 				{Type: transcript.Text, Text: evil}, {Type: transcript.ToolCall, ID: "c", Name: evil, Args: evil}}},
 			transcript.Step{Number: 4, Type: transcript.ToolResult, CallID: "c", Name: evil, Text: evil})
-		for _, path := range []string{"/units/" + id.String(), "/"} {
+		unit := "/units/" + id.String()
+		failed := f.fail(body, work.ClassInfra)
+		other := f.run(f.submit(mock("")), "other", step(1, transcript.SystemText, "other")).ID.String()
+		for _, path := range []string{unit, "/", "/units/" + failed.String() + "/retry?change=1", "/units/" + f.submit(body).String() + "/cancel",
+			"/units/retry?status=failed", "/compare?a=" + id.String() + "&b=" + other, "/compare?a=" + other + "&b=" + failed.String(), "/compare?a=" + id.String()} {
 			inert(t, path, string(f.get(path).is(200).body))
 		}
+	}
+	for _, path := range []string{"/compare?a=%22%3E%3Cscript%3Ealert(1)%3C/script%3E", "/operate/queues/default/pause?back=/%22%3E%3Cscript%3E", "/?done=%3Cb%3E"} {
+		inert(t, path, string(f.get(path).body))
 	}
 	inert(t, "/?q=", string(f.get(`/?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E`).is(200).body))
 }
@@ -89,7 +97,8 @@ func TestTextOfOthersIsInert(t *testing.T) {
 func inert(t *testing.T, name, page string) {
 	t.Helper()
 	allowed := " html head meta title link script body header a nav main h1 h2 h3 p span section article pre details summary ol ul li form label input button code " +
-		"b div select option time dialog dl dt dd kbd figure figcaption svg rect br em strong "
+		"b div select option time dialog dl dt dd kbd figure figcaption svg rect br em strong " +
+		"ins del table caption thead tbody tr th td textarea "
 	for _, tag := range regexp.MustCompile(`(?i)<([a-z][a-z0-9]*)([^>]*)>`).FindAllStringSubmatch(page, -1) {
 		if !strings.Contains(allowed, " "+strings.ToLower(tag[1])+" ") {
 			t.Errorf("%s: element %s", name, tag[0])

@@ -136,17 +136,19 @@ func replaced(gone, came []string) []Line {
 // marked puts words together to lines again.
 func marked(sign string, words []string, changed []bool) []Line {
 	lines := []Line{{Sign: sign}}
-	for i, word := range words {
+	for i := 0; i < len(words); {
 		line := &lines[len(lines)-1]
-		last := len(line.Parts) - 1
-		switch {
-		case word == "\n":
+		if words[i] == "\n" {
 			lines = append(lines, Line{Sign: sign})
-		case last >= 0 && line.Parts[last].Changed == changed[i]:
-			line.Parts[last].Text += visible(word)
-		default:
-			line.Parts = append(line.Parts, Piece{visible(word), changed[i]})
+			i++
+			continue
 		}
+		end := i
+		for end < len(words) && words[end] != "\n" && changed[end] == changed[i] {
+			end++
+		}
+		line.Parts = append(line.Parts, Piece{visible(strings.Join(words[i:end], "")), changed[i]})
+		i = end
 	}
 	return lines
 }
