@@ -17,6 +17,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humaecho"
 	"github.com/google/uuid"
+	"github.com/labstack/echo/v4"
 
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -212,16 +213,19 @@ func (a *API) followUnit(ctx context.Context, in *unitEventsInput) (*huma.Stream
 	if !ok && in.LastEventID == "" {
 		return nil, badParameter("after", "must be the id of an event of this stream")
 	}
-	r := &unitReader{reader: newReader[unitCursor](), unit: id, tenant: work.DefaultTenant, at: at}
+	r := &unitReader{reader: newReader[unitCursor](newWake()), unit: id, tenant: work.DefaultTenant, at: at}
 	if err := a.hub.followUnit(ctx, r); err != nil {
 		a.hub.leaveUnit(r)
 		return nil, err
 	}
 	return a.stream(func(ctx context.Context, w http.ResponseWriter) error {
 		defer a.hub.leaveUnit(r)
-		return serve(ctx, a.hub.closing, w, &r.reader, func(at unitCursor) { r.at = at },
-			func() error { return a.hub.followUnit(ctx, r) })
+		return serve(ctx, a.hub.closing, w, r.wake, a.hub.unitSource(ctx, r))
 	}), nil
+}
+
+func (h *hub) unitSource(ctx context.Context, r *unitReader) source {
+	return r.source(func(at unitCursor) { r.at = at }, func() error { return h.followUnit(ctx, r) })
 }
 
 type eventsInput struct {
@@ -237,7 +241,7 @@ func (a *API) followUnits(ctx context.Context, in *eventsInput) (*huma.StreamRes
 	if err != nil {
 		return nil, err
 	}
-	r := &feedReader{reader: newReader[store.Moment](), filter: feedFilter{
+	r := &feedReader{reader: newReader[store.Moment](newWake()), filter: feedFilter{
 		tenant: work.DefaultTenant, worker: in.Worker, backend: in.Backend, labels: labels}}
 	if id := cmp.Or(in.LastEventID, in.After); id != "" {
 		at, err := store.ParseMoment(id)
@@ -252,17 +256,64 @@ func (a *API) followUnits(ctx context.Context, in *eventsInput) (*huma.StreamRes
 	}
 	return a.stream(func(ctx context.Context, w http.ResponseWriter) error {
 		defer a.hub.feed.leave(r)
-		return serve(ctx, a.hub.closing, w, &r.reader, func(at store.Moment) { r.at, r.resumes = at, true },
-			func() error { return a.hub.feed.follow(ctx, r) })
+		return serve(ctx, a.hub.closing, w, r.wake, a.hub.feedSource(ctx, r))
 	}), nil
 }
+
+func (h *hub) feedSource(ctx context.Context, r *feedReader) source {
+	return r.source(func(at store.Moment) { r.at, r.resumes = at, true }, func() error { return h.feed.follow(ctx, r) })
+}
+
+// followPage streams what a page shows, as one stream: all units, and the unit
+// that is open. A page that comes again asks for its list anew, so only the
+// unit's place counts, which is the id of the last event that was of the unit.
+func (a *API) followPage(c echo.Context) error {
+	ctx, wake := c.Request().Context(), newWake()
+	units := &feedReader{reader: newReader[store.Moment](wake), filter: feedFilter{tenant: work.DefaultTenant}}
+	defer a.hub.feed.leave(units)
+	if err := a.hub.feed.follow(ctx, units); err != nil {
+		return err
+	}
+	sources := []source{a.hub.feedSource(ctx, units)}
+	if text := c.QueryParam("unit"); text != "" {
+		id, err := parseID(text)
+		if err != nil {
+			return err
+		}
+		at, ok := parseUnitCursor(cmp.Or(c.QueryParam("after"), unitCursor{}.String()))
+		if !ok {
+			return badParameter("after", "must be the id of an event of this unit")
+		}
+		unit := &unitReader{reader: newReader[unitCursor](wake), unit: id, tenant: work.DefaultTenant, at: at}
+		defer a.hub.leaveUnit(unit)
+		if err := a.hub.followUnit(ctx, unit); err != nil {
+			return err
+		}
+		sources = append(sources, a.hub.unitSource(ctx, unit))
+	}
+	for name, value := range streamHeaders {
+		c.Response().Header().Set(name, value)
+	}
+	if _, only := ctx.Value(headOnly{}).(bool); only {
+		return nil
+	}
+	a.hub.open.Inc()
+	defer a.hub.open.Dec()
+	if err := serve(ctx, a.hub.closing, c.Response(), wake, sources...); err != nil {
+		a.Log.Debug("a page's event stream ends", "err", err, "request_id", requestID(c))
+	}
+	return nil
+}
+
+// streamHeaders are those of every event stream.
+var streamHeaders = map[string]string{"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 // stream answers with events.
 func (a *API) stream(serve func(context.Context, http.ResponseWriter) error) *huma.StreamResponse {
 	return &huma.StreamResponse{Body: func(ctx huma.Context) {
-		ctx.SetHeader("Content-Type", "text/event-stream")
-		ctx.SetHeader("Cache-Control", "no-store")
-		ctx.SetHeader("X-Accel-Buffering", "no")
+		for name, value := range streamHeaders {
+			ctx.SetHeader(name, value)
+		}
 		ctx.SetStatus(http.StatusOK)
 		if _, only := ctx.Context().Value(headOnly{}).(bool); only {
 			return

@@ -629,7 +629,7 @@ func TestStreamWithAndWithoutRedis(t *testing.T) {
 // A reader that reads no more costs its queue and harms nobody.
 func TestSlowReaderIsToldAndBroughtBack(t *testing.T) {
 	t.Parallel()
-	r := newReader[int]()
+	r := newReader[int](newWake())
 	for i := range maxQueue {
 		if !r.push(batch[int]{[]byte("x"), i}) {
 			t.Fatalf("full after %d", i)

@@ -23,6 +23,7 @@ const (
 func (a *API) pages() {
 	a.echo.GET("/", a.listPage)
 	a.echo.GET("/cards", a.cardsPage)
+	a.echo.GET("/live", a.followPage)
 	a.echo.GET("/units/:id", a.unitPage)
 	a.echo.GET("/units/:id/steps", a.stepsPage)
 	a.echo.GET("/overview", a.overviewPage)

@@ -33,7 +33,32 @@ const (
 	maxQueueBytes = 1 << 20
 )
 
-func newReader[P any]() reader[P] { return reader[P]{wake: make(chan struct{}, 1)} }
+// newReader makes a reader that signals on wake, which several may share.
+func newReader[P any](wake chan struct{}) reader[P] { return reader[P]{wake: wake} }
+
+func newWake() chan struct{} { return make(chan struct{}, 1) }
+
+// source is a reader whose events a stream sends.
+type source struct {
+	// send sends what there is, and tells whether there was anything, and
+	// whether the reader has fallen behind.
+	send func(write func([]byte) error) (sent, behind bool, err error)
+	join func() error // brings a reader that fell behind back to the others
+}
+
+// source tells moved of each place that was reached.
+func (r *reader[P]) source(moved func(P), join func() error) source {
+	return source{join: join, send: func(write func([]byte) error) (bool, bool, error) {
+		queue, behind, gone := r.next()
+		for _, b := range queue {
+			if err := write(b.data); err != nil {
+				return true, behind, err
+			}
+			moved(b.at)
+		}
+		return len(queue) > 0, behind, gone
+	}}
+}
 
 // push hands a batch to the reader. It never waits: false means that the reader
 // was too slow, has lost its queue, and hears nothing until it joins again.
@@ -91,10 +116,9 @@ const (
 	lagging  = "event: lagged\ndata: {}\n\n"
 )
 
-// serve sends a reader what comes until it goes away, closing ends or there is
-// nothing more to follow. moved is told of each place that was reached, and
-// join brings a reader that fell behind from there back to the others.
-func serve[P any](ctx, closing context.Context, w http.ResponseWriter, r *reader[P], moved func(P), join func() error) error {
+// serve sends what comes until the caller goes away, closing ends or there is
+// nothing more to follow.
+func serve(ctx, closing context.Context, w http.ResponseWriter, wake <-chan struct{}, sources ...source) error {
 	out := output{http.NewResponseController(w), w, closing}
 	stop := context.AfterFunc(closing, func() { _ = out.SetWriteDeadline(time.Now().Add(lastWord)) })
 	defer stop()
@@ -104,29 +128,17 @@ func serve[P any](ctx, closing context.Context, w http.ResponseWriter, r *reader
 	quiet := time.NewTimer(pingEvery)
 	defer quiet.Stop()
 	for {
-		queue, behind, gone := r.next()
-		for _, b := range queue {
-			if err := out.write(b.data); err != nil {
-				return err
-			}
-			moved(b.at)
-		}
+		sent, again, err := out.round(sources)
 		switch {
-		case gone != nil:
-			return gone
-		case behind:
-			if err := out.write([]byte(lagging)); err != nil {
-				return err
-			}
-			if err := join(); err != nil {
-				return err
-			}
+		case err != nil:
+			return err
+		case again:
 			continue
-		case len(queue) > 0:
+		case sent:
 			quiet.Reset(pingEvery)
 		}
 		select {
-		case <-r.wake:
+		case <-wake:
 		case <-quiet.C:
 			if err := out.write([]byte(ping)); err != nil {
 				return err
@@ -138,6 +150,28 @@ func serve[P any](ctx, closing context.Context, w http.ResponseWriter, r *reader
 			return nil
 		}
 	}
+}
+
+// round sends what each source has, and brings back those that fell behind.
+func (o output) round(sources []source) (sent, again bool, err error) {
+	for _, s := range sources {
+		more, behind, err := s.send(o.write)
+		if err != nil {
+			return sent, again, err
+		}
+		sent = sent || more
+		if !behind {
+			continue
+		}
+		again = true
+		if err := o.write([]byte(lagging)); err != nil {
+			return sent, again, err
+		}
+		if err := s.join(); err != nil {
+			return sent, again, err
+		}
+	}
+	return sent, again, nil
 }
 
 // output writes to a caller that may have stopped reading.

@@ -33,6 +33,7 @@ type Steps struct {
 	Earlier, Later int
 	FirstError     int // number of the first step that went wrong, or 0
 	Calls          int
+	Rev            int      // of the transcript: what comes later is news
 	Timeline       Timeline // of the whole run
 }
 
@@ -180,10 +181,10 @@ func (s *Script) page(chosen []int, whole bool) Steps {
 		out.Shown = append(out.Shown, s.step(i, whole))
 	}
 	for i, step := range s.steps {
-		if step.IsError {
+		if step.IsError && out.FirstError == 0 {
 			out.FirstError = s.place(i) + 1
-			break
 		}
+		out.Rev = max(out.Rev, step.Rev)
 	}
 	return out
 }

@@ -250,44 +250,49 @@ let work = null;
 
 function follow(element) {
   const unit = element?.dataset.unit ?? '';
-  open_ = unit ? { unit, attempt: element.dataset.attempt ?? '', newest: 'newest' in element.dataset, dirty: new Set(), head: false } : null;
+  const attempt = element?.dataset.attempt ?? '';
+  const rev = $('#steps', detail)?.dataset.rev ?? 0;
+  open_ = unit ? { unit, attempt, newest: 'newest' in element.dataset, dirty: new Set(), head: false, place: `0.${attempt || 0}.0.${rev}` } : null;
   if (!stream || stream.unit !== unit) connect();
 }
 
 function connect() {
   stream?.source.close();
+  clearTimeout(stream?.later);
   const unit = open_?.unit ?? '';
-  const query = new URLSearchParams();
-  if (unit) query.set('unit', unit);
-  const source = new EventSource('/events' + (query.size ? '?' + query : ''));
-  stream = { source, unit, pause: stream?.pause ?? 0 };
+  const source = new EventSource('/live' + (unit ? '?' + new URLSearchParams({ unit, after: open_.place }) : ''));
+  const mine = (stream = { source, unit, pause: stream?.pause ?? 0 });
   source.onopen = () => {
-    stream.pause = 0;
+    mine.pause = 0;
     say('');
   };
   source.onerror = () => {
+    // The browser would come again by itself, but from the place it began at.
+    source.close();
+    if (stream !== mine) return;
     say('connecting again …');
-    if (source.readyState === EventSource.CLOSED && stream.source === source) {
-      stream.pause = Math.min((stream.pause || 500) * 2, 15e3);
-      setTimeout(() => stream.source === source && connect(), stream.pause);
-    }
+    mine.pause = Math.min((mine.pause || 250) * 2, 10e3);
+    mine.later = setTimeout(() => stream === mine && connect(), mine.pause);
   };
-  const on = (name, heard) => source.addEventListener(name, (e) => stream.source === source && (heard(e.data ? JSON.parse(e.data) : {}), soon()));
-  on('hello', () => {
-    lists = true;
-    if (open_) open_.head = true, open_.dirty.add('all');
+  const on = (name, heard) => source.addEventListener(name, (e) => {
+    if (stream !== mine) return;
+    heard(JSON.parse(e.data), e.lastEventId);
+    soon();
   });
-  on('lagged', () => {
-    lists = true;
-    if (open_) open_.head = true, open_.dirty.add('all');
+  const ofUnit = (name, heard) => on(name, (data, id) => {
+    if (open_?.unit !== unit) return;
+    open_.place = id;
+    heard(data);
   });
+  on('hello', () => (lists = true));
+  on('lagged', () => (lists = true)); // of the unit, what was missed follows
   on('units', ({ items }) => {
     for (const u of items) cards.add(u.id);
   });
-  on('unit', () => open_ && (open_.head = true));
-  on('run', () => open_ && (open_.head = true));
-  on('end', () => open_ && (open_.head = open_.dirty.add('all') && true));
-  on('step', (s) => open_ && String(s.attempt) === open_.attempt && open_.dirty.add(s.number));
+  ofUnit('unit', () => (open_.head = true));
+  ofUnit('run', () => (open_.head = true));
+  ofUnit('end', () => (open_.head = true) && open_.dirty.add('all'));
+  ofUnit('step', (s) => String(s.attempt) === open_.attempt && open_.dirty.add(s.number));
 }
 
 // soon does what events asked for: one round at a time, what comes meanwhile
@@ -554,7 +559,12 @@ addEventListener('popstate', () => {
 });
 addEventListener('pagehide', () => stream?.source.close());
 addEventListener('pageshow', (e) => e.persisted && viewer && connect());
-document.addEventListener('visibilitychange', () => document.hidden || tick());
+// A browser has few connections for one server: who does not look needs none.
+document.addEventListener('visibilitychange', () => {
+  if (document.hidden) return stream?.source.close();
+  tick();
+  if (viewer) connect();
+});
 
 // The search works while it is typed, without a button.
 let typing;
