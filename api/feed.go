@@ -236,7 +236,7 @@ func (n feedNews) tell(at store.Moment, f feedFilter) []byte {
 	var items []unitEvent
 	for i := range n.units {
 		u := &n.units[i]
-		if f.takes(u) && !(at.Saw(u.Changed) && at.Saw(u.RunChanged)) {
+		if f.takes(u) && (!at.Saw(u.Changed) || !at.Saw(u.RunChanged)) {
 			items = append(items, newUnitEvent(*u))
 		}
 	}
