@@ -670,7 +670,10 @@ func TestSlowReaderIsToldAndBroughtBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
+	defer func() {
+		_ = conn.Close() // first: a body that is closed is read to its end
+		_ = resp.Body.Close()
+	}()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)
 	lagged := false

@@ -286,12 +286,27 @@ func addExamples(schemas map[string]*huma.Schema) {
 		"PauseState": pauseState{Name: "default", Paused: &operatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}},
 		"BulkResult": bulkResult{DryRun: true, Count: 1, CostUSD: 0.25, Items: []unitItem{{Unit: short}}},
 		"Health":     map[string]any{"status": "ok"},
+		"Stats":      exampleStats(run.StartedAt),
 		"Readiness": map[string]any{"status": "ready", "checks": map[string]check{
 			"postgres": {OK: true, Detail: "reachable, schema up to date"}, "redis": {OK: true, Detail: "takes writes (single server)"},
 			"workers": {OK: true, Detail: "1 worker processes with 8 slots"}, "backends": {OK: true, Detail: "mock"},
 		}},
 	} {
 		schemas[name].Examples = []any{value}
+	}
+}
+
+func exampleStats(from time.Time) stats {
+	finished, spent := map[work.State]int64{work.Succeeded: 11, work.Failed: 1}, work.Spent{Runs: 13, Cost: 0.42}
+	return stats{
+		Figures: work.Figures{
+			Window: "24h", From: from, To: from.Add(time.Hour), Bucket: 3600, Accepted: 12, Finished: finished, Cost: spent,
+			Series: []work.Interval{{From: from, Accepted: 12, Finished: finished, Cost: spent}},
+			Runs:   []work.Outcome{{Status: work.RunSucceeded, Count: 11, Cost: 0.4}, {Status: work.RunFailed, Class: work.ClassRefusal, Count: 1, Cost: 0.02}},
+			Models: []work.Spent{{Name: "mock", Runs: 13, Cost: 0.42}}, Backends: []work.Spent{{Name: "mock", Runs: 13, Cost: 0.42}}, Workers: []work.Spent{},
+			Run: []work.Latency{},
+		},
+		Queues: []queueView{}, Processes: []work.Process{}, Checks: map[string]check{"redis": {OK: true, Detail: "takes writes (single server)"}},
 	}
 }
 
