@@ -10,6 +10,7 @@ import (
 	"github.com/swaggest/swgui/v5emb"
 
 	"piecework/api/web"
+	"piecework/internal/work"
 )
 
 const (
@@ -30,6 +31,8 @@ func (a *API) pages() {
 	a.echo.GET("/worker-processes", a.processesPage)
 	a.echo.GET("/compare", a.comparePage)
 	a.actions()
+	a.echo.GET("/stories", a.storiesPage)
+	a.echo.GET("/stories/:name", a.storyPage)
 	a.echo.StaticFS("/static", web.Static())
 
 	docs := v5emb.NewWithConfig(swgui.Config{HideCurl: false})("Piecework API", "/openapi.json", "/docs")
@@ -50,6 +53,19 @@ func foreign(next echo.HandlerFunc) echo.HandlerFunc {
 		c.Response().Header().Set("Content-Security-Policy", cspForeign)
 		return next(c)
 	}
+}
+
+func (a *API) storiesPage(c echo.Context) error {
+	return a.render(c, web.Storybook{Stories: web.Stories()})
+}
+
+func (a *API) storyPage(c echo.Context) error {
+	for _, story := range web.Stories() {
+		if story.Name == c.Param("name") {
+			return a.render(c, story.Page)
+		}
+	}
+	return work.ErrNotFound
 }
 
 func (a *API) render(c echo.Context, page web.Page) error { return a.renderAs(c, http.StatusOK, page) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/web"
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -92,13 +93,34 @@ func TestTextOfOthersIsInert(t *testing.T) {
 	inert(t, "/?q=", string(f.get(`/?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E`).is(200).body))
 }
 
+// What the storybook shows is what the browser tests look at.
+func TestStoriesAreServedAndInert(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	book := string(f.get("/stories").is(200).body)
+	for _, story := range web.Stories() {
+		path := "/stories/" + story.Name
+		if !strings.Contains(book, `href="`+path+`"`) {
+			t.Errorf("%s is not in the list", path)
+		}
+		page := string(f.get(path).is(200).body)
+		inert(t, path, page)
+		for _, hidden := range []string{"\u202e", "\u200b", "\u2066", "\x1b", "\U000e0041"} {
+			if story.Name == "unit-hostile" && strings.Contains(page, hidden) {
+				t.Errorf("%s has %U as it is", path, []rune(hidden)[0])
+			}
+		}
+	}
+	f.get("/stories/none").refused(404, "", "")
+}
+
 // inert fails when a page has an element, an attribute or an address that is
 // not of the templates.
 func inert(t *testing.T, name, page string) {
 	t.Helper()
 	allowed := " html head meta title link script body header a nav main h1 h2 h3 p span section article pre details summary ol ul li form label input button code " +
 		"b div select option time dialog dl dt dd kbd figure figcaption svg rect br em strong " +
-		"ins del table caption thead tbody tr th td textarea "
+		"ins del table caption thead tbody tr th td textarea blockquote "
 	for _, tag := range regexp.MustCompile(`(?i)<([a-z][a-z0-9]*)([^>]*)>`).FindAllStringSubmatch(page, -1) {
 		if !strings.Contains(allowed, " "+strings.ToLower(tag[1])+" ") {
 			t.Errorf("%s: element %s", name, tag[0])
@@ -110,7 +132,7 @@ func inert(t *testing.T, name, page string) {
 			t.Errorf("%s: attribute in %s", name, tag[0])
 		}
 		for _, ref := range regexp.MustCompile(`href="([^"]*)"`).FindAllStringSubmatch(tag[2], -1) {
-			followed := strings.HasPrefix(ref[1], "http://") && strings.Contains(tag[2], `rel="nofollow noreferrer noopener" target="_blank"`)
+			followed := strings.HasPrefix(ref[1], "http") && strings.Contains(tag[2], `rel="nofollow noreferrer noopener" target="_blank"`)
 			if !strings.HasPrefix(ref[1], "/") && !strings.HasPrefix(ref[1], "#") && !followed || strings.HasPrefix(ref[1], "//") {
 				t.Errorf("%s: leads away: %s", name, tag[0])
 			}

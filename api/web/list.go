@@ -45,6 +45,7 @@ type Viewer struct {
 	List   List
 	Unit   *Unit
 	Notice *Notice // of what was done just now
+	Still  bool    // nothing changes: it is a story
 }
 
 // Render writes the page.

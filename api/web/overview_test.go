@@ -61,7 +61,7 @@ func overview(window string) Overview {
 		Backends: []Backend{{Name: "claude", Status: "available", Slots: 8}, {Name: "anthropic", Status: "paused", Detail: "auth: 401: <key>"},
 			{Name: "codex", Status: "unavailable", Detail: "codex is not here"}, {Name: "mock", Status: "unknown"}},
 		Checks:    []Check{{Name: "postgres", OK: true, Detail: "reachable, schema up to date"}, {Name: "redis", Detail: "takes no writes"}},
-		Schedules: []work.Schedule{{Name: "daily", NextAt: later, LastAt: at(time.Hour), LastUnit: &unit}, {Name: "weekly", Paused: true, NextAt: later}},
+		Schedules: []work.Schedule{{Name: "daily", NextAt: later, LastAt: before(time.Hour), LastUnit: &unit}, {Name: "weekly", Paused: true, NextAt: later}},
 	}
 }
 

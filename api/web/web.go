@@ -14,6 +14,7 @@
 //	markdown.go    what a model wrote, as HTML that can do no harm
 //	overview.go    Overview and Processes: what happened, and what runs where
 //	chart.go       columns and bars, drawn as SVG
+//	story.go       Stories: every state of every page, with made-up data
 //	format.go      times, money and counts for people
 package web
 

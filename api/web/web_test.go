@@ -2,13 +2,10 @@ package web
 
 import (
 	"bytes"
-	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/uuid"
 
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
@@ -17,7 +14,17 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+// Every story is rendered as the server would, and looks as it did.
+func TestStories(t *testing.T) {
+	t.Parallel()
+	for _, story := range Stories() {
+		if story.Name == "unit-thousand-steps" {
+			continue // as unit-done, and large
+		}
+		golden(t, "story-"+story.Name+".html", story.Page)
+	}
+	golden(t, "stories.html", Storybook{Stories()})
+}
 
 func golden(t *testing.T, name string, page Page) {
 	t.Helper()
@@ -28,118 +35,21 @@ func golden(t *testing.T, name string, page Page) {
 	testkit.Golden(t, "testdata/"+name, out.Bytes())
 }
 
-func at(before time.Duration) *time.Time {
-	when := now.Add(-before)
-	return &when
-}
+// The units of the stories, by their states.
+var (
+	now       = storyNow
+	unit      = madeUnit
+	queued    = storyQueued
+	scheduled = storyScheduled
+)
 
-func unit(n byte, state work.State) work.Unit {
-	return work.Unit{
-		ID: uuid.UUID{0: 1, 6: 0x70, 8: 0x80, 15: n}, Title: "Read the contract and name its dates", State: state,
-		CreatedAt: now.Add(-3 * time.Minute), RunCount: 1, CostUSD: 0.0123,
-		Spec: work.Spec{Backend: "claude", Model: "small", Prompt: "Read {file_path} and name its dates",
-			Payload: json.RawMessage(`{"file_path":"docs:contract.txt","note":"<b> & \"co\""}`)},
-	}
-}
-
-func queued() work.Unit {
-	u := unit(1, work.Queued)
-	expires := now.Add(time.Hour)
-	u.RunCount, u.CostUSD, u.ExpiresAt = 0, 0, &expires
-	return u
-}
-
-func scheduled() work.Unit {
-	u := queued()
-	later := now.Add(time.Hour)
-	u.ID[15], u.NotBefore = 2, &later
-	return u
-}
-
-func running() work.Unit {
-	u := unit(3, work.Running)
-	u.StartedAt = at(90 * time.Second)
-	return u
-}
-
-func succeeded() work.Unit {
-	u := unit(4, work.Succeeded)
-	output := "It begins on 1 May 2026.\nIt ends on 30 April 2028."
-	u.StartedAt, u.FinishedAt, u.Output, u.Summary = at(time.Minute), at(57*time.Second), &output, &output
-	return u
-}
-
-func failed() work.Unit {
-	u := unit(5, work.Failed)
-	u.StartedAt, u.FinishedAt, u.RunCount = at(time.Minute), at(50*time.Second), 3
-	u.Error = work.Fail(work.ClassAuth, "401 from <model>: the key was refused\x1b[31m")
-	return u
-}
+func running() work.Unit       { return storyRunning().Unit }
+func succeeded() work.Unit     { return storyDone(60).Unit }
+func failed() work.Unit        { return storyFailed(0).Unit }
+func steps() []transcript.Step { return madeSteps(5) }
 
 func run(status work.RunStatus, attempt int) work.Run {
-	cost, live := 0.0123, "reads docs:contract.txt"
-	r := work.Run{ID: uuid.UUID{0: 2, 15: byte(attempt)}, Attempt: attempt, Status: status, StartedAt: *at(time.Minute), HasTranscript: true,
-		ToolCalls: 1, LiveStatus: &live}
-	if status != work.RunRunning {
-		r.CompletedAt, r.NumTurns, r.TotalCostUSD = at(57*time.Second), 2, &cost
-		r.Usage = work.Usage{InputTokens: 1200, OutputTokens: 80}
-	}
-	return r
-}
-
-func steps() []transcript.Step {
-	return []transcript.Step{
-		{Number: 1, Type: transcript.SystemText, Text: "session begins"},
-		{Number: 2, Type: transcript.Reasoning, Text: "I should read it first."},
-		{Number: 3, Type: transcript.Action, Content: []transcript.Content{
-			{Type: transcript.Text, Text: "I read it."}, {Type: transcript.ToolCall, Name: "Read", Args: `{"path":"contract.txt"}`}}},
-		{Number: 4, Type: transcript.ToolResult, Name: "Read", Text: "<script>alert(1)</script>", IsError: true},
-		{Number: 5, Type: transcript.UserText, Text: "Go on."},
-	}
-}
-
-func cards(units ...work.Unit) (list []Card) {
-	for _, u := range units {
-		list = append(list, Card{Unit: u, Now: now, Query: "?status=queued"})
-	}
-	return list
-}
-
-func pillsOf(f Filter) []Pill {
-	return f.Pills(map[work.State]int{work.Queued: 2, work.Running: 1, work.Succeeded: 12_345, work.Failed: 10_000, work.TimedOut: 3}, 10_000)
-}
-
-func TestListPage(t *testing.T) {
-	t.Parallel()
-	filter := Filter{Search: `"dates" & <co>`, Backend: "claude", Since: "24h", Labels: []string{"team:<legal>"}}
-	list := List{Filter: filter, Pills: pillsOf(filter), Cards: cards(scheduled(), queued(), running(), succeeded(), failed()),
-		Next: uuid.Max.String(), Backends: []string{"claude", "mock"}, Classes: work.Classes()[:2]}
-	live := run(work.RunRunning, 1)
-	list.Cards[2].Live, list.Cards[3].Chosen = &live, true
-	golden(t, "list.html", Viewer{List: list})
-	golden(t, "list-empty.html", Part{Name: "list", Data: List{Pills: pillsOf(Filter{})}})
-	golden(t, "list-nothing-found.html", Part{Name: "list", Data: List{Filter: Filter{Search: "<b>"}}})
-}
-
-func TestUnitPage(t *testing.T) {
-	t.Parallel()
-	golden(t, "unit-queued.html", Unit{Unit: queued(), Waits: []string{"queue <default> is paused"}, Now: now})
-	goes := run(work.RunRunning, 1)
-	golden(t, "unit-running.html", NewUnit(running(), []work.Run{goes}, &goes, steps()[:3], now))
-	done := run(work.RunSucceeded, 1)
-	id := uuid.UUID{0: 3}
-	done.OutputFiles = []work.OutputFile{
-		{ID: &id, Name: `<img src=x onerror=alert(1)>.txt`, Size: 12}, {Name: "big.bin", Size: 1 << 30, Reason: "larger than <10> bytes"},
-	}
-	whole := succeeded()
-	whole.Files, whole.Labels, whole.SystemPrompt = work.Refs{id.String(), "docs:<a>.txt"}, json.RawMessage(`{"team":"<legal>"}`), "Be <b>."
-	golden(t, "unit-succeeded.html", NewUnit(whole, []work.Run{done}, &done, steps(), now))
-	lost := run(work.RunLost, 1)
-	lost.Error, lost.CostIncomplete, lost.HasTranscript = work.Fail(work.ClassInfra, "the worker process stopped giving signs of life"), true, false
-	refused := run(work.RunFailed, 2)
-	refused.Error = failed().Error
-	golden(t, "unit-failed.html", NewUnit(failed(), []work.Run{refused, lost}, &refused, steps()[:1], now))
-	golden(t, "unit-earlier-run.html", NewUnit(failed(), []work.Run{refused, lost}, &lost, nil, now))
+	return storyRun(madeUnit(1, work.Running), status, attempt)
 }
 
 func TestDeceivingCharactersAreShown(t *testing.T) {
@@ -165,7 +75,7 @@ func TestLongWordsAndManyStepsStaySmall(t *testing.T) {
 		many[i] = transcript.Step{Number: i + 1, Type: transcript.SystemText, Text: "x"}
 	}
 	done := run(work.RunSucceeded, 1)
-	u := succeeded()
+	u := madeUnit(1, work.Succeeded)
 	u.Title = strings.Repeat("x", 1<<20)
 	page := NewUnit(u, nil, &done, many, now)
 	if steps := page.Steps(); len(steps.Shown) != window || steps.Earlier != len(many)-2*window+1 || steps.Later != 0 {
@@ -340,7 +250,7 @@ func TestAgoAndTook(t *testing.T) {
 			t.Errorf("%s: %s", length, got)
 		}
 	}
-	if got := took(now, *at(5 * time.Second), nil); got != "5.0 s" {
+	if got := took(now, *before(5 * time.Second), nil); got != "5.0 s" {
 		t.Error(got)
 	}
 }

@@ -7,6 +7,7 @@ const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 const viewer = $('.viewer');
 const list = $('#list');
 const detail = $('#detail');
+const still = viewer && 'still' in viewer.dataset; // made-up data: nothing changes
 
 // ask fetches a part of a page. A part that was asked for later wins.
 const asked = {};
@@ -51,7 +52,7 @@ function ago(ms) {
 }
 
 function tick() {
-  if (document.hidden) return;
+  if (document.hidden || still) return;
   const now = Date.now();
   for (const t of $$('time[data-since]')) t.textContent = lasted(now - Date.parse(t.dataset.since));
   for (const t of $$('time[data-ago]')) {
@@ -143,7 +144,7 @@ const sight = new IntersectionObserver((entries) => {
 }, { rootMargin: '600px' });
 
 function reveal(link) {
-  sight.observe(link);
+  if (!still) sight.observe(link);
   return link;
 }
 
@@ -253,7 +254,7 @@ function follow(element) {
   const attempt = element?.dataset.attempt ?? '';
   const rev = $('#steps', detail)?.dataset.rev ?? 0;
   open_ = unit ? { unit, attempt, newest: 'newest' in element.dataset, dirty: new Set(), head: false, place: `0.${attempt || 0}.0.${rev}` } : null;
-  if (!stream || stream.unit !== unit) connect();
+  if (!still && (!stream || stream.unit !== unit)) connect();
 }
 
 function connect() {
@@ -558,12 +559,12 @@ addEventListener('popstate', () => {
   if (viewer) open(location, false);
 });
 addEventListener('pagehide', () => stream?.source.close());
-addEventListener('pageshow', (e) => e.persisted && viewer && connect());
+addEventListener('pageshow', (e) => e.persisted && viewer && !still && connect());
 // A browser has few connections for one server: who does not look needs none.
 document.addEventListener('visibilitychange', () => {
   if (document.hidden) return stream?.source.close();
   tick();
-  if (viewer) connect();
+  if (viewer && !still) connect();
 });
 
 // The search works while it is typed, without a button.
