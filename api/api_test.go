@@ -25,7 +25,7 @@ import (
 	"piecework/store"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.Main(m, stopChromium) }
 
 func migrate(ctx context.Context, url string) error {
 	_, err := store.Migrate(ctx, url)

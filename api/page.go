@@ -2,10 +2,13 @@ package api
 
 import (
 	"bytes"
+	"compress/gzip"
 	"net/http"
+	"strings"
 
 	"github.com/hibiken/asynqmon"
 	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
 	"github.com/swaggest/swgui"
 	"github.com/swaggest/swgui/v5emb"
 
@@ -22,18 +25,21 @@ const (
 )
 
 func (a *API) pages() {
-	a.echo.GET("/", a.listPage)
-	a.echo.GET("/cards", a.cardsPage)
-	a.echo.GET("/live", a.followPage)
-	a.echo.GET("/units/:id", a.unitPage)
-	a.echo.GET("/units/:id/steps", a.stepsPage)
-	a.echo.GET("/overview", a.overviewPage)
-	a.echo.GET("/worker-processes", a.processesPage)
-	a.echo.GET("/compare", a.comparePage)
+	// Pages hold nothing that a stranger could guess at by their size: no
+	// cookie protects them, and no secret is in them.
+	small := middleware.GzipWithConfig(middleware.GzipConfig{Level: gzip.BestSpeed, MinLength: 1000})
+	a.echo.GET("/", a.listPage, small)
+	a.echo.GET("/cards", a.cardsPage, small)
+	a.echo.GET("/live", a.followPage) // a stream: never compressed
+	a.echo.GET("/units/:id", a.unitPage, small)
+	a.echo.GET("/units/:id/steps", a.stepsPage, small)
+	a.echo.GET("/overview", a.overviewPage, small)
+	a.echo.GET("/worker-processes", a.processesPage, small)
+	a.echo.GET("/compare", a.comparePage, small)
 	a.actions()
-	a.echo.GET("/stories", a.storiesPage)
-	a.echo.GET("/stories/:name", a.storyPage)
-	a.echo.StaticFS("/static", web.Static())
+	a.echo.GET("/stories", a.storiesPage, small)
+	a.echo.GET("/stories/:name", a.storyPage, small)
+	a.echo.GET("/static/*", serveAssets(web.Assets()), small)
 
 	docs := v5emb.NewWithConfig(swgui.Config{HideCurl: false})("Piecework API", "/openapi.json", "/docs")
 	a.echo.GET("/docs", echo.WrapHandler(docs), foreign)
@@ -52,6 +58,24 @@ func foreign(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Response().Header().Set("Content-Security-Policy", cspForeign)
 		return next(c)
+	}
+}
+
+// serveAssets serves what the pages load. A browser keeps it, and asks each
+// time whether it is still the same.
+func serveAssets(assets map[string]web.Asset) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		asset, ok := assets[c.Param("*")]
+		if !ok {
+			return echo.ErrNotFound
+		}
+		h := c.Response().Header()
+		h.Set("ETag", asset.Tag)
+		h.Set("Cache-Control", "no-cache")
+		if strings.Contains(c.Request().Header.Get("If-None-Match"), asset.Tag) {
+			return c.NoContent(http.StatusNotModified)
+		}
+		return c.Blob(http.StatusOK, asset.Type, asset.Body)
 	}
 }
 

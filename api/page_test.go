@@ -261,3 +261,26 @@ func TestPartsOfPages(t *testing.T) {
 		f.get(path).refused(422, parameter, "")
 	}
 }
+
+func TestPagesAreSmallOnTheWire(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	plain := f.get("/stories/unit-done").is(200)
+	packed := f.get("/stories/unit-done", "Accept-Encoding", "gzip").is(200)
+	if packed.header.Get("Content-Encoding") != "gzip" || len(packed.body) > len(plain.body)/4 {
+		t.Errorf("%d bytes became %d", len(plain.body), len(packed.body))
+	}
+	f.get("/units/x", "Accept-Encoding", "gzip").refused(404, "", "")
+	for name := range web.Assets() {
+		path := "/static/" + name
+		first := f.get(path).is(200)
+		tag := first.header.Get("ETag")
+		if again := f.get(path, "If-None-Match", tag, "Accept-Encoding", "gzip").is(304); len(again.body) > 0 {
+			t.Errorf("%s: %d bytes of what is known", path, len(again.body))
+		}
+		f.get(path, "If-None-Match", `W/"old"`).is(200)
+	}
+	if kind := f.get("/static/app.js", "Accept-Encoding", "gzip").is(200).header.Get("Content-Type"); kind != "text/javascript; charset=utf-8" {
+		t.Error(kind)
+	}
+}

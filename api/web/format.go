@@ -101,8 +101,10 @@ func size(n any) string {
 		return count(n, "byte")
 	case bytes < 1e6:
 		return fmt.Sprintf("%.1f kB", bytes/1e3)
+	case bytes < 1e9:
+		return fmt.Sprintf("%.1f MB", bytes/1e6)
 	}
-	return fmt.Sprintf("%.1f MB", bytes/1e6)
+	return fmt.Sprintf("%.1f GB", bytes/1e9)
 }
 
 // words is how a person writes a name such as timed_out.

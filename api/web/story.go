@@ -50,6 +50,11 @@ func Stories() []Story {
 		{"unit-cancelled", "it was cancelled, and left a part", storyUnit(storyCancelled())},
 		{"unit-hostile", "texts that want to be more than text, in every field", storyUnit(storyHostile())},
 		{"unit-long-words", "words without a place to break", storyUnit(storyLongWords())},
+		{"overview", "a busy day", storyOverview("24h")},
+		{"overview-empty", "nothing has happened", Overview{Now: storyNow, Figures: work.Figures{Window: "1h", To: storyNow,
+			From: storyNow.Add(-time.Hour), Bucket: 60, Series: []work.Interval{{From: storyNow}}}}},
+		{"processes", "worker processes and what they run", storyProcesses()},
+		{"processes-none", "no worker process is there", Processes{Now: storyNow}},
 	}
 }
 
@@ -65,7 +70,7 @@ func before(d time.Duration) *time.Time {
 
 func storyList(f Filter, units ...work.Unit) Viewer {
 	list := List{Filter: f, Backends: storyBackends, Classes: work.Classes(), Next: uuid.Max.String(),
-		Pills: f.Pills(map[work.State]int{work.Queued: 2, work.Running: 1, work.Succeeded: 12_345, work.Failed: 10_000, work.TimedOut: 3}, 10_000)}
+		Pills: f.Pills(map[work.State]int{work.Queued: 2, work.Running: 1, work.Succeeded: 10_000, work.Failed: 12, work.TimedOut: 3}, 10_000)}
 	for _, u := range units {
 		card := Card{Unit: u, Now: storyNow, Query: f.Query()}
 		if u.State == work.Running {
@@ -78,7 +83,7 @@ func storyList(f Filter, units ...work.Unit) Viewer {
 }
 
 func storyFiltered() Viewer {
-	v := storyList(Filter{Search: "contract", Status: "failed,timed_out", Backend: "claude", Since: "24h", Class: "auth", Labels: []string{"team:legal"}},
+	v := storyList(Filter{Search: "contract", Status: "failed,timed_out", Backend: "claude", Since: "24h", Class: "crash", Labels: []string{"team:legal"}},
 		storyFailed(0).Unit, storyTimedOut().Unit)
 	v.List.Next = ""
 	return v
@@ -103,10 +108,15 @@ func storyUnits() []work.Unit {
 	}
 }
 
+var storyTitles = []string{
+	"Read the contract and name its dates", "Summarise the minutes of 3 March for the people who were not there", "Find the clause about notice",
+	"Compare both offers", "Translate the letter into French, and keep its tone",
+}
+
 // madeUnit is unit n.
 func madeUnit(n byte, state work.State) work.Unit {
 	u := work.Unit{
-		ID: uuid.UUID{0: 1, 6: 0x70, 8: 0x80, 15: n}, Title: "Read the contract and name its dates", State: state,
+		ID: uuid.UUID{0: 1, 6: 0x70, 8: 0x80, 15: n}, Title: storyTitles[int(n)%len(storyTitles)], State: state,
 		CreatedAt: storyNow.Add(-time.Duration(n) * time.Minute), RunCount: 1, CostUSD: 0.0123,
 		Spec: work.Spec{Backend: "claude", Model: "small", Prompt: "Read {file_path} and name its dates",
 			Payload: json.RawMessage(`{"file_path":"docs:contract.txt"}`), Queue: work.DefaultQueue, Priority: work.DefaultPriority,
@@ -204,7 +214,7 @@ func storySilent() Unit {
 func storyFailed(chosen int) Unit {
 	u := madeUnit(8, work.Failed)
 	u.RunCount, u.Failures, u.Losses = 3, 2, 1
-	u.Error = work.Fail(work.ClassAuth, "401 from api.example.com: the key was refused (request req_0123)")
+	u.Error = work.Fail(work.ClassCrash, "exit status 137; its last words: Killed")
 	runs := []work.Run{storyRun(u, work.RunFailed, 3), storyRun(u, work.RunLost, 2), storyRun(u, work.RunFailed, 1)}
 	runs[0].Error = u.Error
 	runs[1].Error, runs[1].CostIncomplete = work.Fail(work.ClassInfra, "the worker process stopped giving signs of life"), true
@@ -313,4 +323,64 @@ func numbered(steps []transcript.Step) []transcript.Step {
 		steps[i].Time = before(time.Minute).Add(59 * time.Second * time.Duration(i+1) / time.Duration(len(steps)))
 	}
 	return steps
+}
+
+func storyProcesses() Processes {
+	page := Processes{Now: storyNow}
+	for _, p := range storyCrew() {
+		page.Processes = append(page.Processes, Process{Process: p})
+	}
+	held := storyRun(madeUnit(3, work.Running), work.RunRunning, 2)
+	held.Title, held.WorkerType = "Read <this>", "claude"
+	page.Processes[0].Runs = []work.Run{held}
+	return page
+}
+
+// storyDay is made-up figures of a day.
+func storyDay(name string) work.Figures {
+	w, _ := work.WindowOf(name)
+	f := work.Figures{Window: name, From: w.Since(storyNow), To: storyNow, Bucket: work.Seconds(w.Bucket.Seconds()), Finished: map[work.State]int64{}}
+	for i := int64(0); !f.From.Add(time.Duration(i) * w.Bucket).After(storyNow); i++ {
+		one := work.Interval{From: f.From.Add(time.Duration(i) * w.Bucket), Accepted: 40 + i*7%30, Finished: map[work.State]int64{
+			work.Succeeded: 30 + i*5%20, work.Failed: i * 3 % 7, work.TimedOut: i % 2, work.Cancelled: i / 9}}
+		one.Cost = work.Spent{Runs: 50, Unpriced: i % 3, Cost: 1.5 + float64(i)/10, Wasted: 0.4}
+		f.Series = append(f.Series, one)
+		f.Accepted += one.Accepted
+		for state, n := range one.Finished {
+			f.Finished[state] += n
+		}
+		f.Cost.Add(one.Cost)
+	}
+	f.Runs = []work.Outcome{{Status: work.RunSucceeded, Count: 900, Cost: 40}, {Status: work.RunFailed, Class: work.ClassInfra, Count: 70, Cost: 3},
+		{Status: work.RunTimedOut, Class: work.ClassTimeout, Count: 12, Cost: 5}, {Status: work.RunLost, Class: work.ClassInfra, Count: 4},
+		{Status: work.RunReleased, Count: 2, Cost: 0.2}}
+	f.Models = []work.Spent{{Name: `<b>model</b>`, Runs: 600, Cost: 60, Wasted: 8, Unpriced: 3}, {Runs: 20}}
+	f.Backends = []work.Spent{{Name: "claude", Runs: 600, Cost: 60, Wasted: 8, Unpriced: 3}, {Name: "mock", Runs: 20}}
+	f.Workers = []work.Spent{{Name: "reader", Runs: 10, Cost: 0.0123}}
+	f.Wait = work.NewLatency("", map[int]int64{-5: 700, 3: 250, 20: 50})
+	f.Run = []work.Latency{work.NewLatency("claude", map[int]int64{20: 500, 25: 90, 30: 10}), work.NewLatency("mock", map[int]int64{-20: 20})}
+	return f
+}
+
+func storyCrew() []work.Process {
+	return []work.Process{
+		{ID: uuid.UUID{0: 5}, Hostname: "host-<1>", PID: 17, Version: "v1", Slots: 8, Running: 3, Queues: []string{"default", "urgent"}, Live: true,
+			StartedAt: storyNow.Add(-time.Hour), BeatAt: storyNow.Add(-1200 * time.Millisecond), Backends: []work.Offer{
+				{Name: "claude", Available: true, Version: "2.1.329"}, {Name: "codex", Detail: "codex is not here: <install> it"},
+				{Name: "anthropic", Available: true, Paused: &work.Pause{Class: work.ClassAuth, Message: "401: <key>"}}}},
+		{ID: uuid.UUID{0: 6}, Hostname: "host-2", PID: 18, Version: "v1", Slots: 4, Queues: []string{"default"},
+			StartedAt: storyNow.Add(-2 * time.Hour), BeatAt: storyNow.Add(-90 * time.Second)},
+	}
+}
+
+func storyOverview(window string) Overview {
+	wait, later, unit := work.Seconds(75), storyNow.Add(time.Hour), uuid.UUID{0: 7}
+	return Overview{Figures: storyDay(window), Processes: storyCrew(), Now: storyNow,
+		Queues: []Queue{{Name: "bulk", Due: 1200, Scheduled: 40, Paused: "paused since 2026-01-02T03:00:00Z by <ann>"},
+			{Name: "default", Due: 3, Running: 3, Processes: 1, OldestWait: &wait}},
+		Backends: []Backend{{Name: "claude", Status: "available", Slots: 8}, {Name: "anthropic", Status: "paused", Detail: "auth: 401: <key>"},
+			{Name: "codex", Status: "unavailable", Detail: "codex is not here"}, {Name: "mock", Status: "unknown"}},
+		Checks:    []Check{{Name: "postgres", OK: true, Detail: "reachable, schema up to date"}, {Name: "redis", Detail: "takes no writes"}},
+		Schedules: []work.Schedule{{Name: "daily", NextAt: later, LastAt: before(time.Hour), LastUnit: &unit}, {Name: "weekly", Paused: true, NextAt: later}},
+	}
 }

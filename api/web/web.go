@@ -19,11 +19,11 @@
 package web
 
 import (
+	"crypto/sha256"
 	"embed"
 	"fmt"
 	"html/template"
 	"io"
-	"io/fs"
 
 	"piecework/internal/work"
 )
@@ -34,13 +34,26 @@ var pages embed.FS
 //go:embed static
 var static embed.FS
 
-// Static is what the pages load.
-func Static() fs.FS {
-	files, err := fs.Sub(static, "static")
-	if err != nil {
-		panic(err) // the name is right here
+// Asset is a file that the pages load.
+type Asset struct {
+	Body []byte
+	Type string
+	Tag  string // an ETag of what is in it
+}
+
+// Assets are all of them by name.
+func Assets() map[string]Asset {
+	assets := map[string]Asset{}
+	for name, kind := range map[string]string{
+		"app.css": "text/css; charset=utf-8", "app.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml",
+	} {
+		body, err := static.ReadFile("static/" + name)
+		if err != nil {
+			panic(err) // the names are right here
+		}
+		assets[name] = Asset{body, kind, fmt.Sprintf(`W/"%.16x"`, sha256.Sum256(body))}
 	}
-	return files
+	return assets
 }
 
 // Page can be shown.

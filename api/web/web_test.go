@@ -43,6 +43,8 @@ var (
 	scheduled = storyScheduled
 )
 
+func pillsOf(f Filter) []Pill { return storyList(f).List.Pills }
+
 func running() work.Unit       { return storyRunning().Unit }
 func succeeded() work.Unit     { return storyDone(60).Unit }
 func failed() work.Unit        { return storyFailed(0).Unit }

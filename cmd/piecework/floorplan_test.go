@@ -68,6 +68,8 @@ var walls = []struct {
 	{"github.com/schollz/progressbar/v3", []string{"cmd/piecework"}, nil, "only commands have a terminal"},
 	{"github.com/anthropics/anthropic-sdk-go", []string{"internal/backend"}, nil, "models are reached by backends"},
 	{"github.com/openai/openai-go/v3", []string{"internal/backend"}, nil, "models are reached by backends"},
+	{"github.com/chromedp/chromedp", nil, []string{"api"}, "the pages are tested in a browser; the binary drives none"},
+	{"github.com/chromedp/cdproto", nil, []string{"api"}, "the pages are tested in a browser; the binary drives none"},
 	{"testing", []string{"internal/testkit", "internal/testkit/fakemodel", "internal/testkit/fakecli"}, nil,
 		"the binary carries no test code"},
 }

@@ -41,11 +41,15 @@ var home struct {
 	err  error
 }
 
-// Main runs the tests of a package and then takes away what the kit started.
+// Main runs the tests of a package, then does what else is to be done after
+// them, and takes away what the kit started.
 // Call it from TestMain; without it the servers die with the process, and the
 // directory is left for the next test binary to remove.
-func Main(m *testing.M) {
+func Main(m *testing.M, after ...func()) {
 	code := m.Run()
+	for _, do := range after {
+		do()
+	}
 	stopShared()
 	if home.lock != nil {
 		_ = home.lock.Release()

@@ -199,8 +199,16 @@ async function open(url, history = true) {
 
 // shown is called when a unit has just been put on the page.
 function shown() {
-  if ($('[data-fold]', detail)) $('[data-fold]', detail).hidden = false;
+  offerFold();
   follow($('#head', detail));
+}
+
+// offerFold shows what folds all calls, or unfolds them when none is open.
+function offerFold() {
+  const button = $('[data-fold]', detail);
+  if (!button) return;
+  button.hidden = !$('.call', detail);
+  button.textContent = $('.call[open]', detail) ? 'Fold all' : 'Unfold all';
 }
 
 // keepOpen carries over what the reader has opened and closed.
@@ -215,7 +223,6 @@ function putSteps(fresh) {
   const steps = $('#steps', detail);
   if (!steps) return open(location, false); // the first have come
   for (const id of ['totals', 'timeline']) document.getElementById(id).replaceWith($('#' + id, fresh));
-  $('[data-fold]', detail).hidden = false;
   const incoming = $('#steps', fresh);
   for (const step of $$('.step', incoming)) {
     const old = document.getElementById(step.id);
@@ -230,6 +237,7 @@ function putSteps(fresh) {
     const last = $('.gap:last-child', steps);
     steps.insertBefore(step, next ?? (last !== steps.firstElementChild ? last : null));
   }
+  offerFold();
   if (incoming.dataset.firstError) steps.dataset.firstError = incoming.dataset.firstError;
 }
 
@@ -495,6 +503,7 @@ document.addEventListener('click', (e) => {
   if (!link || e.ctrlKey || e.metaKey || e.shiftKey || e.button) return;
   if (link.matches('summary')) {
     link.parentElement.dataset.touched = 'true';
+    setTimeout(offerFold); // when it has opened or closed
     return;
   }
   if (link.matches('[data-copy]')) {
@@ -509,7 +518,7 @@ document.addEventListener('click', (e) => {
     const calls = $$('.call', detail);
     const shut = calls.some((d) => d.open);
     for (const d of calls) [d.open, d.dataset.touched] = [!shut, 'true'];
-    link.textContent = shut ? 'Unfold all' : 'Fold all';
+    offerFold();
     return;
   }
   if (link.matches('[data-ask]')) {
