@@ -120,7 +120,7 @@ func inert(t *testing.T, name, page string) {
 	t.Helper()
 	allowed := " html head meta title link script body header a nav main h1 h2 h3 p span section article pre details summary ol ul li form label input button code " +
 		"b div select option time dialog dl dt dd kbd figure figcaption svg rect br em strong " +
-		"ins del table caption thead tbody tr th td textarea blockquote "
+		"ins del table caption thead tbody tr th td textarea blockquote tfoot small defs pattern circle path line g desc text "
 	for _, tag := range regexp.MustCompile(`(?i)<([a-z][a-z0-9]*)([^>]*)>`).FindAllStringSubmatch(page, -1) {
 		if !strings.Contains(allowed, " "+strings.ToLower(tag[1])+" ") {
 			t.Errorf("%s: element %s", name, tag[0])
@@ -274,6 +274,9 @@ func TestPagesAreSmallOnTheWire(t *testing.T) {
 	for name := range web.Assets() {
 		path := "/static/" + name
 		first := f.get(path).is(200)
+		if !strings.Contains(first.header.Get("Content-Type"), "/") {
+			t.Errorf("%s has no type", path)
+		}
 		tag := first.header.Get("ETag")
 		if again := f.get(path, "If-None-Match", tag, "Accept-Encoding", "gzip").is(304); len(again.body) > 0 {
 			t.Errorf("%s: %d bytes of what is known", path, len(again.body))

@@ -21,9 +21,11 @@ package web
 import (
 	"crypto/sha256"
 	"embed"
+	"errors"
 	"fmt"
 	"html/template"
 	"io"
+	"path"
 
 	"piecework/internal/work"
 )
@@ -43,15 +45,16 @@ type Asset struct {
 
 // Assets are all of them by name.
 func Assets() map[string]Asset {
+	kinds := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 	assets := map[string]Asset{}
-	for name, kind := range map[string]string{
-		"app.css": "text/css; charset=utf-8", "app.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml",
-	} {
-		body, err := static.ReadFile("static/" + name)
-		if err != nil {
-			panic(err) // the names are right here
-		}
-		assets[name] = Asset{body, kind, fmt.Sprintf(`W/"%.16x"`, sha256.Sum256(body))}
+	files, err := static.ReadDir("static")
+	for _, file := range files {
+		body, failed := static.ReadFile("static/" + file.Name())
+		err = errors.Join(err, failed)
+		assets[file.Name()] = Asset{body, kinds[path.Ext(file.Name())], fmt.Sprintf(`W/"%.16x"`, sha256.Sum256(body))}
+	}
+	if err != nil {
+		panic(err) // they are in the binary
 	}
 	return assets
 }
