@@ -19,7 +19,6 @@ func look(t *testing.T) (*front, *tab) {
 	t.Helper()
 	f := newFront(t)
 	w := newTab(t, f.url)
-	w.bear(`/events`)
 	return f, w
 }
 

@@ -49,7 +49,6 @@ func TestViewerFigures(t *testing.T) {
 		t.Errorf("the first page weighs %d bytes in all", weight)
 	}
 	w := newTab(t, f.url)
-	w.bear(`/events`)
 	call(w, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: `window.longTasks = [];
 		new PerformanceObserver((l) => longTasks.push(...l.getEntries().map((e) => Math.round(e.duration)))).observe({ type: "longtask", buffered: true });`})
 	var paints []int
