@@ -50,6 +50,9 @@ func Stories() []Story {
 		{"unit-cancelled", "it was cancelled, and left a part", storyUnit(storyCancelled())},
 		{"unit-hostile", "texts that want to be more than text, in every field", storyUnit(storyHostile())},
 		{"unit-long-words", "words without a place to break", storyUnit(storyLongWords())},
+		{"unit-cancel", "shall it be cancelled?", AskCancel(Unit{Unit: storyRunning().Unit})},
+		{"unit-retry", "shall it run again, with changes?", AskRetry(Unit{Unit: storyFailed(0).Unit}, true)},
+		{"compare", "two runs side by side", storyComparison()},
 		{"overview", "a busy day", storyOverview("24h")},
 		{"overview-empty", "nothing has happened", Overview{Now: storyNow, Figures: work.Figures{Window: "1h", To: storyNow,
 			From: storyNow.Add(-time.Hour), Bucket: 60, Series: []work.Interval{{From: storyNow}}}}},
@@ -323,6 +326,14 @@ func numbered(steps []transcript.Step) []transcript.Step {
 		steps[i].Time = before(time.Minute).Add(59 * time.Second * time.Duration(i+1) / time.Duration(len(steps)))
 	}
 	return steps
+}
+
+// storyComparison is two runs of which one did better.
+func storyComparison() Comparison {
+	a, b := storyDone(20), storyFailed(0)
+	other := "Read docs:contract.txt and name all its dates\nBe brief."
+	b.Run.RenderedPrompt = &other
+	return Comparison{IDs: [2]string{a.Run.ID.String(), b.Run.ID.String()}, Sides: [2]*Unit{&a, &b}}
 }
 
 func storyProcesses() Processes {
