@@ -109,14 +109,17 @@ func run(ctx context.Context, a agent, l limits, steps *transcript.Writer) (Resu
 	<-out.done
 	<-drained
 	child.Release()
-	if errors.Is(why, work.ErrFenced) && out.pulse().final {
-		why = nil // nobody had asked it to stop, so that was its own last word
-	}
 	if swept != nil {
 		swept = fmt.Errorf("stop what %s started: %w", a.name, swept)
 	}
 	end := ending{state: state, stderr: steps.Redact(errs.String()), silent: !out.pulse().spoken, stopped: why}
+	if errors.Is(why, work.ErrFenced) && out.pulse().final {
+		end.stopped = nil // an answer that had been given counts
+	}
 	result := a.result(end)
+	if result.Error != nil {
+		end.stopped = why // that it was ended is no answer
+	}
 	settle(&result, end)
 	tidy(&result, steps)
 	if errors.Is(why, process.ErrLapsed) {

@@ -303,29 +303,31 @@ func TestFencedAgentIsNotAsked(t *testing.T) {
 	}
 }
 
-// What an agent had said before it was killed counts: a worker process that was
-// frozen finds the result in the pipe.
+// What an agent had answered before it was killed counts: a worker process that
+// was frozen finds the result in the pipe. That it was cut off is no answer.
 func TestLastWordBeforeTheFenceIsHeard(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithCancelCause(t.Context())
-	req := request(t, verbs("init", "text nearly there", "result done", "write said x", "hang"))
-	steps := transcript.NewWriter(func(s transcript.Step) {
-		if s.Type != transcript.Action {
-			return
+	for verb, answered := range map[string]bool{"result done": true, "error error_during_execution 0 Request was aborted.": false} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		req := request(t, verbs("init", "text nearly there", verb, "write said x", "hang"))
+		steps := transcript.NewWriter(func(s transcript.Step) {
+			if s.Type != transcript.Action {
+				return
+			}
+			// While this step is held up nothing more is heard.
+			for said := false; !said && t.Context().Err() == nil; time.Sleep(10 * time.Millisecond) {
+				_, err := os.Stat(filepath.Join(req.Dir, "said"))
+				said = err == nil
+			}
+			cancel(work.ErrFenced)
+			for len(processesOf(req)) > 0 {
+				time.Sleep(10 * time.Millisecond)
+			}
+		}, nil)
+		result, err := fake(t).Execute(ctx, req, steps)
+		if err != nil || result.Success != answered || result.Error != nil || answered && result.Output != "done" {
+			t.Errorf("%s: %v, %+v", verb, err, result)
 		}
-		// While this step is held up nothing more is heard.
-		for said := false; !said && t.Context().Err() == nil; time.Sleep(10 * time.Millisecond) {
-			_, err := os.Stat(filepath.Join(req.Dir, "said"))
-			said = err == nil
-		}
-		cancel(work.ErrFenced)
-		for len(processesOf(req)) > 0 {
-			time.Sleep(10 * time.Millisecond)
-		}
-	}, nil)
-	result, err := fake(t).Execute(ctx, req, steps)
-	if err != nil || !result.Success || result.Output != "done" {
-		t.Errorf("%v, %+v", err, result)
 	}
 }
 
