@@ -3,6 +3,7 @@ package api
 import (
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
@@ -77,5 +78,42 @@ func TestViewerFigures(t *testing.T) {
 	fmt.Printf("long tasks on a transcript of 1,000 steps: %v ms\n", tasks)
 	if len(tasks) > 0 && slices.Max(tasks) > 100 {
 		t.Errorf("long tasks: %s", strings.Trim(fmt.Sprint(tasks), "[]"))
+	}
+	stepsOnScreen(t, "with Redis", true, 300*time.Millisecond)
+	stepsOnScreen(t, "without Redis", false, 1500*time.Millisecond)
+}
+
+// stepsOnScreen measures how long a step takes from before it is written until
+// it stands on an open page. Without Redis the API hears of nothing, and looks
+// once a second.
+func stepsOnScreen(t *testing.T, how string, told bool, most time.Duration) {
+	t.Helper()
+	f := newFront(t)
+	f.watchFor(time.Second)
+	w := newTab(t, f.url)
+	s := f.story(f.submit(mock("")))
+	w.open("/units/" + s.c.ID.String())
+	w.until("it runs", `document.querySelector("#state").textContent === "running"`)
+	eval[any](w, `(() => { window.came = {}; new MutationObserver(() => {
+		for (const s of document.querySelectorAll(".step")) came[s.dataset.number] ??= Date.now();
+	}).observe(document.body, { childList: true, subtree: true }); })()`)
+	var took []time.Duration
+	for number := 1; number <= 100; number++ {
+		time.Sleep(time.Duration(rand.IntN(200)) * time.Millisecond) // at any moment of what the page does
+		begun := time.Now()
+		if told {
+			s.say("told")
+			s.write()
+		} else {
+			s.tell("untold")
+		}
+		w.until("the step is on the screen", fmt.Sprintf(`came[%d]`, number))
+		took = append(took, time.UnixMilli(eval[int64](w, fmt.Sprintf(`came[%d]`, number))).Sub(begun.Truncate(time.Millisecond)))
+	}
+	slices.Sort(took)
+	p50, p99 := took[len(took)/2], took[len(took)*99/100]
+	fmt.Printf("a step is on the screen %s: p50 %d ms, p99 %d ms (n = %d)\n", how, p50.Milliseconds(), p99.Milliseconds(), len(took))
+	if p99 > most {
+		t.Errorf("%s a step takes %s, more than %s", how, p99, most)
 	}
 }

@@ -254,8 +254,7 @@ const toEnd = () => (box().scrollTop = box().scrollHeight);
 
 let stream; // of the page: all units, and the one that is open
 let open_ = null; // the unit that is followed: {unit, attempt, dirty, head}
-let lists = false, cards = new Set();
-let work = null;
+let lists = false, cards = new Set(); // what has changed about the list: anything, and these units
 
 function follow(element) {
   const unit = element?.dataset.unit ?? '';
@@ -286,7 +285,8 @@ function connect() {
   const on = (name, heard) => source.addEventListener(name, (e) => {
     if (stream !== mine) return;
     heard(JSON.parse(e.data), e.lastEventId);
-    soon();
+    soonUnit();
+    soonList();
   });
   const ofUnit = (name, heard) => on(name, (data, id) => {
     if (open_?.unit !== unit) return;
@@ -304,22 +304,36 @@ function connect() {
   ofUnit('step', (s) => String(s.attempt) === open_.attempt && open_.dirty.add(s.number));
 }
 
-// soon does what events asked for: one round at a time, what comes meanwhile
+// rounds does what events asked for, one round at a time: what comes meanwhile
 // goes with the next.
-function soon() {
-  work ??= round().finally(() => {
-    work = null;
-    if (lists || cards.size || open_?.head || open_?.dirty.size) setTimeout(soon, 50);
-  });
+function rounds(due, round, pause) {
+  let busy = false;
+  return async function soon() {
+    if (busy || !due()) return;
+    busy = true;
+    let wait = pause;
+    try {
+      await round();
+    } catch (err) {
+      passing(err);
+      wait = 1000;
+    }
+    await new Promise((done) => setTimeout(done, wait));
+    busy = false;
+    soon();
+  };
 }
+const soonUnit = rounds(() => open_?.head || open_?.dirty.size, roundOfUnit, 20);
+// A list need not change more often than people read.
+const soonList = rounds(() => lists || cards.size, roundOfList, 200);
 
-async function round() {
-  try {
-    await Promise.all([roundOfUnit(), roundOfList()]);
-  } catch (err) {
-    passing(err);
-    await new Promise((done) => setTimeout(done, 1000));
-  }
+// numbersOf is which steps to ask for: those that are new, or in sight, and the
+// calls that run.
+function numbersOf(dirty) {
+  const shown = $$('.step', detail).map((s) => Number(s.dataset.number));
+  const wanted = dirty.has('all') ? [`${Math.max(1, ...shown)}-`] : [...dirty].filter((n) => n >= (shown[0] ?? 0));
+  for (const call of $$('.call.running', detail)) wanted.push(call.closest('.step').dataset.number);
+  return [...new Set(wanted)].join(',');
 }
 
 async function roundOfUnit() {
@@ -330,25 +344,18 @@ async function roundOfUnit() {
   at.head = false;
   const stay = atEnd() && $('.step', detail);
   try {
-    if (head) {
-      const query = new URLSearchParams(location.search);
-      const fresh = await ask('head', `/units/${at.unit}?${query}`);
-      if (open_ !== at) return;
+    const wanted = dirty.size && at.attempt ? numbersOf(dirty) : '';
+    const [fresh, transcript] = await Promise.all([
+      head && ask('head', `/units/${at.unit}${location.search}`),
+      wanted && ask('steps', stepsURL(at.unit, at.attempt, 'n=' + wanted)),
+    ]);
+    if (open_ !== at) return;
+    if (fresh) {
       const old = $('#head', detail), put = $('#head', fresh);
       if ((put.dataset.attempt ?? '') !== at.attempt && at.newest) return open(location, false); // a new run began
       if (old.innerHTML !== put.innerHTML) old.replaceWith(put);
     }
-    if (dirty.size && at.attempt) {
-      const shown = $$('.step', detail).map((s) => Number(s.dataset.number));
-      const newest = Math.max(0, ...shown);
-      const asks = dirty.has('all') ? [`${Math.max(1, newest)}-`] : [...dirty].filter((n) => n > newest || shown.includes(n) || n > (shown[0] ?? 0));
-      for (const call of $$('.call.running', detail)) asks.push(call.closest('.step').dataset.number);
-      if (asks.length) {
-        const fresh = await ask('steps', stepsURL(at.unit, at.attempt, 'n=' + [...new Set(asks)].join(',')));
-        if (open_ !== at) return;
-        putSteps(fresh);
-      }
-    }
+    if (transcript) putSteps(transcript);
   } catch (err) {
     for (const n of dirty) at.dirty.add(n); // not lost: the next round asks again
     at.head ||= head;
@@ -373,7 +380,6 @@ async function roundOfList() {
     lists = true;
     throw err;
   }
-  await new Promise((done) => setTimeout(done, 150)); // a list need not change more often than people read
 }
 
 // ---- Deeds ----------------------------------------------------------------------
@@ -444,7 +450,8 @@ document.addEventListener('submit', async (e) => {
     tell(content);
     lists = true;
     if (open_) open_.head = true;
-    soon();
+    soonUnit();
+    soonList();
     if (document.activeElement === document.body) detail.focus();
   } catch (err) {
     $('[role=alert]', form)?.remove();
