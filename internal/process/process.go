@@ -224,13 +224,17 @@ type Ladder struct {
 // it has done and spent.
 var DefaultLadder = Ladder{Interrupt: 5 * time.Second, Terminate: 2 * time.Second}
 
-// Stop asks the child's process group to end, by SIGINT, then SIGTERM, then
-// SIGKILL, and returns when the child itself has ended.
+// Stop asks the child's process group to end, by SIGINT, then SIGTERM, ends it by
+// SIGKILL, and returns when the child itself has ended. A request that there is no
+// time for is not made: the child would begin to say that it was cut off.
 func (p *Process) Stop(l Ladder) {
 	for _, rung := range []struct {
 		signal syscall.Signal
 		wait   time.Duration
 	}{{syscall.SIGINT, l.Interrupt}, {syscall.SIGTERM, l.Terminate}} {
+		if rung.wait <= 0 {
+			continue
+		}
 		p.signal(rung.signal)
 		select {
 		case <-p.exited:
