@@ -93,7 +93,9 @@ func TestKeeperIsKilled(t *testing.T) {
 		if kind == Subreaper {
 			script = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 &' &)"
 		}
-		child := shell(t, by(kind), script+"; kill -KILL $PPID; echo ready; exec sleep 1000", nil)
+		// Input comes once the keeper has said that the child runs. One that is
+		// killed before that has not started it, for us.
+		child := shell(t, by(kind), script+"; read go; kill -KILL $PPID; echo ready; exec sleep 1000", strings.NewReader("go\n"))
 		if kind == PIDNamespace {
 			firstLine(t, child)
 		} else {
