@@ -250,21 +250,6 @@ func TestBrowserReadsALongTranscript(t *testing.T) {
 	w.until("later steps come", `document.querySelectorAll(".step").length > 200`)
 }
 
-func TestBrowserCopies(t *testing.T) {
-	t.Parallel()
-	f, w := look(t)
-	id := f.titled("copy <me>", "a **result** to copy")
-	w.open("/units/" + id.String())
-	w.allow("clipboard-read", "clipboard-write")
-	w.click("[data-copy=result-text]")
-	w.until("it says so", `document.querySelector("[data-copy=result-text]").textContent === "Copied"`)
-	same(w, "the clipboard", `navigator.clipboard.readText()`, "a **result** to copy")
-	w.click(".asked summary")
-	w.click("[data-copy=prompt]")
-	w.until("it says so", `document.querySelector("[data-copy=prompt]").textContent === "Copied"`)
-	same(w, "the clipboard", `navigator.clipboard.readText()`, "rendered")
-}
-
 // harm is what others may write, in all places where the pages show it.
 var harm = []string{
 	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `'-alert(1)-'`, `</pre></title></textarea><svg onload=alert(1)>`,

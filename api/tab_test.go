@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
@@ -287,20 +286,6 @@ func same[T comparable](w *tab, what, expression string, want T) {
 func quote(text string) string {
 	quoted, _ := json.Marshal(text) // texts always can be
 	return string(quoted)
-}
-
-// allow gives the page a right that people would be asked for.
-func (w *tab) allow(rights ...string) {
-	w.t.Helper()
-	for _, right := range rights {
-		_, err := chromedp.CallBrowser(w.ctx, browser.SetPermission, browser.SetPermissionParams{
-			Permission: &browser.PermissionDescriptor{Name: right}, Setting: browser.PermissionSettingGranted,
-			Origin: w.url, BrowserContextID: chromedp.FromContext(w.ctx).BrowserContextID,
-		})
-		if err != nil {
-			w.t.Fatal(err)
-		}
-	}
 }
 
 // picture writes what is in sight to a PNG file.
