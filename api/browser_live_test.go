@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/input"
+
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -67,6 +69,23 @@ func TestBrowserFollowsARun(t *testing.T) {
 	w.until("the end is told", `document.querySelector("#state").textContent === "succeeded" && document.querySelector(".result").textContent.includes("done") &&
 		document.querySelector("#card-`+s.c.ID.String()+` .badge").textContent === "succeeded"`)
 	same(w, "steps", numbers+`.split(",").length`, 61)
+}
+
+// The page of a run that says something changes all the time: a press that begins
+// before a change and ends after it counts.
+func TestBrowserTakesAPressWhileThePageChanges(t *testing.T) {
+	t.Parallel()
+	_, w, s := follow(t)
+	s.tell("one")
+	w.until("one", `document.querySelector(".now")?.textContent.includes("one")`)
+	at := eval[[]float64](w, `(() => { const r = document.querySelector(".actions [data-ask]").getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()`)
+	mouse := input.DispatchMouseEventParams{Type: input.DispatchMouseEventTypeMousePressed, X: at[0], Y: at[1], Button: input.MouseButtonLeft, ClickCount: 1}
+	call(w, input.DispatchMouseEvent, mouse)
+	s.tell("two")
+	w.until("two", `document.querySelector(".now").textContent.includes("two")`)
+	mouse.Type = input.DispatchMouseEventTypeMouseReleased
+	call(w, input.DispatchMouseEvent, mouse)
+	w.until("it asks", `document.querySelector("#ask").open`)
 }
 
 func TestBrowserIsRefreshedInMidRun(t *testing.T) {

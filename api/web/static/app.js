@@ -35,6 +35,21 @@ function say(text) {
   link.textContent = text;
 }
 
+// morph makes a part of the page like what came, and leaves alone what is so
+// already: whoever presses a button, selects a text or has opened something
+// while the page changes does so with the same element afterwards.
+function morph(old, fresh) {
+  if (old.isEqualNode(fresh) || old.dataset?.says) return;
+  if (old.nodeName !== fresh.nodeName) return old.replaceWith(fresh);
+  if (old.nodeType === Node.TEXT_NODE) return void (old.data = fresh.data);
+  const mine = (a) => old.dataset?.touched && (a.name === 'open' || a.name === 'data-touched');
+  for (const a of [...old.attributes]) if (!fresh.hasAttribute(a.name) && !mine(a)) old.removeAttribute(a.name);
+  for (const a of fresh.attributes) if (!mine(a)) old.setAttribute(a.name, a.value);
+  const [had, has] = [[...old.childNodes], [...fresh.childNodes]];
+  for (const [i, node] of has.entries()) had[i] ? morph(had[i], node) : old.append(node);
+  for (const node of had.slice(has.length)) node.remove();
+}
+
 // ---- Times ---------------------------------------------------------------
 
 function lasted(ms) {
@@ -83,11 +98,7 @@ function merge(fresh) {
   for (const card of $$('.card', fresh)) {
     const old = document.getElementById(card.id);
     if (old) {
-      if (old.innerHTML !== card.innerHTML) {
-        const focused = old.contains(document.activeElement);
-        old.replaceChildren(...card.childNodes);
-        if (focused) $('a', old).focus();
-      }
+      morph(old, card);
       continue;
     }
     const next = $$('.card', cards).find((c) => c.id < card.id);
@@ -117,10 +128,7 @@ async function refresh() {
 }
 
 function putPills(fresh) {
-  for (const id of ['pills', 'bulk']) {
-    const old = $('#' + id, list), put = $('#' + id, fresh);
-    if (old.innerHTML !== put.innerHTML) old.replaceWith(put);
-  }
+  for (const id of ['pills', 'bulk']) morph($('#' + id, list), $('#' + id, fresh));
 }
 
 function offerFresh(count) {
@@ -211,25 +219,15 @@ function offerFold() {
   button.textContent = $('.call[open]', detail) ? 'Fold all' : 'Unfold all';
 }
 
-// keepOpen carries over what the reader has opened and closed.
-function keepOpen(from, to) {
-  for (const d of $$('details[data-key]', to)) {
-    const old = $$('details[data-key]', from).find((o) => o.dataset.key === d.dataset.key);
-    if (old && old.dataset.touched) [d.open, d.dataset.touched] = [old.open, 'true'];
-  }
-}
-
 function putSteps(fresh) {
   const steps = $('#steps', detail);
   if (!steps) return open(location, false); // the first have come
-  for (const id of ['totals', 'timeline']) document.getElementById(id).replaceWith($('#' + id, fresh));
+  for (const id of ['totals', 'timeline']) morph(document.getElementById(id), $('#' + id, fresh));
   const incoming = $('#steps', fresh);
   for (const step of $$('.step', incoming)) {
     const old = document.getElementById(step.id);
     if (old) {
-      if (old.outerHTML === step.outerHTML) continue;
-      keepOpen(old, step);
-      old.replaceWith(step);
+      morph(old, step);
       continue;
     }
     const number = Number(step.dataset.number);
@@ -353,7 +351,7 @@ async function roundOfUnit() {
     if (fresh) {
       const old = $('#head', detail), put = $('#head', fresh);
       if ((put.dataset.attempt ?? '') !== at.attempt && at.newest) return open(location, false); // a new run began
-      if (old.innerHTML !== put.innerHTML) old.replaceWith(put);
+      morph(old, put);
     }
     if (transcript) putSteps(transcript);
   } catch (err) {
@@ -515,10 +513,11 @@ document.addEventListener('click', (e) => {
   }
   if (link.matches('[data-copy]')) {
     const text = document.getElementById(link.dataset.copy)?.textContent ?? '';
-    navigator.clipboard.writeText(text).then(() => {
-      link.textContent = 'Copied';
-      setTimeout(() => (link.textContent = 'Copy'), 1500);
-    }, () => (link.textContent = 'Select and copy by hand'));
+    const says = (text) => (link.textContent = link.dataset.says = text);
+    navigator.clipboard.writeText(text).then(() => says('Copied'), () => says('Select and copy by hand')).then(() => setTimeout(() => {
+      link.textContent = 'Copy';
+      delete link.dataset.says;
+    }, 1500));
     return;
   }
   if (link.matches('[data-fold]')) {
