@@ -8,6 +8,7 @@
 //	prepare.go   a claimed unit made ready for its backend
 //	file.go      uploaded files on their way in, output files on their way out
 //	outcome.go   what becomes of a unit after a run
+//	batch.go     batches of which a unit has ended here
 //	lane.go      whether a unit of a backend may begin here just now
 //	pause.go     what operators have paused
 //	probe.go     which backends there are, looked at again and again
@@ -77,6 +78,7 @@ const GCPercent = 25
 type Worker struct {
 	Options
 	id       uuid.UUID
+	batches  *marks // of which a unit has ended here
 	lanes    []*lane // one for each backend
 	slots    chan struct{}
 	rung     chan struct{}
@@ -113,7 +115,7 @@ func New(o Options) *Worker {
 		Options: o, id: uuid.Must(uuid.NewV7()),
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), news: make(chan struct{}, 1),
 		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, asking: map[uuid.UUID]bool{},
-		keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
+		batches: newMarks(), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
 	}
 	if w.full == nil {
 		w.full = func() bool { return diskFull(o.Data) }
@@ -149,7 +151,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){w.beat, w.watchLease, w.watchBackends, w.watchSpool, w.poll, w.hear, w.prune} {
+	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchLease, w.watchBackends, w.watchSpool, w.poll, w.hear, w.prune} {
 		loops.Go(func() { loop(life) })
 	}
 	stop, err := w.serve(jobs.Lanes(w.Queues, w.laneNames(everyLane)))

@@ -132,6 +132,9 @@ func (w *Worker) conclude(a *attempt) error {
 	}
 	log.Info("run ended", "status", finish.Status, "verdict", verdict, "next", finish.Next)
 	w.announce(unit)
+	if claimed.BatchID != nil && finish.Next.Final() {
+		w.batches.mark(*claimed.BatchID)
+	}
 	if finish.Next == work.Queued && finish.Delay == 0 && verdict == store.Recorded {
 		w.ringAgain(unit, claimed)
 	}

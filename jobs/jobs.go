@@ -9,6 +9,7 @@
 //	wake.go       hear a bell without polling, and sit still when Redis refuses
 //	notice.go     hints between processes: cancel, unit changed, steps, paused
 //	reconcile.go  ring lost bells, free dead leases: once a second
+//	batch.go      let the units of batches go
 //	schedule.go   units that are made again and again
 //	diagnose.go   whether this Redis is fit to be a bell
 package jobs

@@ -39,6 +39,7 @@ type Reconciler struct {
 	Log   *slog.Logger
 
 	swept time.Time
+	moved uuid.UUID // the batch that was looked at last
 	away  bool      // Postgres was, so bells may have been heard for nothing
 	calm  time.Time // until then nobody's lease is ended
 }
@@ -83,7 +84,7 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	if lost+overdue > 0 {
 		r.Log.Warn("reconciled", "runs_lost", lost, "units_overdue", overdue)
 	}
-	laterErr := r.makeScheduled(ctx) // must not keep the bells from ringing
+	laterErr := errors.Join(r.makeScheduled(ctx), r.moveBatches(ctx)) // must not keep the bells from ringing
 	if lost > 0 || time.Since(r.swept) > sweepEvery {
 		laterErr = errors.Join(laterErr, r.sweep(ctx))
 	}

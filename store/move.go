@@ -77,11 +77,11 @@ type Changes struct {
 	MaxTurns *int
 }
 
-// retry puts units back in the queue.
+// retry puts units back in the queue. A batch that was over goes on with them.
 func (s *Store) retry(ctx context.Context, rows any, w where, lock, columns string, c Changes) error {
 	chosen := w.text()
 	model, prompt, turns := w.arg(c.Model), w.arg(c.Prompt), w.arg(c.MaxTurns)
-	return translate(s.db.SelectContext(ctx, rows, `WITH chosen (unit_id) AS (SELECT id FROM work_units WHERE `+chosen+` `+lock+`)
+	return translate(s.db.SelectContext(ctx, rows, `WITH chosen (unit_id) AS (SELECT id FROM work_units WHERE `+chosen+` `+lock+`), changed AS (
 		UPDATE work_units SET state = 'queued', finished_at = NULL, final_run = NULL,
 			summary = NULL, error_class = NULL, error_message = NULL, cancel_requested_at = NULL, not_before = NULL,
 			deadline = CASE WHEN deadline > clock_timestamp() THEN deadline END,
@@ -89,9 +89,14 @@ func (s *Store) retry(ctx context.Context, rows any, w where, lock, columns stri
 			failures = 0, losses = 0, waits = 0, crashes = 0, deaths = 0, dispatch = dispatch + 1,
 			-- Many bells take their time to ring, about a sixth of a millisecond each.
 			check_at = clock_timestamp() + interval '2 seconds' + (SELECT count(*) FROM chosen) * interval '1 millisecond',
+			held = false,
 			resume_session = CASE WHEN `+model+`::text IS NULL AND `+prompt+`::text IS NULL THEN resume_session END,
 			model = coalesce(`+model+`, model), prompt = coalesce(`+prompt+`, prompt), max_turns = coalesce(`+turns+`, max_turns)
-		FROM chosen WHERE id = unit_id RETURNING `+columns, w.args...))
+		FROM chosen WHERE id = unit_id RETURNING work_units.*
+	), reopened AS (
+		UPDATE batches SET status = 'in_progress', finished_at = NULL, counts = NULL, why = '', cancelled_at = NULL, synthesis_unit = NULL, rounds = rounds + 1
+		WHERE id IN (SELECT batch_id FROM changed) AND finished_at IS NOT NULL
+	) SELECT `+columns+` FROM changed`, w.args...))
 }
 
 // Retry puts a failed, cancelled or timed-out unit back in the queue with its

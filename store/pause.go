@@ -79,7 +79,7 @@ func (s *Store) Resume(ctx context.Context, kind PauseKind, name string) (Pause,
 		}
 	}
 	_, err = s.db.ExecContext(ctx, `WITH held AS (
-			SELECT id FROM work_units WHERE state = 'queued' AND `+string(kind)+` = $1 AND check_at > clock_timestamp()
+			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND `+string(kind)+` = $1 AND check_at > clock_timestamp()
 			AND (not_before IS NULL OR not_before <= clock_timestamp() OR error_class = ANY ($2::text[]))
 			ORDER BY id FOR UPDATE SKIP LOCKED)
 		UPDATE work_units u SET check_at = clock_timestamp(),
@@ -117,7 +117,7 @@ func (s *Store) Queues(ctx context.Context, tenant string) ([]Queue, error) {
 			count(*) FILTER (WHERE state = 'running') AS running,
 			extract(epoch FROM clock_timestamp() - min(greatest(created_at, not_before)) FILTER (WHERE due))::double precision AS oldest
 		FROM (SELECT queue, state, created_at, not_before,
-				state = 'queued' AND (not_before IS NULL OR not_before <= clock_timestamp()) AS due
+				state = 'queued' AND NOT held AND (not_before IS NULL OR not_before <= clock_timestamp()) AS due
 			FROM work_units WHERE tenant = $1 AND state IN ('queued', 'running')) AS u
 		GROUP BY queue ORDER BY queue`, tenant)
 	if err != nil {

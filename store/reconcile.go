@@ -159,7 +159,7 @@ func (s *Store) lookAgain(ctx context.Context, units []uuid.UUID, after time.Dur
 // stillQueued locks those of $1 that are queued. One that is locked is being
 // claimed or cancelled just now, and waiting for it could end in a deadlock.
 const stillQueued = `queued AS (
-	SELECT id FROM work_units WHERE id = ANY($1::uuid[]) AND state = 'queued' ORDER BY id FOR UPDATE SKIP LOCKED)`
+	SELECT id FROM work_units WHERE id = ANY($1::uuid[]) AND state = 'queued' AND NOT held ORDER BY id FOR UPDATE SKIP LOCKED)`
 
 // Redispatch gives each unit that is still queued a new bell and returns the
 // bells to ring.
@@ -179,7 +179,7 @@ func (s *Store) Redispatch(ctx context.Context, units []uuid.UUID) ([]Dispatch, 
 // what it was told. It returns how many.
 func (s *Store) RecheckAll(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH due AS (
-			SELECT id FROM work_units WHERE state = 'queued' AND check_at > clock_timestamp()
+			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > clock_timestamp()
 			AND (not_before IS NULL OR not_before <= clock_timestamp()) ORDER BY id FOR UPDATE SKIP LOCKED)
 		UPDATE work_units u SET check_at = clock_timestamp() FROM due WHERE u.id = due.id`)
 	if err != nil {
@@ -196,7 +196,7 @@ func (s *Store) Due(ctx context.Context, queues, backends []string, limit int) (
 	var due []Dispatch
 	err := s.db.SelectContext(ctx, &due, `SELECT u.* FROM unnest($1::text[]) AS q, unnest($2::text[]) AS b, LATERAL (
 			SELECT id, dispatch, queue, backend, priority FROM work_units u
-			WHERE state = 'queued' AND queue = q AND backend = b AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused+`
+			WHERE state = 'queued' AND NOT held AND queue = q AND backend = b AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused+`
 			ORDER BY priority DESC, id LIMIT $3) AS u
 		ORDER BY priority DESC, id LIMIT $3`, pq.Array(queues), pq.Array(backends), limit)
 	if err != nil {

@@ -67,7 +67,7 @@ WITH asked AS (
         AS a(unit_id, run_id, process, session_id, backends, alone) ORDER BY unit_id
 ), ripe AS (
     SELECT u.id FROM work_units u JOIN asked ON asked.unit_id = u.id
-    WHERE u.state = 'queued' AND strpos(asked.backends, ',' || u.backend || ',') > 0 AND (u.not_before IS NULL OR u.not_before <= clock_timestamp())
+    WHERE u.state = 'queued' AND NOT u.held AND strpos(asked.backends, ',' || u.backend || ',') > 0 AND (u.not_before IS NULL OR u.not_before <= clock_timestamp())
         AND (u.deadline IS NULL OR u.deadline > clock_timestamp())
         AND (u.expires_at IS NULL OR u.expires_at > clock_timestamp() OR u.started_at IS NOT NULL)
         AND (u.deaths < $7 OR asked.alone) AND ` + notPaused + `
@@ -119,7 +119,7 @@ func (s *Store) held(ctx context.Context, runs []string) ([]claimedRow, error) {
 // suspects finds those of units that are due and must be claimed alone.
 func (s *Store) suspects(ctx context.Context, units []string) (map[uuid.UUID]bool, error) {
 	var ids []uuid.UUID
-	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units u WHERE id = ANY($1::uuid[]) AND state = 'queued' AND deaths >= $2
+	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units u WHERE id = ANY($1::uuid[]) AND state = 'queued' AND NOT held AND deaths >= $2
 		AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused,
 		pq.Array(units), work.SuspectDeaths)
 	found := make(map[uuid.UUID]bool, len(ids))

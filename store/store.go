@@ -7,6 +7,9 @@
 //	error.go       Postgres errors in the house's words
 //	unit.go        accept, read, list
 //	move.go        cancel and retry, of one unit or of all that a filter chooses
+//	batch.go       batches: add, read, list, results
+//	batch_fill.go  their units, made a piece at a time
+//	batch_move.go  what may begin, when it is over; pause, approve, cancel
 //	run.go         runs: claim; read, list
 //	finish.go      how a run ends, and what becomes of its unit
 //	file.go        files, and bytes that are none yet or no more

@@ -55,29 +55,35 @@ type unitIn struct {
 	Title  string    `json:"title"`
 	work.Spec
 	Delay          work.Seconds `json:"delay"`
+	BatchID        *uuid.UUID   `json:"batch_id,omitempty"`
+	CustomID       *string      `json:"custom_id,omitempty"`
+	Held           bool         `json:"held"`
 	Uploads        []uuid.UUID  `json:"uploads,omitempty"`
 	IdempotencyKey *string      `json:"idempotency_key"`
 	BodyHash       string       `json:"body_hash"`
 }
 
 // In: $1 a JSON array of unitIn. Out: the rows that were new. A row whose key
-// another caller has used is left out; so is one that repeats in the array.
-const insertUnits = `
+// another caller has used is left out; so is one that repeats in the array, and
+// one whose custom id its batch has.
+func insertUnits(columns string) string {
+	return `
 WITH r AS (
     SELECT *, CASE WHEN delay > 0 THEN clock_timestamp() + delay * interval '1 second' ELSE not_before END AS due
     FROM json_to_recordset($1) AS r(id uuid, tenant text, title text, backend text, worker text, model text,
         queue text, priority smallint, labels jsonb, prompt text, system_prompt text, payload json, files jsonb, uploads json,
         working_directory text, output_schema json, missing_key text, session_policy text, max_turns integer,
         max_cost_usd double precision, max_retries integer, timeout double precision, idle_timeout double precision, startup_timeout double precision,
-        not_before timestamptz, delay double precision, deadline timestamptz, expires_at timestamptz, idempotency_key text, body_hash text)
+        not_before timestamptz, delay double precision, deadline timestamptz, expires_at timestamptz, batch_id uuid, custom_id text, held boolean,
+        idempotency_key text, body_hash text)
 ), fresh AS (
 INSERT INTO work_units (id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt,
     system_prompt, payload, files, working_directory, output_schema, missing_key, session_policy, max_turns,
-    max_cost_usd, max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, check_at, created_at, idempotency_key, body_hash)
+    max_cost_usd, max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, batch_id, custom_id, held, check_at, created_at, idempotency_key, body_hash)
 SELECT id, tenant, 'queued', title, backend, coalesce(worker, ''), coalesce(model, ''), queue, priority, labels, prompt,
     coalesce(system_prompt, ''), payload, coalesce(files, '[]'), coalesce(working_directory, ''), output_schema, missing_key,
-    coalesce(nullif(session_policy, ''), 'resume'), coalesce(max_turns, 0), max_cost_usd, max_retries, timeout, idle_timeout, coalesce(startup_timeout, 0), due, deadline, expires_at,
-    coalesce(due, clock_timestamp() + interval '2 seconds'), clock_timestamp(), idempotency_key, decode(body_hash, 'hex')
+    coalesce(nullif(session_policy, ''), 'resume'), coalesce(max_turns, 0), max_cost_usd, max_retries, timeout, idle_timeout, coalesce(startup_timeout, 0), due, deadline, expires_at, batch_id, custom_id, held,
+    CASE WHEN held THEN 'infinity' ELSE coalesce(due, clock_timestamp() + interval '2 seconds') END, clock_timestamp(), idempotency_key, decode(body_hash, 'hex')
 FROM r
 ON CONFLICT DO NOTHING
 RETURNING *
@@ -85,16 +91,26 @@ RETURNING *
     INSERT INTO unit_files (unit_id, file_id)
     SELECT fresh.id, u.file_id::uuid FROM fresh JOIN r ON r.id = fresh.id, json_array_elements_text(r.uploads) AS u(file_id)
 )
-SELECT ` + unitColumns + ` FROM fresh`
+SELECT ` + columns + ` FROM fresh`
+}
+
+func (n NewUnit) row() unitIn {
+	in := unitIn{ID: n.ID, Tenant: n.Tenant, Title: n.Title, Spec: n.Spec, Delay: n.Delay, BatchID: n.BatchID, Held: n.Held,
+		Uploads: n.Uploads(), BodyHash: fmt.Sprintf("%x", n.BodyHash)}
+	if n.BatchID != nil {
+		id := work.Clean(n.CustomID)
+		in.CustomID = &id
+	}
+	if key := work.Clean(n.IdempotencyKey); key != "" {
+		in.IdempotencyKey = &key
+	}
+	return in
+}
 
 func (s *Store) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, error) {
 	in := make([]unitIn, len(rows))
 	for i, n := range rows {
-		in[i] = unitIn{ID: n.ID, Tenant: n.Tenant, Title: n.Title, Spec: n.Spec, Delay: n.Delay,
-			Uploads: n.Uploads(), BodyHash: fmt.Sprintf("%x", n.BodyHash)}
-		if key := work.Clean(n.IdempotencyKey); key != "" {
-			in[i].IdempotencyKey = &key
-		}
+		in[i] = n.row()
 	}
 	// Two processes that insert the same keys must meet them in one order, or
 	// each waits for the other.
@@ -106,7 +122,7 @@ func (s *Store) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, erro
 		return nil, err
 	}
 	var fresh []unitRow
-	if err := s.db.SelectContext(ctx, &fresh, insertUnits, param); err != nil {
+	if err := s.db.SelectContext(ctx, &fresh, insertUnits(unitColumns), param); err != nil {
 		return nil, err
 	}
 	made := make(map[uuid.UUID]work.Unit, len(fresh))
@@ -164,7 +180,8 @@ func deref(s *string) string {
 const unitColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt, system_prompt,
     payload, files, working_directory, coalesce(output_schema, 'null') AS output_schema, missing_key, session_policy, max_turns, max_cost_usd,
     max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, run_count, failures, losses, waits, crashes, deaths, dispatch,
-    cancel_requested_at, summary, error_class, error_message, cost_usd, created_at, started_at, finished_at`
+    cancel_requested_at, summary, error_class, error_message, cost_usd, created_at, started_at, finished_at,
+    batch_id, coalesce(custom_id, '') AS custom_id, held`
 
 type unitRow struct {
 	work.Unit
@@ -212,7 +229,7 @@ const maxAhead = 10_000
 func (s *Store) Place(ctx context.Context, u work.Unit) (Place, error) {
 	var p Place
 	err := s.db.GetContext(ctx, &p, `SELECT coalesce((SELECT not_before > clock_timestamp() FROM work_units WHERE id = $1), false) AS scheduled,
-		(SELECT count(*) FROM (SELECT FROM work_units WHERE state = 'queued' AND queue = $2 AND backend = $3
+		(SELECT count(*) FROM (SELECT FROM work_units WHERE state = 'queued' AND NOT held AND queue = $2 AND backend = $3
 			AND (not_before IS NULL OR not_before <= clock_timestamp())
 			AND (priority > $4 OR priority = $4 AND id < $1) LIMIT $5) AS before) AS ahead`,
 		u.ID, u.Queue, u.Backend, u.Priority, maxAhead)
@@ -228,6 +245,7 @@ type UnitFilter struct {
 	States  []work.State
 	Backend string
 	Worker  string
+	Batch   uuid.UUID
 	Class   work.Class // of the error
 	Labels  map[string]string
 	Search  string    // part of the title, in any case
@@ -244,6 +262,7 @@ func (f UnitFilter) where() (w where) {
 	w.addIf(len(f.States) > 1, "state = ANY(?)", textArray(f.States))
 	w.addIf(f.Backend != "", "backend = ?", f.Backend)
 	w.addIf(f.Worker != "", "worker = ?", f.Worker)
+	w.addIf(f.Batch != uuid.Nil, "batch_id = ?", f.Batch)
 	w.addIf(f.Class != "", "error_class = ?", string(f.Class))
 	w.addIf(f.Search != "", "title ILIKE ?", "%"+escapeLike(f.Search)+"%")
 	w.addIf(!f.Since.IsZero(), "created_at >= ?", f.Since)
@@ -260,7 +279,7 @@ const listColumns = `id, tenant, state, title, backend, worker, model, queue, pr
     '' AS system_prompt, '{}'::json AS payload, files, working_directory, 'null'::json AS output_schema, missing_key, session_policy, max_turns, max_cost_usd,
     max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, run_count, failures, losses, waits, crashes, deaths, dispatch,
     cancel_requested_at, summary, error_class, left(error_message, 500) AS error_message, cost_usd, created_at,
-    started_at, finished_at`
+    started_at, finished_at, batch_id, coalesce(custom_id, '') AS custom_id, held`
 
 // Units lists units, newest first, and tells the id to go on after when there
 // are more.

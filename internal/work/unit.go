@@ -83,6 +83,9 @@ type Unit struct {
 	CreatedAt         time.Time  `json:"created_at" db:"created_at"`
 	StartedAt         *time.Time `json:"started_at" db:"started_at"`
 	FinishedAt        *time.Time `json:"finished_at" db:"finished_at"`
+	BatchID           *uuid.UUID `json:"batch_id,omitempty" db:"batch_id"`
+	CustomID          string     `json:"custom_id,omitempty" db:"custom_id"` // within its batch
+	Held              bool       `json:"-" db:"held"`                        // its batch has not let it go
 }
 
 // Retries is how many failed runs may be followed by another for a failure of

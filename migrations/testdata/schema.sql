@@ -11,6 +11,52 @@ BEGIN
     RETURN NEW;
 END $function$;
 
+CREATE TABLE batches (
+    id uuid NOT NULL,
+    tenant text NOT NULL,
+    title text NOT NULL,
+    status text NOT NULL,
+    protocol text NOT NULL,
+    source jsonb NOT NULL,
+    unit jsonb NOT NULL,
+    input_file uuid,
+    metadata jsonb NOT NULL DEFAULT '{}'::jsonb,
+    test_first integer NOT NULL DEFAULT 0,
+    concurrency integer NOT NULL DEFAULT 0,
+    max_cost_usd double precision,
+    stop_when jsonb,
+    synthesis jsonb,
+    synthesis_unit uuid,
+    rounds integer NOT NULL DEFAULT 1,
+    expires_at timestamp with time zone,
+    place jsonb,
+    rejected integer NOT NULL DEFAULT 0,
+    problems jsonb NOT NULL DEFAULT '[]'::jsonb,
+    filler uuid,
+    fill_until timestamp with time zone,
+    released integer NOT NULL DEFAULT 0,
+    paused_at timestamp with time zone,
+    paused_by text NOT NULL DEFAULT ''::text,
+    paused_why text NOT NULL DEFAULT ''::text,
+    resumed_at timestamp with time zone,
+    why text NOT NULL DEFAULT ''::text,
+    counts jsonb,
+    created_at timestamp with time zone NOT NULL,
+    enumerated_at timestamp with time zone,
+    approved_at timestamp with time zone,
+    cancelled_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    idempotency_key text,
+    body_hash bytea,
+    CONSTRAINT batches_pkey PRIMARY KEY (id),
+    CONSTRAINT batches_protocol_check CHECK ((protocol = ANY (ARRAY['native'::text, 'openai'::text, 'anthropic'::text]))),
+    CONSTRAINT batches_status_check CHECK ((status = ANY (ARRAY['enumerating'::text, 'testing'::text, 'awaiting_approval'::text, 'in_progress'::text, 'finalizing'::text, 'cancelling'::text, 'completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))),
+    CONSTRAINT finished_when_over CHECK (((status = ANY (ARRAY['completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])) = (finished_at IS NOT NULL)))
+);
+CREATE UNIQUE INDEX batches_idempotency ON public.batches USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
+CREATE INDEX batches_live ON public.batches USING btree (id) WHERE (finished_at IS NULL);
+CREATE INDEX batches_newest ON public.batches USING btree (tenant, id DESC);
+
 CREATE TABLE files (
     id uuid NOT NULL,
     tenant text NOT NULL,
@@ -165,10 +211,14 @@ CREATE TABLE work_units (
     expires_at timestamp with time zone,
     startup_timeout double precision NOT NULL DEFAULT 0,
     changed xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    batch_id uuid,
+    custom_id text,
+    held boolean NOT NULL DEFAULT false,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
     CONSTRAINT finished_when_final CHECK (((state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) = (finished_at IS NOT NULL))),
     CONSTRAINT started_when_running CHECK (((state <> 'running'::text) OR (started_at IS NOT NULL))),
+    CONSTRAINT work_units_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES batches(id),
     CONSTRAINT work_units_idle_timeout_check CHECK ((idle_timeout > (0)::double precision)),
     CONSTRAINT work_units_missing_key_check CHECK ((missing_key = ANY (ARRAY['fail'::text, 'note'::text]))),
     CONSTRAINT work_units_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
@@ -183,12 +233,16 @@ CREATE INDEX work_units_by_label ON public.work_units USING gin (labels jsonb_pa
 CREATE INDEX work_units_by_state ON public.work_units USING btree (tenant, state, id DESC);
 CREATE INDEX work_units_changed ON public.work_units USING btree (changed);
 CREATE INDEX work_units_created ON public.work_units USING btree (tenant, created_at);
+CREATE UNIQUE INDEX work_units_custom_id ON public.work_units USING btree (batch_id, custom_id) WHERE (batch_id IS NOT NULL);
 CREATE INDEX work_units_deadline ON public.work_units USING btree (deadline) WHERE ((deadline IS NOT NULL) AND (state = ANY (ARRAY['queued'::text, 'waiting'::text])));
 CREATE INDEX work_units_expiry ON public.work_units USING btree (expires_at) WHERE ((expires_at IS NOT NULL) AND (state = 'queued'::text) AND (started_at IS NULL));
 CREATE INDEX work_units_finished ON public.work_units USING btree (tenant, finished_at) INCLUDE (state) WHERE (finished_at IS NOT NULL);
+CREATE INDEX work_units_held ON public.work_units USING btree (batch_id, id) WHERE (held AND (state = 'queued'::text));
 CREATE UNIQUE INDEX work_units_idempotency ON public.work_units USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
-CREATE INDEX work_units_lane ON public.work_units USING btree (queue, backend, priority DESC, id) WHERE (state = 'queued'::text);
+CREATE INDEX work_units_lane ON public.work_units USING btree (queue, backend, priority DESC, id) WHERE ((state = 'queued'::text) AND (NOT held));
+CREATE INDEX work_units_let_go ON public.work_units USING btree (batch_id) WHERE ((batch_id IS NOT NULL) AND (NOT held) AND (state = ANY (ARRAY['queued'::text, 'running'::text, 'waiting'::text])));
 CREATE INDEX work_units_newest ON public.work_units USING btree (tenant, id DESC);
+CREATE INDEX work_units_of_batch ON public.work_units USING btree (batch_id, state, id) WHERE (batch_id IS NOT NULL);
 CREATE INDEX work_units_search ON public.work_units USING gin (title gin_trgm_ops);
 CREATE INDEX work_units_started ON public.work_units USING btree (tenant, started_at) INCLUDE (created_at) WHERE (started_at IS NOT NULL);
 CREATE INDEX work_units_unchecked ON public.work_units USING btree (check_at) WHERE (state = 'queued'::text);

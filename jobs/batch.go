@@ -1,0 +1,56 @@
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/store"
+)
+
+// AdvanceBatch lets go what may begin of a batch, rings for it, tells of what
+// was stopped, and ends the batch when nothing is left. What goes wrong beside
+// the ledger is mended by the reconciler.
+func (b *Bell) AdvanceBatch(ctx context.Context, s *store.Store, id uuid.UUID) error {
+	for {
+		a, err := s.AdvanceBatch(ctx, id)
+		if err != nil {
+			return err
+		}
+		if err := b.Ring(ctx, a.Bells...); err != nil {
+			b.log.Debug("ring for units of a batch", "batch", id, "err", err)
+		}
+		if err := b.Cancelled(ctx, a.Stopped...); err != nil {
+			b.log.Debug("tell of cancelled units; the next beats will", "batch", id, "err", err)
+		}
+		if !a.More {
+			return nil
+		}
+	}
+}
+
+// moveBatches advances every batch that may go on. When time is short the next
+// round begins where this one ended.
+func (r *Reconciler) moveBatches(ctx context.Context) error {
+	ids, err := r.Store.LiveBatches(ctx)
+	if err != nil {
+		return err
+	}
+	at, _ := slices.BinarySearchFunc(ids, r.moved, func(id, last uuid.UUID) int { return bytes.Compare(id[:], last[:]) })
+	var errs []error
+	deadline := time.Now().Add(roundLimit)
+	for i := range ids {
+		if time.Now().After(deadline) {
+			break
+		}
+		r.moved = ids[(at+1+i)%len(ids)]
+		if err := r.Bell.AdvanceBatch(ctx, r.Store, r.moved); err != nil { // must not keep the others waiting
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

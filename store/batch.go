@@ -1,0 +1,287 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"piecework/internal/work"
+)
+
+// NewBatch is a batch that asks to be accepted.
+type NewBatch struct {
+	work.Batch
+	IdempotencyKey string // empty: none
+	BodyHash       []byte // of the request that carries the key
+}
+
+const batchColumns = `id, tenant, title, status, protocol, source, unit, input_file, metadata, test_first, concurrency, max_cost_usd,
+    stop_when, coalesce(synthesis, 'null') AS synthesis, synthesis_unit, expires_at, rejected, problems, paused_at, paused_by, paused_why, why, counts,
+    created_at, enumerated_at, approved_at, cancelled_at, finished_at`
+
+type batchRow struct {
+	work.Batch
+	StopWhen  []byte     `db:"stop_when"`
+	Problems  []byte     `db:"problems"`
+	Counts    []byte     `db:"counts"`
+	PausedAt  *time.Time `db:"paused_at"`
+	PausedBy  string     `db:"paused_by"`
+	PausedWhy string     `db:"paused_why"`
+}
+
+func (r batchRow) batch() (work.Batch, error) {
+	b := r.Batch
+	if string(b.Synthesis) == "null" {
+		b.Synthesis = nil
+	}
+	if r.PausedAt != nil {
+		b.Paused = &work.BatchPause{Since: *r.PausedAt, By: r.PausedBy, Why: r.PausedWhy}
+	}
+	for _, field := range []struct {
+		text []byte
+		into any
+	}{{r.StopWhen, &b.StopWhen}, {r.Problems, &b.Problems}, {r.Counts, &b.Counts}} {
+		if len(field.text) == 0 {
+			continue
+		}
+		if err := json.Unmarshal(field.text, field.into); err != nil {
+			return b, fmt.Errorf("read batch %s: %w", b.ID, err)
+		}
+	}
+	return b, nil
+}
+
+// AddBatch commits a new batch, or finds the one that the same idempotency key
+// made before and says so. Its units are made afterwards: see FillBatch.
+func (s *Store) AddBatch(ctx context.Context, n NewBatch) (work.Batch, bool, error) {
+	var stop *string
+	if n.StopWhen != nil {
+		text, err := encode(n.StopWhen)
+		if err != nil {
+			return work.Batch{}, false, err
+		}
+		stop = &text
+	}
+	key := work.Clean(n.IdempotencyKey)
+	var rows []batchRow
+	err := s.db.SelectContext(ctx, &rows, `INSERT INTO batches (id, tenant, title, status, protocol, source, unit, input_file, metadata,
+			test_first, concurrency, max_cost_usd, stop_when, synthesis, expires_at, created_at, idempotency_key, body_hash)
+		VALUES ($1, $2, $3, 'enumerating', $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, clock_timestamp(), nullif($15, ''), $16)
+		ON CONFLICT DO NOTHING RETURNING `+batchColumns,
+		n.ID, n.Tenant, work.Clean(n.Title), string(n.Protocol), jsonText(n.Source, "{}"), jsonText(n.Unit, "{}"), n.InputFile, jsonText(n.Metadata, "{}"),
+		n.TestFirst, n.Concurrency, n.MaxCostUSD, stop, jsonOrNull(n.Synthesis), n.ExpiresAt, key, n.BodyHash)
+	if err != nil {
+		return work.Batch{}, false, translate(fmt.Errorf("add batch: %w", err))
+	}
+	if len(rows) == 1 {
+		b, err := rows[0].batch()
+		return b, false, err
+	}
+	return s.replayBatch(ctx, n, key)
+}
+
+// replayBatch finds the batch that stood in n's way, as replay does for units.
+func (s *Store) replayBatch(ctx context.Context, n NewBatch, key string) (work.Batch, bool, error) {
+	var row struct {
+		batchRow
+		SameBody bool `db:"same_body"`
+	}
+	err := s.db.GetContext(ctx, &row, `SELECT `+batchColumns+`, coalesce(body_hash = $4, false) AS same_body FROM batches
+		WHERE id = $1 OR tenant = $2 AND idempotency_key = $3`, n.ID, n.Tenant, key, n.BodyHash)
+	if err != nil {
+		return work.Batch{}, false, translate(fmt.Errorf("find batch of key: %w", err))
+	}
+	if row.ID != n.ID && !row.SameBody {
+		return work.Batch{}, false, ErrKeyReused
+	}
+	b, err := s.Batch(ctx, n.Tenant, row.ID)
+	return b, row.ID != n.ID, err
+}
+
+// BatchBefore returns the batch that an idempotency key made before. It is
+// work.ErrNotFound when the key is new, and ErrKeyReused when it came with
+// another body.
+func (s *Store) BatchBefore(ctx context.Context, tenant, key string, bodyHash []byte) (work.Batch, error) {
+	b, _, err := s.replayBatch(ctx, NewBatch{Batch: work.Batch{Tenant: tenant}, BodyHash: bodyHash}, work.Clean(key))
+	return b, err
+}
+
+func jsonText(raw json.RawMessage, none string) string { return cmp.Or(string(raw), none) }
+
+func jsonOrNull(raw json.RawMessage) *string {
+	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
+		return nil
+	}
+	text := string(raw)
+	return &text
+}
+
+// Batch returns one batch with what its units have come to.
+func (s *Store) Batch(ctx context.Context, tenant string, id uuid.UUID) (work.Batch, error) {
+	var row batchRow
+	err := s.db.GetContext(ctx, &row, `SELECT `+batchColumns+` FROM batches WHERE id = $1 AND tenant = $2`, id, tenant)
+	if err != nil {
+		return work.Batch{}, translate(fmt.Errorf("read batch %s: %w", id, err))
+	}
+	return s.counted(ctx, row)
+}
+
+// counted is the batch of a row with its counts, which are taken from its units
+// until it is over.
+func (s *Store) counted(ctx context.Context, row batchRow) (work.Batch, error) {
+	b, err := row.batch()
+	if err != nil || row.Counts != nil {
+		return b, err
+	}
+	b.Counts, err = countBatch(ctx, s.db, b.ID)
+	return b, err
+}
+
+// countBatch counts units in one statement: the sum is exact at every moment.
+func countBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (c work.BatchCounts, err error) {
+	var rows []struct {
+		State work.State `db:"state"`
+		Count int        `db:"count"`
+		Cost  float64    `db:"cost"`
+	}
+	err = sqlx.SelectContext(ctx, q, &rows, `SELECT state, count(*), coalesce(sum(cost_usd), 0) AS cost FROM work_units
+		WHERE batch_id = $1 GROUP BY state`, id)
+	if err != nil {
+		return c, translate(fmt.Errorf("count units of batch %s: %w", id, err))
+	}
+	for _, r := range rows {
+		c.Add(r.State, r.Count)
+		c.CostUSD += r.Cost
+	}
+	return c, nil
+}
+
+// BatchFilter chooses batches of one tenant; zero fields choose all.
+type BatchFilter struct {
+	Tenant   string
+	Statuses []work.BatchStatus
+	Protocol work.Protocol
+	Search   string    // part of the title, in any case
+	After    uuid.UUID // the last id of the page before
+	Before   uuid.UUID // the first id of the page after: the page is read backwards from it
+	Limit    int       // 0: 50
+}
+
+// Batches lists batches, newest first, and tells the id to go on after when
+// there are more.
+func (s *Store) Batches(ctx context.Context, f BatchFilter) ([]work.Batch, *uuid.UUID, error) {
+	f.Limit = cmp.Or(f.Limit, defaultLimit)
+	var w where
+	w.add("tenant = ?", f.Tenant)
+	w.addIf(len(f.Statuses) > 0, "status = ANY(?)", textArray(f.Statuses))
+	w.addIf(f.Protocol != "", "protocol = ?", string(f.Protocol))
+	w.addIf(f.Search != "", "title ILIKE ?", "%"+escapeLike(f.Search)+"%")
+	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
+	w.addIf(f.Before != uuid.Nil, "id > ?", f.Before)
+	order := "DESC"
+	if f.Before != uuid.Nil {
+		order = "ASC" // those next to it, not the newest of all
+	}
+	var rows []batchRow
+	err := s.db.SelectContext(ctx, &rows, `SELECT * FROM (SELECT `+batchColumns+` FROM batches WHERE `+w.text()+
+		fmt.Sprintf(` ORDER BY id %s LIMIT %d) AS page ORDER BY id DESC`, order, f.Limit+1), w.args...)
+	if err != nil {
+		return nil, nil, translate(fmt.Errorf("list batches: %w", err))
+	}
+	batches := make([]work.Batch, 0, len(rows))
+	for _, row := range rows {
+		b, err := s.counted(ctx, row)
+		if err != nil {
+			return nil, nil, err
+		}
+		batches = append(batches, b)
+	}
+	if f.Before != uuid.Nil && len(batches) > f.Limit { // what is too much is the farthest
+		next := batches[len(batches)-1].ID
+		return batches[1:], &next, nil
+	}
+	return cutPage(batches, f.Limit, func(b work.Batch) uuid.UUID { return b.ID })
+}
+
+// BatchResult is one unit of a batch with its whole output.
+type BatchResult struct {
+	work.Unit
+	FinalRun *uuid.UUID `db:"final_run"`
+	work.Usage
+	NumTurns  int    `db:"num_turns"`
+	SessionID string `db:"session_id"`
+	RunModel  string `db:"run_model"`
+}
+
+// resultsPage is how many results are read at once, outputs and all.
+const resultsPage = 100
+
+// BatchResults gives the units of a batch that are in one of the states to f,
+// in the order in which they were submitted, as they stand when it begins.
+// Memory holds their ids and a page of them.
+func (s *Store) BatchResults(ctx context.Context, batch uuid.UUID, states []work.State, f func(BatchResult) error) error {
+	var ids []uuid.UUID
+	if err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units WHERE batch_id = $1 AND state = ANY($2) ORDER BY id`,
+		batch, textArray(states)); err != nil {
+		return translate(fmt.Errorf("list results of batch %s: %w", batch, err))
+	}
+	for len(ids) > 0 {
+		page := ids[:min(resultsPage, len(ids))]
+		ids = ids[len(page):]
+		var rows []struct {
+			unitRow
+			FinalRun *uuid.UUID `db:"final_run"`
+			work.Usage
+			NumTurns  int    `db:"num_turns"`
+			SessionID string `db:"session_id"`
+			RunModel  string `db:"run_model"`
+		}
+		err := s.db.SelectContext(ctx, &rows, `SELECT u.*, r.result AS output, coalesce(r.input_tokens, 0) AS input_tokens, coalesce(r.output_tokens, 0) AS output_tokens,
+				coalesce(r.cache_read_tokens, 0) AS cache_read_tokens, coalesce(r.cache_creation_tokens, 0) AS cache_creation_tokens,
+				coalesce(r.num_turns, 0) AS num_turns, coalesce(r.session_id, '') AS session_id, coalesce(r.model, '') AS run_model
+			FROM (SELECT `+unitColumns+`, final_run FROM work_units WHERE id = ANY($1::uuid[])) AS u LEFT JOIN worker_runs r ON r.id = u.final_run
+			ORDER BY u.id`, pqUUIDs(page))
+		if err != nil {
+			return translate(fmt.Errorf("read results of batch %s: %w", batch, err))
+		}
+		for _, r := range rows {
+			out := BatchResult{Unit: r.unit(), FinalRun: r.FinalRun, Usage: r.Usage, NumTurns: r.NumTurns, SessionID: r.SessionID, RunModel: r.RunModel}
+			if err := f(out); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Trial is what the units of a batch that were run first have cost.
+type Trial struct {
+	Finished  int     `db:"finished"`
+	Succeeded int     `db:"succeeded"`
+	MeanCost  float64 `db:"mean_cost"` // USD
+	CostVar   float64 `db:"cost_var"`
+	MeanTime  float64 `db:"mean_time"` // seconds from start to end
+	TimeVar   float64 `db:"time_var"`
+	Left      int     `db:"left_over"` // units that have not begun
+}
+
+// Trial tells what to expect of the rest of a batch.
+func (s *Store) Trial(ctx context.Context, batch uuid.UUID) (Trial, error) {
+	var t Trial
+	err := s.db.GetContext(ctx, &t, `SELECT count(*) FILTER (WHERE done) AS finished, count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
+			coalesce(avg(cost_usd) FILTER (WHERE done), 0) AS mean_cost, coalesce(var_samp(cost_usd) FILTER (WHERE done), 0) AS cost_var,
+			coalesce(avg(took) FILTER (WHERE done), 0) AS mean_time, coalesce(var_samp(took) FILTER (WHERE done), 0) AS time_var,
+			count(*) FILTER (WHERE state = 'queued') AS left_over
+		FROM (SELECT state, cost_usd, extract(epoch FROM finished_at - started_at)::double precision AS took,
+				finished_at IS NOT NULL AND started_at IS NOT NULL AS done FROM work_units WHERE batch_id = $1) AS u`, batch)
+	if err != nil {
+		return t, translate(fmt.Errorf("look at the trial of batch %s: %w", batch, err))
+	}
+	return t, nil
+}

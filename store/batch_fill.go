@@ -1,0 +1,190 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/work"
+)
+
+// fillLease is how long a process that fills a batch may be silent before
+// another goes on in its place.
+const fillLease = 15 * time.Second
+
+// Filling is a batch whose units this process makes, or whose synthesis it
+// prepares.
+type Filling struct {
+	work.Batch
+	Place json.RawMessage // in the source; nil: its beginning
+	Round int             // how often the batch was begun
+}
+
+// FillBatch takes a batch that is to be enumerated or finalized and that no
+// other process is at work on. It returns nil when there is none.
+func (s *Store) FillBatch(ctx context.Context, process uuid.UUID) (*Filling, error) {
+	var rows []struct {
+		batchRow
+		Place []byte `db:"place"`
+		Round int    `db:"rounds"`
+	}
+	err := s.db.SelectContext(ctx, &rows, `UPDATE batches SET filler = $1, fill_until = clock_timestamp() + $2 * interval '1 second'
+		WHERE id = (SELECT id FROM batches WHERE finished_at IS NULL
+			AND (status = 'enumerating' OR status = 'finalizing' AND synthesis_unit IS NULL)
+			AND (fill_until IS NULL OR fill_until < clock_timestamp()) ORDER BY id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
+		RETURNING `+batchColumns+`, place, rounds`, process, fillLease.Seconds())
+	if err != nil {
+		return nil, translate(fmt.Errorf("take a batch to fill: %w", err))
+	}
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	b, err := rows[0].batch()
+	return &Filling{Batch: b, Place: rows[0].Place, Round: rows[0].Round}, err
+}
+
+// LeaveBatch gives up a batch for another process to go on with.
+func (s *Store) LeaveBatch(ctx context.Context, batch, process uuid.UUID) error {
+	_, err := s.db.ExecContext(ctx, `UPDATE batches SET fill_until = NULL WHERE id = $1 AND filler = $2`, batch, process)
+	if err != nil {
+		return translate(fmt.Errorf("leave batch %s: %w", batch, err))
+	}
+	return nil
+}
+
+// Filled is a piece of a batch: the units made of it, and where the next begins.
+type Filled struct {
+	Batch    uuid.UUID
+	Process  uuid.UUID
+	Units    []NewUnit // with their custom ids; all of this batch
+	Place    json.RawMessage
+	Problems []work.BatchProblem // items that no unit could be made of
+}
+
+// FillMore adds a piece to a batch and renews the lease. Both are committed
+// together, so whoever goes on after a death makes no unit twice. It returns
+// the custom ids that the batch had already: then nothing was changed. It is
+// work.ErrConflict when the batch is no longer this process's to fill.
+func (s *Store) FillMore(ctx context.Context, f Filled) (repeated []string, err error) {
+	in := make([]unitIn, len(f.Units))
+	for i, n := range f.Units {
+		in[i] = n.row()
+	}
+	units, err := encode(in)
+	if err != nil {
+		return nil, err
+	}
+	problems, err := encodeProblems(f.Problems)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	tx, err := s.db.BeginTxx(ctx, nil)
+	if err != nil {
+		return nil, translate(fmt.Errorf("fill batch: %w", err))
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after the commit
+	result, err := tx.ExecContext(ctx, `UPDATE batches SET place = $3, fill_until = clock_timestamp() + $4 * interval '1 second',
+			rejected = rejected + $7,
+			problems = CASE WHEN rejected < $6 AND json_array_length($5::json) > 0 THEN problems || $5::jsonb ELSE problems END
+		WHERE id = $1 AND filler = $2 AND status = 'enumerating'`,
+		f.Batch, f.Process, jsonText(f.Place, "null"), fillLease.Seconds(), problems, work.MaxBatchProblems, len(f.Problems))
+	if err != nil {
+		return nil, translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 0 {
+		return nil, fmt.Errorf("%w: another process fills the batch, or it is not enumerating any more", work.ErrConflict)
+	}
+	var made []string
+	if err := tx.SelectContext(ctx, &made, insertUnits(`custom_id`), units); err != nil {
+		return nil, fmt.Errorf("fill batch %s: %w", f.Batch, lostFile(translate(err)))
+	}
+	if len(made) < len(f.Units) {
+		fresh := make(map[string]bool, len(made))
+		for _, id := range made {
+			fresh[id] = true
+		}
+		for _, n := range f.Units {
+			if id := work.Clean(n.CustomID); !fresh[id] {
+				repeated = append(repeated, id)
+			}
+			delete(fresh, work.Clean(n.CustomID)) // it may come twice in this piece
+		}
+		return repeated, nil
+	}
+	if err := tx.Commit(); err != nil {
+		return nil, translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
+	}
+	return nil, nil
+}
+
+// EndFill notes that all units of a batch are there. It may go on now.
+func (s *Store) EndFill(ctx context.Context, batch, process uuid.UUID) error {
+	_, err := s.db.ExecContext(ctx, `UPDATE batches SET enumerated_at = clock_timestamp(), filler = NULL, fill_until = NULL,
+			status = CASE WHEN test_first > 0 THEN 'testing' ELSE 'in_progress' END
+		WHERE id = $1 AND filler = $2 AND status = 'enumerating'`, batch, process)
+	if err != nil {
+		return translate(fmt.Errorf("end the enumeration of batch %s: %w", batch, err))
+	}
+	return nil
+}
+
+// FailFill gives up a batch whose units cannot be made: those that were made
+// are removed, and none has begun.
+func (s *Store) FailFill(ctx context.Context, batch, process uuid.UUID, why string, problems []work.BatchProblem) error {
+	text, err := encodeProblems(problems)
+	if err != nil {
+		return err
+	}
+	tx, err := s.db.BeginTxx(ctx, nil)
+	if err != nil {
+		return translate(fmt.Errorf("fail batch %s: %w", batch, err))
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after the commit
+	result, err := tx.ExecContext(ctx, `UPDATE batches SET status = 'failed', finished_at = clock_timestamp(), filler = NULL, fill_until = NULL,
+			why = $3, problems = CASE WHEN json_array_length($4::json) > 0 THEN $4::jsonb ELSE problems END,
+			rejected = greatest(rejected, $5), counts = '{}'
+		WHERE id = $1 AND filler = $2 AND status = 'enumerating'`, batch, process, work.Clean(why), text, len(problems))
+	if err == nil {
+		var n int64
+		if n, err = result.RowsAffected(); err == nil && n == 0 {
+			return nil // somebody else's by now
+		}
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `DELETE FROM work_units WHERE batch_id = $1`, batch)
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	if err != nil {
+		return translate(fmt.Errorf("fail batch %s: %w", batch, err))
+	}
+	return nil
+}
+
+// Synthesize makes the unit that sums a batch up. Repeating it is safe: the
+// first one stays. The unit's id is known beforehand, and that of no other batch.
+func (s *Store) Synthesize(ctx context.Context, batch, process uuid.UUID, n NewUnit) (work.Unit, error) {
+	u, _, err := s.Accept(ctx, n) // its key names the batch
+	if err != nil {
+		return u, err
+	}
+	_, err = s.db.ExecContext(ctx, `UPDATE batches SET synthesis_unit = $3, filler = NULL, fill_until = NULL
+		WHERE id = $1 AND filler = $2 AND status = 'finalizing'`, batch, process, u.ID)
+	if err != nil {
+		return u, translate(fmt.Errorf("note the synthesis of batch %s: %w", batch, err))
+	}
+	return u, nil
+}
+
+func encodeProblems(problems []work.BatchProblem) (string, error) {
+	if len(problems) == 0 {
+		return "[]", nil
+	}
+	return encode(problems[:min(len(problems), work.MaxBatchProblems)])
+}

@@ -1,0 +1,519 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/work"
+)
+
+// batch adds a batch of n units, filled in pieces, and lets it begin.
+func (l *ledger) batch(n int, change ...func(*NewBatch)) uuid.UUID {
+	l.t.Helper()
+	id := l.enumerating(change...)
+	for from := 0; from < n; from += 100 {
+		l.fillMore(id, from, min(from+100, n))
+	}
+	l.must(l.EndFill(l.t.Context(), id, l.process))
+	return id
+}
+
+func (l *ledger) enumerating(change ...func(*NewBatch)) uuid.UUID {
+	l.t.Helper()
+	b := NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: "a batch", Protocol: work.ProtocolNative}}
+	for _, f := range change {
+		f(&b)
+	}
+	_, _, err := l.AddBatch(l.t.Context(), b)
+	l.must(err)
+	f, err := l.FillBatch(l.t.Context(), l.process)
+	l.must(err)
+	if f == nil || f.ID != b.ID {
+		l.t.Fatalf("was given %v to fill", f)
+	}
+	return b.ID
+}
+
+func piece(batch uuid.UUID, from, to int) (f Filled) {
+	f = Filled{Batch: batch, Place: json.RawMessage(fmt.Sprint(to))}
+	for i := from; i < to; i++ {
+		f.Units = append(f.Units, newUnit(func(n *NewUnit) { n.BatchID, n.CustomID, n.Held = &batch, fmt.Sprint("c", i), true }))
+	}
+	return f
+}
+
+func (l *ledger) fillMore(batch uuid.UUID, from, to int) {
+	l.t.Helper()
+	f := piece(batch, from, to)
+	f.Process = l.process
+	repeated, err := l.FillMore(l.t.Context(), f)
+	l.must(err)
+	if len(repeated) > 0 {
+		l.t.Fatalf("%v were there already", repeated)
+	}
+}
+
+func (l *ledger) advance(batch uuid.UUID) Advanced {
+	l.t.Helper()
+	a, err := l.AdvanceBatch(l.t.Context(), batch)
+	l.must(err)
+	return a
+}
+
+func (l *ledger) read(batch uuid.UUID) work.Batch {
+	l.t.Helper()
+	b, err := l.Batch(l.t.Context(), work.DefaultTenant, batch)
+	l.must(err)
+	if c := b.Counts; c.Total != c.Queued+c.Running+c.Waiting+c.Finished() {
+		l.t.Errorf("counts do not add up: %+v", c)
+	}
+	return b
+}
+
+func (l *ledger) is(batch uuid.UUID, status work.BatchStatus) work.Batch {
+	l.t.Helper()
+	b := l.read(batch)
+	if b.Status != status {
+		l.t.Fatalf("the batch is %s (%+v), want %s", b.Status, b.Counts, status)
+	}
+	return b
+}
+
+// works runs the units that were let go to their end; fail chooses those that
+// fail.
+func (l *ledger) works(bells []Dispatch, fail func(i int) bool, cost float64) {
+	l.t.Helper()
+	for i, d := range bells {
+		c := l.take(d.UnitID, l.process)
+		if c == nil {
+			l.t.Fatalf("unit %s was let go and cannot be claimed", d.UnitID)
+		}
+		f := ending(c, work.Succeeded)
+		if fail != nil && fail(i) {
+			f = ending(c, work.Failed)
+			f.Error = work.Fail(work.ClassRefusal, "no")
+		}
+		f.TotalCostUSD = &cost
+		l.end(f, Recorded)
+	}
+}
+
+func TestBatchRunsToItsEnd(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	id := l.batch(2500)
+	if a := l.advance(id); len(a.Bells) != work.BatchWindow {
+		t.Fatalf("%d units were let go at once", len(a.Bells))
+	} else {
+		l.works(a.Bells[:5], nil, 0.5)
+	}
+	if a := l.advance(id); len(a.Bells) != 5 {
+		t.Errorf("%d units were let go for 5 that ended", len(a.Bells))
+	}
+	b := l.is(id, work.BatchInProgress)
+	if b.Counts.Succeeded != 5 || b.Counts.Total != 2500 || b.Counts.CostUSD != 2.5 {
+		t.Errorf("%+v", b.Counts)
+	}
+	l.exec(`UPDATE work_units SET state = 'succeeded', finished_at = now(), started_at = now(), held = false WHERE batch_id = $1`, id)
+	l.advance(id)
+	l.is(id, work.BatchCompleted)
+	if a := l.advance(id); a.Moved || a.More {
+		t.Errorf("a batch that is over moved: %+v", a)
+	}
+}
+
+// A held unit cannot begin, whoever rings for it and however.
+func TestHeldUnitsDoNotBegin(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	id := l.batch(3, func(b *NewBatch) { b.Concurrency = 1 })
+	bells := l.advance(id).Bells
+	if len(bells) != 1 {
+		t.Fatalf("%d units were let go", len(bells))
+	}
+	units, _, err := l.Units(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Batch: id})
+	l.must(err)
+	for _, u := range units {
+		if u.ID == bells[0].UnitID {
+			continue
+		}
+		again, err := l.Redispatch(t.Context(), []uuid.UUID{u.ID})
+		if l.must(err); len(again) > 0 {
+			t.Error("a held unit got a bell")
+		}
+		if c := l.take(u.ID, l.process); c != nil {
+			t.Error("a held unit was claimed")
+		}
+	}
+	_, err = l.RecheckAll(t.Context())
+	l.must(err)
+	if unchecked := l.unchecked(); len(unchecked) > 1 {
+		t.Errorf("%d units are to be looked for", len(unchecked))
+	}
+	if due := l.due(); len(due) != 1 {
+		t.Errorf("%d units are due", len(due))
+	}
+	if a := l.advance(id); len(a.Bells) != 0 {
+		t.Error("more than the concurrency was let go")
+	}
+}
+
+func TestBatchEnds(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	later := `{"prompt":"sum up"}`
+	for _, c := range []struct {
+		name   string
+		change func(*NewBatch)
+		fail   int
+		status work.BatchStatus
+	}{
+		{"all succeed", func(*NewBatch) {}, 0, work.BatchCompleted},
+		{"one fails", func(*NewBatch) {}, 1, work.BatchCompletedWithFailures},
+		{"synthesis", func(b *NewBatch) { b.Synthesis = json.RawMessage(later) }, 0, work.BatchFinalizing},
+		{"synthesis only of all", func(b *NewBatch) { b.Synthesis = json.RawMessage(later) }, 1, work.BatchCompletedWithFailures},
+		{"synthesis despite failures", func(b *NewBatch) { b.Synthesis = json.RawMessage(`{"despite_failures":true}`) }, 1, work.BatchFinalizing},
+		{"synthesis of nothing", func(b *NewBatch) { b.Synthesis = json.RawMessage(`{"despite_failures":true}`) }, 3, work.BatchCompletedWithFailures},
+	} {
+		id := l.batch(3, c.change)
+		l.works(l.advance(id).Bells, func(i int) bool { return i < c.fail }, 0)
+		l.advance(id)
+		b := l.read(id)
+		if b.Status != c.status || b.Counts.Failed != c.fail || b.Counts.Succeeded != 3-c.fail {
+			t.Errorf("%s: %s %+v", c.name, b.Status, b.Counts)
+		}
+		if c.status != work.BatchFinalizing {
+			continue
+		}
+		f, err := l.FillBatch(t.Context(), l.process)
+		if l.must(err); f == nil || f.ID != id {
+			t.Fatalf("%s: nobody is to prepare the synthesis", c.name)
+		}
+		u, err := l.Synthesize(t.Context(), id, l.process, newUnit(func(n *NewUnit) { n.IdempotencyKey = "synthesis " + id.String() }))
+		l.must(err)
+		l.advance(id)
+		l.is(id, work.BatchFinalizing)
+		l.works([]Dispatch{DispatchOf(u)}, nil, 0)
+		l.advance(id)
+		if b := l.read(id); !b.Status.Final() {
+			t.Errorf("%s: %s after the synthesis", c.name, b.Status)
+		}
+	}
+}
+
+func TestBatchTestsFirst(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	id := l.batch(10, func(b *NewBatch) { b.TestFirst = 3 })
+	bells := l.advance(id).Bells
+	if len(bells) != 3 {
+		t.Fatalf("%d units were let go for a test of 3", len(bells))
+	}
+	l.works(bells[:2], nil, 1)
+	l.advance(id)
+	l.is(id, work.BatchTesting)
+	l.works(bells[2:], nil, 1)
+	l.advance(id)
+	l.is(id, work.BatchAwaitingApproval)
+	if a := l.advance(id); len(a.Bells) > 0 {
+		t.Error("units were let go without approval")
+	}
+	trial, err := l.Trial(t.Context(), id)
+	if l.must(err); trial.Finished != 3 || trial.MeanCost != 1 || trial.Left != 7 {
+		t.Errorf("%+v", trial)
+	}
+	if _, err := l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{}); !errors.Is(err, work.ErrConflict) {
+		t.Errorf("resume of a batch that waits for approval: %v", err)
+	}
+	_, err = l.ApproveBatch(t.Context(), work.DefaultTenant, id, BatchChanges{})
+	l.must(err)
+	l.works(l.advance(id).Bells, nil, 1)
+	l.advance(id)
+	l.is(id, work.BatchCompleted)
+
+	small := l.batch(2, func(b *NewBatch) { b.TestFirst = 3 })
+	l.works(l.advance(small).Bells, nil, 0)
+	l.advance(small)
+	l.is(small, work.BatchCompleted) // nobody is asked about nothing
+}
+
+func TestBatchPausesAndGoesOn(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	id := l.batch(30)
+	bells := l.advance(id).Bells
+	l.works(bells[:4], nil, 0)
+	running := l.take(bells[4].UnitID, l.process)
+	_, err := l.PauseBatch(t.Context(), work.DefaultTenant, id, "ann", "too dear")
+	l.must(err)
+	b := l.is(id, work.BatchInProgress)
+	if b.Paused == nil || b.Paused.By != "ann" || b.Paused.Why != "too dear" {
+		t.Errorf("paused: %+v", b.Paused)
+	}
+	if c := l.take(bells[5].UnitID, l.process); c != nil {
+		t.Error("a unit of a paused batch began")
+	}
+	l.end(ending(running, work.Succeeded), Recorded)
+	if a := l.advance(id); len(a.Bells) > 0 {
+		t.Error("units of a paused batch were let go")
+	}
+	_, err = l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{})
+	l.must(err)
+	bells = l.advance(id).Bells
+	if len(bells) != 25 {
+		t.Fatalf("%d units were let go after the resume", len(bells))
+	}
+	l.works(bells, nil, 0)
+	l.advance(id)
+	l.is(id, work.BatchCompleted)
+}
+
+func TestBatchKeepsToItsBudget(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	budget := 5.0
+	id := l.batch(100, func(b *NewBatch) { b.MaxCostUSD = &budget })
+	for rounds := 0; ; rounds++ {
+		a := l.advance(id)
+		l.works(a.Bells, nil, 0.5)
+		if len(a.Bells) == 0 {
+			break
+		}
+	}
+	b := l.is(id, work.BatchInProgress)
+	if b.Counts.CostUSD != 5 || b.Paused == nil || b.Paused.By != work.BySystem || !strings.Contains(b.Paused.Why, "budget") {
+		t.Errorf("%+v %+v", b.Counts, b.Paused)
+	}
+	budget = 6
+	_, err := l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{MaxCostUSD: &budget})
+	l.must(err)
+	if a := l.advance(id); len(a.Bells) != 2 {
+		t.Errorf("%d units were let go for one more dollar", len(a.Bells))
+	}
+}
+
+func TestBatchStopsWhenItGoesWrong(t *testing.T) {
+	t.Parallel()
+	half := 0.5
+	for _, c := range []struct {
+		name string
+		rule work.StopWhen
+		fail func(int) bool
+		cost float64
+		why  string
+	}{
+		{"failures", work.StopWhen{Window: 10, FailureRate: &half}, func(i int) bool { return i%3 < 2 }, 0, "failure_rate"},
+		{"refusals", work.StopWhen{Window: 10, RefusalRate: &half}, func(i int) bool { return i%3 < 2 }, 0, "refusal_rate"},
+		{"cost", work.StopWhen{Window: 10, MeanCostUSD: &half}, nil, 0.6, "mean_cost_usd"},
+		{"all is well", work.StopWhen{Window: 10, FailureRate: &half, RefusalRate: &half, MeanCostUSD: &half}, func(i int) bool { return i%2 == 0 }, 0.5, ""},
+		{"too few to tell", work.StopWhen{Window: 13, FailureRate: &half}, func(int) bool { return true }, 0, ""},
+	} {
+		l := newLedger(t)
+		id := l.batch(40, func(b *NewBatch) { b.Concurrency, b.StopWhen = 12, &c.rule })
+		l.works(l.advance(id).Bells, c.fail, c.cost)
+		more := l.advance(id).Bells
+		b := l.read(id)
+		if c.why == "" {
+			if b.Paused != nil || len(more) != 12 {
+				t.Errorf("%s: paused: %+v, %d let go", c.name, b.Paused, len(more))
+			}
+			continue
+		}
+		if len(more) > 0 || b.Paused == nil || !strings.Contains(b.Paused.Why, c.why) {
+			t.Errorf("%s: %d let go, paused %+v", c.name, len(more), b.Paused)
+		}
+		_, err := l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{})
+		l.must(err)
+		if more := l.advance(id).Bells; len(more) != 12 { // what was seen before a person said so does not count
+			t.Errorf("%s: %d let go after the resume", c.name, len(more))
+		}
+	}
+}
+
+func TestBatchIsCancelled(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	id := l.batch(cancelPiece + 100)
+	running := l.take(l.advance(id).Bells[0].UnitID, l.process)
+	_, err := l.CancelBatch(t.Context(), work.DefaultTenant, id, "no need")
+	l.must(err)
+	stopped := 0
+	for a := l.advance(id); a.More; a = l.advance(id) {
+		stopped += len(a.Stopped)
+	}
+	l.is(id, work.BatchCancelling)
+	l.end(ending(running, work.Cancelled), Recorded)
+	l.advance(id)
+	b := l.is(id, work.BatchCancelled)
+	if stopped != cancelPiece+100 || b.Counts.Cancelled != stopped || b.Why != "no need" {
+		t.Errorf("%d stopped, %+v, %q", stopped, b.Counts, b.Why)
+	}
+	again, err := l.CancelBatch(t.Context(), work.DefaultTenant, id, "")
+	if l.must(err); again.Status != work.BatchCancelled {
+		t.Errorf("cancelled again it is %s", again.Status)
+	}
+}
+
+func TestRetryBeginsABatchAgain(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	id := l.batch(3)
+	l.works(l.advance(id).Bells, func(i int) bool { return i == 0 }, 0)
+	l.advance(id)
+	l.is(id, work.BatchCompletedWithFailures)
+	moved, more, err := l.RetryBatch(t.Context(), work.DefaultTenant, id, nil)
+	if l.must(err); len(moved) != 1 || more {
+		t.Fatalf("%d units are retried", len(moved))
+	}
+	l.advance(id)
+	l.is(id, work.BatchInProgress)
+	l.works([]Dispatch{moved[0].Dispatch}, nil, 0)
+	l.advance(id)
+	l.is(id, work.BatchCompleted)
+}
+
+// Whoever goes on with an enumeration after a death makes nothing twice, and
+// who was thought dead makes nothing more.
+func TestFillingGoesOnElsewhere(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	id := l.enumerating()
+	l.fillMore(id, 0, 50)
+	other := uuid.New()
+	if f, err := l.FillBatch(t.Context(), other); err != nil || f != nil {
+		t.Fatalf("two fill a batch: %v %v", f, err)
+	}
+	l.exec(`UPDATE batches SET fill_until = now() - interval '1 second'`)
+	f, err := l.FillBatch(t.Context(), other)
+	if l.must(err); f == nil || string(f.Place) != "50" {
+		t.Fatalf("it goes on at %+v", f)
+	}
+	late := piece(id, 50, 60)
+	late.Process = l.process
+	if _, err := l.FillMore(t.Context(), late); !errors.Is(err, work.ErrConflict) {
+		t.Errorf("who lost the batch added to it: %v", err)
+	}
+	twice := piece(id, 45, 55)
+	twice.Process = other
+	twice.Units = append(twice.Units, twice.Units[9])
+	twice.Units[10].ID = uuid.Must(uuid.NewV7())
+	repeated, err := l.FillMore(t.Context(), twice)
+	if l.must(err); len(repeated) != 6 || repeated[0] != "c45" || repeated[5] != "c54" {
+		t.Errorf("repeated: %v", repeated)
+	}
+	if b := l.read(id); b.Counts.Total != 50 {
+		t.Errorf("%d units", b.Counts.Total)
+	}
+	l.must(l.FailFill(t.Context(), id, other, "line 3 is no JSON", []work.BatchProblem{{Line: 3, Detail: "no JSON"}}))
+	b := l.is(id, work.BatchFailed)
+	if b.Counts.Total != 0 || b.Rejected != 1 || b.Problems[0].Line != 3 {
+		t.Errorf("%+v %+v", b.Counts, b.Problems)
+	}
+	if n := get[int](l, `SELECT count(*) FROM work_units`); n != 0 {
+		t.Errorf("%d units of a batch that failed", n)
+	}
+}
+
+func TestBatchIsAddedOnce(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	add := func(key, body string) (work.Batch, bool, error) {
+		return l.AddBatch(t.Context(), NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Protocol: work.ProtocolNative},
+			IdempotencyKey: key, BodyHash: []byte(body)})
+	}
+	first, replayed, err := add("k", "one")
+	if l.must(err); replayed {
+		t.Error("the first is a replay")
+	}
+	if again, replayed, err := add("k", "one"); err != nil || !replayed || again.ID != first.ID {
+		t.Errorf("again: %v %t %v", again.ID, replayed, err)
+	}
+	if _, _, err := add("k", "two"); !errors.Is(err, ErrKeyReused) {
+		t.Errorf("another body: %v", err)
+	}
+}
+
+// However many look at a batch at once, no unit is let go twice, none is
+// forgotten, and it ends once.
+func TestManyAdvanceABatch(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	id := l.batch(40, func(b *NewBatch) { b.Concurrency = 8 })
+	var mu sync.Mutex
+	bells, ends := map[uuid.UUID]int{}, 0
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for !l.read(id).Status.Final() {
+				a, err := l.AdvanceBatch(t.Context(), id)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				for _, b := range a.Bells {
+					bells[b.UnitID]++
+				}
+				if a.Moved {
+					ends++
+				}
+				mu.Unlock()
+				l.works(a.Bells, nil, 0)
+			}
+		})
+	}
+	all.Wait()
+	b := l.is(id, work.BatchCompleted)
+	if len(bells) != 40 || b.Counts.Succeeded != 40 || ends != 1 {
+		t.Errorf("%d units were let go, %d succeeded, it ended %d times", len(bells), b.Counts.Succeeded, ends)
+	}
+	for unit, n := range bells {
+		if n != 1 {
+			t.Errorf("unit %s was let go %d times", unit, n)
+		}
+	}
+}
+
+func TestBatchResults(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	id := l.batch(250)
+	l.works(l.advance(id).Bells, func(i int) bool { return i == 7 }, 0.25)
+	var got []string
+	l.must(l.BatchResults(t.Context(), id, []work.State{work.Succeeded, work.Failed}, func(r BatchResult) error {
+		got = append(got, r.CustomID)
+		if r.CustomID == "c8" && (r.Output == nil || *r.Output != "the answer") {
+			t.Errorf("%+v", r)
+		}
+		return nil
+	}))
+	if len(got) != 250 || got[0] != "c0" || got[249] != "c249" {
+		t.Errorf("%d results, from %v", len(got), got[:min(3, len(got))])
+	}
+}
+
+func TestBatches(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	var ids []uuid.UUID
+	for range 5 {
+		ids = append(ids, l.batch(1))
+	}
+	page, next, err := l.Batches(t.Context(), BatchFilter{Tenant: work.DefaultTenant, Limit: 2})
+	if l.must(err); len(page) != 2 || page[0].ID != ids[4] || next == nil {
+		t.Fatalf("%d, %v", len(page), next)
+	}
+	page, _, err = l.Batches(t.Context(), BatchFilter{Tenant: work.DefaultTenant, Before: ids[1], Limit: 2})
+	if l.must(err); len(page) != 2 || page[0].ID != ids[3] || page[1].ID != ids[2] {
+		t.Errorf("before: %d", len(page))
+	}
+	if page[0].Counts.Total != 1 {
+		t.Errorf("%+v", page[0].Counts)
+	}
+}
