@@ -143,10 +143,10 @@ func (n *unitNews) from(i int, at unitCursor) (rev int, wants bool) {
 	return 0, i >= first
 }
 
-// batch is what somebody at a place does not know: the rest of the run that was
+// bundle is what somebody at a place does not know: the rest of the run that was
 // being told, the runs after it, the unit, the end. Each event's id says what
 // was told up to there, so that whoever breaks off goes on exactly there.
-func (n *unitNews) batch(at unitCursor) batch[unitCursor] {
+func (n *unitNews) bundle(at unitCursor) bundle[unitCursor] {
 	var out bytes.Buffer
 	first, at := n.begin(at)
 	for i := first; i < len(n.runs); i++ {
@@ -174,7 +174,7 @@ func (n *unitNews) batch(at unitCursor) batch[unitCursor] {
 		at.Ended = true
 		put(&out, eventEnd, at, endEvent{n.unit.ID, n.unit.State})
 	}
-	return batch[unitCursor]{out.Bytes(), at}
+	return bundle[unitCursor]{out.Bytes(), at}
 }
 
 // put writes one event.
@@ -220,12 +220,12 @@ func (a *API) followUnit(ctx context.Context, in *unitEventsInput) (*huma.Stream
 	}
 	return a.stream(func(ctx context.Context, w http.ResponseWriter) error {
 		defer a.hub.leaveUnit(r)
-		return serve(ctx, a.hub.closing, w, r.wake, a.hub.unitSource(ctx, r))
+		return serve(ctx, a.hub.closing, w, r.wake, a.hub.unitTap(ctx, r))
 	}), nil
 }
 
-func (h *hub) unitSource(ctx context.Context, r *unitReader) source {
-	return r.source(func(at unitCursor) { r.at = at }, func() error { return h.followUnit(ctx, r) })
+func (h *hub) unitTap(ctx context.Context, r *unitReader) tap {
+	return r.tap(func(at unitCursor) { r.at = at }, func() error { return h.followUnit(ctx, r) })
 }
 
 type eventsInput struct {
@@ -256,12 +256,12 @@ func (a *API) followUnits(ctx context.Context, in *eventsInput) (*huma.StreamRes
 	}
 	return a.stream(func(ctx context.Context, w http.ResponseWriter) error {
 		defer a.hub.feed.leave(r)
-		return serve(ctx, a.hub.closing, w, r.wake, a.hub.feedSource(ctx, r))
+		return serve(ctx, a.hub.closing, w, r.wake, a.hub.feedTap(ctx, r))
 	}), nil
 }
 
-func (h *hub) feedSource(ctx context.Context, r *feedReader) source {
-	return r.source(func(at store.Moment) { r.at, r.resumes = at, true }, func() error { return h.feed.follow(ctx, r) })
+func (h *hub) feedTap(ctx context.Context, r *feedReader) tap {
+	return r.tap(func(at store.Moment) { r.at, r.resumes = at, true }, func() error { return h.feed.follow(ctx, r) })
 }
 
 // followPage streams what a page shows, as one stream: all units, and the unit
@@ -274,7 +274,7 @@ func (a *API) followPage(c echo.Context) error {
 	if err := a.hub.feed.follow(ctx, units); err != nil {
 		return err
 	}
-	sources := []source{a.hub.feedSource(ctx, units)}
+	taps := []tap{a.hub.feedTap(ctx, units)}
 	if text := c.QueryParam("unit"); text != "" {
 		id, err := parseID(text)
 		if err != nil {
@@ -289,7 +289,7 @@ func (a *API) followPage(c echo.Context) error {
 		if err := a.hub.followUnit(ctx, unit); err != nil {
 			return err
 		}
-		sources = append(sources, a.hub.unitSource(ctx, unit))
+		taps = append(taps, a.hub.unitTap(ctx, unit))
 	}
 	for name, value := range streamHeaders {
 		c.Response().Header().Set(name, value)
@@ -299,7 +299,7 @@ func (a *API) followPage(c echo.Context) error {
 	}
 	a.hub.open.Inc()
 	defer a.hub.open.Dec()
-	if err := serve(ctx, a.hub.closing, c.Response(), wake, sources...); err != nil {
+	if err := serve(ctx, a.hub.closing, c.Response(), wake, taps...); err != nil {
 		a.Log.Debug("a page's event stream ends", "err", err, "request_id", requestID(c))
 	}
 	return nil

@@ -481,7 +481,7 @@ func TestStreamOfAllUnits(t *testing.T) {
 	f.listen("/events", "Last-Event-ID", "nonsense").hears(eventLagged)
 }
 
-// More than a batch holds is not told one by one.
+// More than a bundle holds is not told one by one.
 func TestStreamOfAllUnitsTellsOfMuch(t *testing.T) {
 	t.Parallel()
 	f := watched(t)
@@ -631,18 +631,18 @@ func TestSlowReaderIsToldAndBroughtBack(t *testing.T) {
 	t.Parallel()
 	r := newReader[int](newWake())
 	for i := range maxQueue {
-		if !r.push(batch[int]{[]byte("x"), i}) {
+		if !r.push(bundle[int]{[]byte("x"), i}) {
 			t.Fatalf("full after %d", i)
 		}
 	}
-	if r.push(batch[int]{[]byte("x"), maxQueue}) {
+	if r.push(bundle[int]{[]byte("x"), maxQueue}) {
 		t.Error("it takes more than it may")
 	}
 	if queue, behind, _ := r.next(); len(queue) != 0 || !behind {
 		t.Errorf("%d queued, behind %t", len(queue), behind)
 	}
-	if !r.push(batch[int]{make([]byte, 3*maxQueueBytes), 1}) || r.push(batch[int]{[]byte("x"), 2}) {
-		t.Error("one batch of any size, and no more")
+	if !r.push(bundle[int]{make([]byte, 3*maxQueueBytes), 1}) || r.push(bundle[int]{[]byte("x"), 2}) {
+		t.Error("one bundle of any size, and no more")
 	}
 
 	f := watched(t)

@@ -13,7 +13,7 @@ import (
 
 const (
 	feedPause = 200 * time.Millisecond // between two batches
-	maxUnits  = 500                    // in one batch; who misses more fetches the list
+	maxUnits  = 500                    // in one bundle; who misses more fetches the list
 )
 
 // feed is the topic of those who follow all units. A place is a moment of the
@@ -202,7 +202,7 @@ func (f *feed) bring(ctx context.Context, pending []*feedReader) error {
 // push hands over events, if there are any, that lead to a moment; mu is held.
 func (f *feed) push(r *feedReader, data []byte, to store.Moment) {
 	r.told = to
-	if len(data) > 0 && !r.push(batch[store.Moment]{data, to}) {
+	if len(data) > 0 && !r.push(bundle[store.Moment]{data, to}) {
 		delete(f.readers, r)
 		f.hub.lagged.Inc()
 	}

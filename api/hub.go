@@ -260,10 +260,10 @@ func (t *unitTopic) flush(ctx context.Context) error {
 		t.fail(pending, err)
 		return fmt.Errorf("follow unit %s: %w", t.id, err)
 	}
-	told := map[unitCursor]batch[unitCursor]{}
+	told := map[unitCursor]bundle[unitCursor]{}
 	first := true
 	for at := range places {
-		b := view.batch(at)
+		b := view.bundle(at)
 		told[at] = b
 		// They all arrive at the same place, unless one came with a place that it
 		// made up: then the others must not be led there.
@@ -287,7 +287,7 @@ func (t *unitTopic) flush(ctx context.Context) error {
 	return nil
 }
 
-func (t *unitTopic) push(r *unitReader, b batch[unitCursor]) {
+func (t *unitTopic) push(r *unitReader, b bundle[unitCursor]) {
 	if len(b.data) > 0 && !r.push(b) {
 		delete(t.readers, r)
 		t.hub.lagged.Inc()

@@ -14,20 +14,20 @@ type reader[P any] struct {
 	wake chan struct{} // has one when there is something to do
 
 	mu     sync.Mutex
-	queue  []batch[P]
+	queue  []bundle[P]
 	size   int   // bytes in queue
 	behind bool  // its queue was thrown away: it has to join again
 	err    error // it cannot be served any more
 }
 
-// batch is events that belong together, ready to be sent, and the place that
+// bundle is events that belong together, ready to be sent, and the place that
 // they lead to. Readers share the bytes.
-type batch[P any] struct {
+type bundle[P any] struct {
 	data []byte
 	at   P
 }
 
-// A reader may be so far behind and no further. One batch may be of any size.
+// A reader may be so far behind and no further. One bundle may be of any size.
 const (
 	maxQueue      = 64
 	maxQueueBytes = 1 << 20
@@ -38,17 +38,17 @@ func newReader[P any](wake chan struct{}) reader[P] { return reader[P]{wake: wak
 
 func newWake() chan struct{} { return make(chan struct{}, 1) }
 
-// source is a reader whose events a stream sends.
-type source struct {
+// tap is a reader whose events a stream sends.
+type tap struct {
 	// send sends what there is, and tells whether there was anything, and
 	// whether the reader has fallen behind.
 	send func(write func([]byte) error) (sent, behind bool, err error)
 	join func() error // brings a reader that fell behind back to the others
 }
 
-// source tells moved of each place that was reached.
-func (r *reader[P]) source(moved func(P), join func() error) source {
-	return source{join: join, send: func(write func([]byte) error) (bool, bool, error) {
+// tap tells moved of each place that was reached.
+func (r *reader[P]) tap(moved func(P), join func() error) tap {
+	return tap{join: join, send: func(write func([]byte) error) (bool, bool, error) {
 		queue, behind, gone := r.next()
 		for _, b := range queue {
 			if err := write(b.data); err != nil {
@@ -60,9 +60,9 @@ func (r *reader[P]) source(moved func(P), join func() error) source {
 	}}
 }
 
-// push hands a batch to the reader. It never waits: false means that the reader
+// push hands a bundle to the reader. It never waits: false means that the reader
 // was too slow, has lost its queue, and hears nothing until it joins again.
-func (r *reader[P]) push(b batch[P]) bool {
+func (r *reader[P]) push(b bundle[P]) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if full := len(r.queue) >= maxQueue || r.size+len(b.data) > maxQueueBytes; full && len(r.queue) > 0 {
@@ -96,7 +96,7 @@ func (r *reader[P]) signal() {
 }
 
 // next takes what there is to do.
-func (r *reader[P]) next() (queue []batch[P], behind bool, err error) {
+func (r *reader[P]) next() (queue []bundle[P], behind bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	queue, behind, err = r.queue, r.behind, r.err
@@ -118,7 +118,7 @@ const (
 
 // serve sends what comes until the caller goes away, closing ends or there is
 // nothing more to follow.
-func serve(ctx, closing context.Context, w http.ResponseWriter, wake <-chan struct{}, sources ...source) error {
+func serve(ctx, closing context.Context, w http.ResponseWriter, wake <-chan struct{}, taps ...tap) error {
 	out := output{http.NewResponseController(w), w, closing}
 	stop := context.AfterFunc(closing, func() { _ = out.SetWriteDeadline(time.Now().Add(lastWord)) })
 	defer stop()
@@ -128,7 +128,7 @@ func serve(ctx, closing context.Context, w http.ResponseWriter, wake <-chan stru
 	quiet := time.NewTimer(pingEvery)
 	defer quiet.Stop()
 	for {
-		sent, again, err := out.round(sources)
+		sent, again, err := out.round(taps)
 		switch {
 		case err != nil:
 			return err
@@ -152,9 +152,9 @@ func serve(ctx, closing context.Context, w http.ResponseWriter, wake <-chan stru
 	}
 }
 
-// round sends what each source has, and brings back those that fell behind.
-func (o output) round(sources []source) (sent, again bool, err error) {
-	for _, s := range sources {
+// round sends what each tap has, and brings back those that fell behind.
+func (o output) round(taps []tap) (sent, again bool, err error) {
+	for _, s := range taps {
 		more, behind, err := s.send(o.write)
 		if err != nil {
 			return sent, again, err
