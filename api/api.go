@@ -28,6 +28,9 @@
 //	page.go        the pages, Asynqmon and the API page
 //	viewer.go      what the list of units and the page of one show
 //	action.go      what people do on pages: forms, and what is asked before
+//	batch.go       submit, read, approve, pause, cancel and retry batches
+//	batch_results.go  what came of a batch, and the unit that sums it up
+//	fill.go        the units of batches, made in the background
 //	compare.go     two runs side by side
 //	openapi.go     what the description says beyond what the Go types do
 package api
@@ -36,6 +39,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -80,6 +84,8 @@ type API struct {
 	echo     *echo.Echo
 	huma     huma.API
 	watchers *watchers
+	filling  chan struct{}                 // has one when there is a batch to fill
+	parts    map[reflect.Type]*huma.Schema // of what parseAs reads
 	hub      *hub
 	accepted *prometheus.CounterVec
 	requests *prometheus.HistogramVec
@@ -93,7 +99,7 @@ type API struct {
 
 // New makes the front door. Call Watch once to make waiting fast.
 func New(o Options) *API {
-	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), bodyTime: time.Minute, lookAgain: time.Second}
+	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), filling: make(chan struct{}, 1), bodyTime: time.Minute, lookAgain: time.Second}
 	a.hub = newHub(o.Store, o.Log, o.Registry)
 	metrics := promauto.With(o.Registry)
 	a.accepted = metrics.NewCounterVec(prometheus.CounterOpts{
@@ -113,6 +119,10 @@ func New(o Options) *API {
 		a.guard,
 	)
 	a.huma = humaecho.New(a.echo, a.config())
+	a.parts = map[reflect.Type]*huma.Schema{}
+	for _, t := range []reflect.Type{reflect.TypeFor[unitBody](), reflect.TypeFor[BatchOptions]()} {
+		a.parts[t] = a.huma.OpenAPI().Components.Schemas.Schema(t, true, "")
+	}
 	a.routes()
 	return a
 }
@@ -127,12 +137,13 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.echo.ServeHTTP(w, r)
 }
 
-// Watch hears of changed units and brings them to the event streams until ctx
-// ends.
+// Watch hears of changed units and brings them to the event streams, and makes
+// the units of batches, until ctx ends.
 func (a *API) Watch(ctx context.Context) {
 	var looking sync.WaitGroup
 	defer looking.Wait()
 	looking.Go(func() { a.hub.run(ctx, a.lookAgain) })
+	looking.Go(func() { a.fillBatches(ctx) })
 	a.Bell.Listen(ctx, a.hear, jobs.NoticeUnit, jobs.NoticeSteps)
 }
 
@@ -158,6 +169,22 @@ func (a *API) routes() {
 	register(a, op("follow-work-units", "GET", "/events", "Follow what becomes of all units", 200), a.followUnits)
 	register(a, op("retry-work-units", "POST", "/work-units/retry", "Run many final units again", 200, 408, 413, 415), a.retryUnits)
 	register(a, op("cancel-work-units", "POST", "/work-units/cancel", "Cancel many units", 200), a.cancelUnits)
+	batch := op("submit-batch", "POST", "/batches", "Submit a batch", 202, 408, 413, 415, 507)
+	batch.Middlewares = huma.Middlewares{a.takeLines}
+	register(a, batch, a.submitBatch)
+	register(a, op("list-batches", "GET", "/batches", "List batches, newest first", 200), a.listBatches)
+	register(a, op("get-batch", "GET", "/batches/{id}", "Read a batch: how far it is", 200, 404), a.getBatch)
+	results := op("get-batch-results", "GET", "/batches/{id}/results", "Read the results of a batch, also while it runs", 200, 404)
+	results.Middlewares = huma.Middlewares{keepRequest}
+	register(a, results, a.getResults)
+	manifest := op("get-batch-manifest", "GET", "/batches/{id}/manifest", "Read what a batch consists of, with hashes", 200, 404)
+	manifest.Middlewares = huma.Middlewares{keepRequest}
+	register(a, manifest, a.getManifest)
+	register(a, op("approve-batch", "POST", "/batches/{id}/approve", "Let the rest of a batch run after its test", 200, 404, 408, 409, 413, 415), a.approveBatch)
+	register(a, op("pause-batch", "POST", "/batches/{id}/pause", "Let no further unit of a batch begin", 200, 404, 408, 409, 413, 415), a.pauseBatch)
+	register(a, op("resume-batch", "POST", "/batches/{id}/resume", "Let a batch go on", 200, 404, 408, 409, 413, 415), a.resumeBatch)
+	register(a, op("cancel-batch", "POST", "/batches/{id}/cancel", "Cancel a batch, or reject it after its test", 200, 404, 408, 413, 415), a.cancelBatch)
+	register(a, op("retry-batch", "POST", "/batches/{id}/retry", "Run the units of a batch again that did not succeed", 200, 404, 408, 409, 413, 415), a.retryBatch)
 	register(a, op("list-backends", "GET", "/backends", "List backends: what they can do, and whether they can run", 200), a.listBackends)
 	register(a, op("list-schedules", "GET", "/schedules", "List schedules", 200), a.listSchedules)
 	register(a, op("get-schedule", "GET", "/schedules/{name}", "Read a schedule", 200, 404), a.getSchedule)
@@ -216,6 +243,8 @@ func tagOf(path string) string {
 	switch {
 	case strings.HasPrefix(path, "/work-units"), path == "/events":
 		return "Units"
+	case strings.HasPrefix(path, "/batches"):
+		return "Batches"
 	case strings.HasPrefix(path, "/runs"):
 		return "Runs"
 	case strings.HasPrefix(path, "/backends"):

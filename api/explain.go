@@ -15,7 +15,7 @@ import (
 
 // reason is one thing that a unit waits for.
 type reason struct {
-	Code   string     `json:"code" enum:"ended,running,approval,scheduled,retry,no_worker_process,queue_not_served,backend_unavailable,backend_paused,rate_limited,queue_paused,busy,next" doc:"For programs"`
+	Code   string     `json:"code" enum:"ended,running,approval,scheduled,retry,no_worker_process,queue_not_served,backend_unavailable,backend_paused,rate_limited,queue_paused,batch_paused,batch_enumerating,batch_testing,batch_awaits_approval,batch_cancelling,batch_order,busy,next" doc:"For programs"`
 	Detail string     `json:"detail" doc:"For people: what it waits for and what to do"`
 	Until  *time.Time `json:"until,omitempty" doc:"When this reason ends, if that is known"`
 
@@ -52,6 +52,11 @@ func (a *API) explain(ctx context.Context, id uuid.UUID) (explanation, error) {
 	e := explanation{ID: u.ID, Status: u.State, Reasons: whereItStands(u)}
 	if u.State != work.Queued {
 		return e, nil
+	}
+	if u.Held && u.BatchID != nil {
+		b, err := a.Store.Batch(ctx, u.Tenant, *u.BatchID)
+		e.Reasons = append(e.Reasons, whyBatchHolds(b))
+		return e, err
 	}
 	place, err := a.Store.Place(ctx, u)
 	if err != nil {

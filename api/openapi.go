@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -52,6 +53,14 @@ func schemaName(t reflect.Type, hint string) string {
 		return "Changes"
 	case reflect.TypeFor[scheduleBody]():
 		return "NewSchedule"
+	case reflect.TypeFor[batchBody]():
+		return "NewBatch"
+	case reflect.TypeFor[BatchView]():
+		return "BatchDetail"
+	case reflect.TypeFor[stopWhen](), reflect.TypeFor[*stopWhen]():
+		return "StopRules"
+	case reflect.TypeFor[retryBatchBody](), reflect.TypeFor[*retryBatchBody]():
+		return "RetryBatch"
 	case reflect.TypeFor[work.Spec]():
 		return "Spec"
 	}
@@ -60,6 +69,10 @@ func schemaName(t reflect.Type, hint string) string {
 
 // describe adds to the description what the Go types cannot say: what may be
 // null, the words a field may hold, other content types, examples.
+// requestBodies are the schemas that callers are held to.
+var requestBodies = []string{"NewUnit", "NewSchedule", "NewPause", "Changes", "NewBatch", "BatchOptions", "Source", "StopRules", "Synthesis",
+	"BatchChanges", "BatchReason", "RetryBatch"}
+
 func (a *API) describe() {
 	doc := a.huma.OpenAPI()
 	describeEvents(doc)
@@ -67,7 +80,7 @@ func (a *API) describe() {
 	steps := doc.Components.Schemas.Schema(reflect.TypeFor[[]transcript.Step](), true, "")
 	steps.Nullable = false
 	for name, s := range schemas {
-		if name != "NewUnit" && name != "NewSchedule" && name != "NewPause" && name != "Changes" {
+		if !slices.Contains(requestBodies, name) {
 			s.AdditionalProperties = nil // later versions add fields
 		}
 	}
@@ -75,6 +88,7 @@ func (a *API) describe() {
 	describeRuns(schemas)
 	describeLive(schemas)
 	describeFiles(doc, schemas)
+	describeBatches(doc, schemas)
 	describeRest(schemas)
 	addExamples(schemas)
 	for _, item := range doc.Paths {

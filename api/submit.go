@@ -239,20 +239,25 @@ func checkLabels(_ context.Context, b *unitBody, n *store.NewUnit) error {
 		return nil
 	}
 	n.Labels = json.RawMessage(b.Labels)
+	return checkTexts("#/labels", n.Labels)
+}
+
+// checkTexts refuses what is no object of short texts.
+func checkTexts(place string, object json.RawMessage) error {
 	var given map[string]json.RawMessage
-	if err := json.Unmarshal(n.Labels, &given); err != nil {
-		return work.Invalidf("#/labels", "must be an object of texts")
+	if err := json.Unmarshal(object, &given); err != nil {
+		return work.Invalidf(place, "must be an object of texts")
 	}
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		var value *string
-		pointer := "#/labels/" + escapePointer(name)
+		pointer := place + "/" + escapePointer(name)
 		switch err := json.Unmarshal(given[name], &value); {
 		case err != nil || value == nil:
-			return work.Invalidf(pointer, "a label is a text; put quotes around it")
+			return work.Invalidf(pointer, "it is a text; put quotes around it")
 		case name == "" || len(name) > maxLabelName:
-			return work.Invalidf("#/labels", "the label %.64q: a name has 1 to %d bytes", name, maxLabelName)
+			return work.Invalidf(place, "%.64q: a name has 1 to %d bytes", name, maxLabelName)
 		case len(*value) > maxLabelValue:
-			return work.Invalidf(pointer, "a label has at most %d bytes", maxLabelValue)
+			return work.Invalidf(pointer, "it has at most %d bytes", maxLabelValue)
 		}
 	}
 	return nil

@@ -156,6 +156,7 @@ type ByFilter struct {
 	Status  string   `query:"status" doc:"One or more states, separated by commas" example:"queued,running"`
 	Worker  string   `query:"worker"`
 	Backend string   `query:"backend"`
+	Batch   string   `query:"batch" doc:"The id of a batch"`
 	Class   string   `query:"class" doc:"The class of the error" example:"rate_limit"`
 	Label   []string `query:"label,explode" doc:"name:value; several must all fit" example:"team:legal"`
 	Search  string   `query:"q" doc:"Part of the task, in any case" maxLength:"200"`
@@ -168,6 +169,11 @@ func (in *ByFilter) filter() (f store.UnitFilter, err error) {
 	}
 	if f.States, err = parseStates(in.Status, work.States); err != nil {
 		return f, err
+	}
+	if in.Batch != "" {
+		if f.Batch, err = uuid.Parse(in.Batch); err != nil {
+			return f, badParameter("batch", "is no id of a batch")
+		}
 	}
 	f.Labels, err = parseLabels(in.Label)
 	return f, err

@@ -78,7 +78,7 @@ const GCPercent = 25
 type Worker struct {
 	Options
 	id       uuid.UUID
-	batches  *marks // of which a unit has ended here
+	batches  *marks  // of which a unit has ended here
 	lanes    []*lane // one for each backend
 	slots    chan struct{}
 	rung     chan struct{}

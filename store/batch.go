@@ -68,14 +68,18 @@ func (s *Store) AddBatch(ctx context.Context, n NewBatch) (work.Batch, bool, err
 		}
 		stop = &text
 	}
+	problems, err := encodeProblems(n.Problems)
+	if err != nil {
+		return work.Batch{}, false, err
+	}
 	key := work.Clean(n.IdempotencyKey)
 	var rows []batchRow
-	err := s.db.SelectContext(ctx, &rows, `INSERT INTO batches (id, tenant, title, status, protocol, source, unit, input_file, metadata,
-			test_first, concurrency, max_cost_usd, stop_when, synthesis, expires_at, created_at, idempotency_key, body_hash)
-		VALUES ($1, $2, $3, 'enumerating', $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, clock_timestamp(), nullif($15, ''), $16)
+	err = s.db.SelectContext(ctx, &rows, `INSERT INTO batches (id, tenant, title, status, protocol, source, unit, input_file, metadata,
+			test_first, concurrency, max_cost_usd, stop_when, synthesis, expires_at, created_at, idempotency_key, body_hash, rejected, problems)
+		VALUES ($1, $2, $3, 'enumerating', $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, clock_timestamp(), nullif($15, ''), $16, $17, $18)
 		ON CONFLICT DO NOTHING RETURNING `+batchColumns,
 		n.ID, n.Tenant, work.Clean(n.Title), string(n.Protocol), jsonText(n.Source, "{}"), jsonText(n.Unit, "{}"), n.InputFile, jsonText(n.Metadata, "{}"),
-		n.TestFirst, n.Concurrency, n.MaxCostUSD, stop, jsonOrNull(n.Synthesis), n.ExpiresAt, key, n.BodyHash)
+		n.TestFirst, n.Concurrency, n.MaxCostUSD, stop, jsonOrNull(n.Synthesis), n.ExpiresAt, key, n.BodyHash, n.Rejected, problems)
 	if err != nil {
 		return work.Batch{}, false, translate(fmt.Errorf("add batch: %w", err))
 	}

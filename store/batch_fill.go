@@ -42,7 +42,7 @@ func (s *Store) FillBatch(ctx context.Context, process uuid.UUID) (*Filling, err
 	if len(rows) == 0 {
 		return nil, nil
 	}
-	b, err := rows[0].batch()
+	b, err := s.counted(ctx, rows[0].batchRow)
 	return &Filling{Batch: b, Place: rows[0].Place, Round: rows[0].Round}, err
 }
 

@@ -54,7 +54,7 @@ func (s *Store) AdvanceBatch(ctx context.Context, id uuid.UUID) (a Advanced, err
 	if err == nil && len(rows) == 1 {
 		b := &rows[0]
 		b.tx, b.out = tx, &a
-		if b.Batch, err = b.batchRow.batch(); err == nil {
+		if b.Batch, err = b.batch(); err == nil {
 			err = b.advance(ctx)
 		}
 	}

@@ -38,6 +38,7 @@ var floorPlan = []struct {
 	{"internal/blob", nil},
 	{"internal/prompt", nil},
 	{"internal/roots", nil},
+	{"internal/source", nil},
 	{"internal/process", nil},
 	{"internal/local", nil},
 	{"internal/testkit", []string{"store", "migrations"}}, // it makes databases with the real schema

@@ -1,0 +1,893 @@
+package api
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+	"mime"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humaecho"
+	"github.com/google/uuid"
+
+	"piecework/internal/blob"
+	"piecework/internal/source"
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// batchBody is what a caller submits as a batch.
+type batchBody struct {
+	BatchOptions
+	Units  []object       `json:"units,omitempty" nullable:"false" doc:"The units, as POST /work-units takes them, each with a custom_id if you like; this or source. Many are better sent as lines: see the description"`
+	Source *source.Source `json:"source,omitempty" doc:"Where the units' payloads come from; this or units"`
+	DryRun bool           `json:"dry_run,omitempty" doc:"Makes nothing: tells what would be made"`
+}
+
+// BatchOptions is what is said about a batch as a whole; the first line of
+// submitted lines may be {"batch": …} with these.
+type BatchOptions struct {
+	Title       string     `json:"title,omitempty" maxLength:"200" doc:"For people"`
+	Unit        object     `json:"unit,omitempty" doc:"What is the same in all units, as POST /work-units takes it. What a unit says itself comes before it; payload and labels are laid over each other"`
+	TestFirst   int        `json:"test_first,omitempty" minimum:"1" doc:"Run so many, then wait for an approval"`
+	Concurrency int        `json:"concurrency,omitempty" minimum:"1" doc:"Units at once, at most"`
+	MaxCostUSD  *float64   `json:"max_cost_usd,omitempty" doc:"Of all units together: none begins that would probably cost more than is left"`
+	StopWhen    *stopWhen  `json:"stop_when,omitempty" doc:"Pause the batch when it goes wrong"`
+	Synthesis   *synthesis `json:"synthesis,omitempty" doc:"A unit that is given the results when the others are over"`
+	OnInvalid   string     `json:"on_invalid,omitempty" enum:"reject,skip" doc:"About items that no unit can be made of: reject the whole batch, or leave them out; reject when left out"`
+	ExpiresAt   *time.Time `json:"expires_at,omitempty" doc:"Units that have not ended by then are timed_out, and the batch is expired"`
+	Metadata    labels     `json:"metadata,omitempty" maxProperties:"32" doc:"Kept with the batch"`
+}
+
+type stopWhen struct {
+	Window      int      `json:"window,omitempty" minimum:"1" maximum:"1000" doc:"Of how many units that finished last; 20 when left out"`
+	FailureRate *float64 `json:"failure_rate,omitempty" minimum:"0" maximum:"1" doc:"More of them failed or timed out"`
+	RefusalRate *float64 `json:"refusal_rate,omitempty" minimum:"0" maximum:"1" doc:"More of them were declined by the model"`
+	MeanCostUSD *float64 `json:"mean_cost_usd,omitempty" minimum:"0" doc:"They cost more on average"`
+}
+
+// synthesis is the unit that sums a batch up.
+type synthesis struct {
+	Unit            object `json:"unit" doc:"As POST /work-units takes it; what the batch's unit says counts where it says nothing, but for the prompt and the payload. The results are attached as results.jsonl, and the payload has total, succeeded and failed"`
+	DespiteFailures bool   `json:"despite_failures,omitempty" doc:"Also when units failed, if any succeeded"`
+}
+
+type batchInput struct {
+	Key  string `header:"Idempotency-Key" doc:"Sent again with the same body it names the same batch"`
+	Body batchBody
+}
+
+// BatchView is a batch as callers see it. It is exported for the description of what embeds it.
+type BatchView struct {
+	work.Batch
+	Forecast *forecast `json:"forecast,omitempty" doc:"What the rest will probably take, while it awaits approval"`
+}
+
+type batchAnswer struct {
+	Status   int
+	Location string `header:"Location"`
+	Replayed string `header:"Idempotent-Replayed" doc:"true when this Idempotency-Key had made the batch before"`
+	Body     submittedBatch
+}
+
+type submittedBatch struct {
+	BatchView
+	Sample *sample `json:"sample,omitempty" doc:"What its first unit looks like"`
+	DryRun bool    `json:"dry_run,omitempty"`
+}
+
+// sample is the first unit of a batch.
+type sample struct {
+	CustomID string `json:"custom_id"`
+	Title    string `json:"title" doc:"The start of the rendered prompt"`
+	work.Spec
+}
+
+func (a *API) submitBatch(ctx context.Context, in *batchInput) (*batchAnswer, error) {
+	key, err := idempotencyKey(in.Key)
+	if err != nil {
+		return nil, err
+	}
+	var hash []byte
+	if key != "" {
+		hash = fingerprint(rawBody(ctx))
+		if b, err := a.Store.BatchBefore(ctx, work.DefaultTenant, key, hash); !errors.Is(err, work.ErrNotFound) {
+			return answerBatch(b, nil, true), err
+		}
+	}
+	n, err := newBatch(&in.Body.BatchOptions)
+	if err != nil {
+		return nil, err
+	}
+	n.IdempotencyKey, n.BodyHash = key, hash
+	switch {
+	case in.Body.Source != nil && len(in.Body.Units) > 0:
+		return nil, work.Invalidf("#/units", "give either units or source, not both")
+	case in.Body.Source != nil:
+		return a.submitSource(ctx, n, &in.Body)
+	case len(in.Body.Units) == 0:
+		return nil, work.Invalidf("#/units", "there are none; give units, or a source to make them of")
+	}
+	units := func(yield func(source.Line, error) bool) {
+		for i, u := range in.Body.Units {
+			if !yield(source.Line{Text: u, Next: source.Place{Line: i + 1}}, nil) {
+				return
+			}
+		}
+	}
+	return a.submitUnits(ctx, n, in.Body.BatchOptions, in.Body.DryRun, units, func(i int) string { return fmt.Sprintf("#/units/%d", i-1) })
+}
+
+// newBatch turns what is said about a batch into one.
+func newBatch(o *BatchOptions) (store.NewBatch, error) {
+	n := store.NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: o.Title, Protocol: work.ProtocolNative,
+		Unit: json.RawMessage(o.Unit), TestFirst: o.TestFirst, Concurrency: o.Concurrency, MaxCostUSD: o.MaxCostUSD, ExpiresAt: o.ExpiresAt}}
+	if o.MaxCostUSD != nil && !(*o.MaxCostUSD > 0 && *o.MaxCostUSD <= 1e9) {
+		return n, work.Invalidf("#/max_cost_usd", "must be more than 0")
+	}
+	if o.ExpiresAt != nil && !o.ExpiresAt.After(time.Now()) {
+		return n, work.Invalidf("#/expires_at", "lies in the past")
+	}
+	if s := o.StopWhen; s != nil {
+		if s.FailureRate == nil && s.RefusalRate == nil && s.MeanCostUSD == nil {
+			return n, work.Invalidf("#/stop_when", "name a failure_rate, a refusal_rate or a mean_cost_usd")
+		}
+		n.StopWhen = &work.StopWhen{Window: cmp.Or(s.Window, work.DefaultStopWindow), FailureRate: s.FailureRate, RefusalRate: s.RefusalRate, MeanCostUSD: s.MeanCostUSD}
+	}
+	var err error
+	if n.Metadata = json.RawMessage(o.Metadata); len(n.Metadata) > 0 {
+		if err := checkTexts("#/metadata", n.Metadata); err != nil {
+			return n, err
+		}
+	}
+	if o.Synthesis != nil {
+		n.Synthesis, err = json.Marshal(o.Synthesis)
+	}
+	return n, err
+}
+
+// submitSource commits a batch whose units are made afterwards. Its first item
+// is looked at now, so that a mistake in the template is heard of at once.
+func (a *API) submitSource(ctx context.Context, n store.NewBatch, body *batchBody) (*batchAnswer, error) {
+	s := batchSource{Source: *body.Source, OnInvalid: cmp.Or(body.OnInvalid, onInvalidReject)}
+	if field, detail := s.Check(); field != "" {
+		return nil, work.Invalidf("#/source/"+field, "%s", detail)
+	}
+	items, closing, err := a.items(ctx, n.Batch, s, source.Place{})
+	if err != nil {
+		return nil, err
+	}
+	defer closing()
+	look := inspection{a: a, ctx: ctx, skip: s.OnInvalid == onInvalidSkip, seen: map[uint64]bool{}, pointer: func(line int) string { return fmt.Sprintf("#/source/items/%d", line) }}
+	for it, err := range items {
+		if errors.Is(err, source.ErrBroken) {
+			return nil, work.Invalidf("#/source/path", "%v", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := look.at(it); err != nil {
+			return nil, err
+		}
+		if !body.DryRun && (look.count > 0 || len(look.problems) > 0) {
+			break
+		}
+	}
+	if look.count == 0 && len(look.problems) == 0 {
+		return nil, work.Invalidf("#/source", "there is nothing in it to make a unit of")
+	}
+	if !look.skip && len(look.problems) > 0 {
+		return nil, look.refusal()
+	}
+	if err := a.checkSynthesis(ctx, &n); err != nil {
+		return nil, err
+	}
+	if id, ok := work.UploadedFile(s.Path); ok {
+		n.InputFile = &id
+	}
+	if n.Source, err = json.Marshal(s); err != nil {
+		return nil, err
+	}
+	if body.DryRun {
+		return look.wouldBe(n), nil
+	}
+	return a.addBatch(ctx, n, look.sample)
+}
+
+// submitUnits looks at every unit, keeps them in a file, and commits the batch:
+// its units are made from the file, also when this process dies now.
+func (a *API) submitUnits(ctx context.Context, n store.NewBatch, o BatchOptions, dry bool, units iter.Seq2[source.Line, error], pointer func(line int) string) (*batchAnswer, error) {
+	look := inspection{a: a, ctx: ctx, skip: o.OnInvalid == onInvalidSkip, seen: map[uint64]bool{}, pointer: pointer}
+	file := work.File{ID: uuid.Must(uuid.NewV7()), Tenant: n.Tenant, Name: "batch-" + n.ID.String() + ".jsonl", MediaType: "application/jsonl"}
+	if !dry {
+		if err := a.Store.ExpectBlobs(ctx, []uuid.UUID{file.ID}); err != nil {
+			return nil, err
+		}
+	}
+	stored, err := a.spool(ctx, file.ID, dry, func(w io.Writer) error { return look.all(w, n.Unit, units) })
+	if err == nil && len(look.problems) > 0 && (!look.skip || look.count == 0) {
+		err = look.refusal()
+	}
+	if err == nil && look.count == 0 {
+		err = work.Invalidf("#/units", "there are none")
+	}
+	if err == nil {
+		err = a.checkSynthesis(ctx, &n)
+	}
+	if dry {
+		return look.wouldBe(n), err
+	}
+	if err == nil {
+		file.Size, file.SHA256 = stored.Size, stored.SHA256
+		_, err = a.Store.AddFile(ctx, file)
+	}
+	if err != nil {
+		a.removeBlob(ctx, file.ID)
+		return nil, err
+	}
+	n.InputFile = &file.ID
+	s := batchSource{Source: source.Source{Type: typeUnits, Path: file.ID.String()}, OnInvalid: cmp.Or(o.OnInvalid, onInvalidReject)}
+	if n.Source, err = json.Marshal(s); err != nil {
+		return nil, err
+	}
+	n.Problems, n.Rejected = look.problems, look.refused
+	return a.addBatch(ctx, n, look.sample)
+}
+
+// maxBatchBytes is how large the units of one batch may be that come in one
+// request.
+const maxBatchBytes = 16 << 30
+
+// spool lets write fill a file of the store, or nothing at all.
+func (a *API) spool(ctx context.Context, id uuid.UUID, dry bool, write func(io.Writer) error) (blob.Stored, error) {
+	if dry {
+		return blob.Stored{}, write(io.Discard)
+	}
+	r, w := io.Pipe()
+	go func() { _ = w.CloseWithError(write(w)) }()
+	stored, err := a.Files.Put(ctx, id, r, maxBatchBytes)
+	_ = r.CloseWithError(err) // write ends, whatever it was at
+	return stored, err
+}
+
+func (a *API) addBatch(ctx context.Context, n store.NewBatch, first *sample) (*batchAnswer, error) {
+	b, replayed, err := a.Store.AddBatch(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	a.fillSoon()
+	return answerBatch(b, first, replayed), nil
+}
+
+func answerBatch(b work.Batch, first *sample, replayed bool) *batchAnswer {
+	answer := &batchAnswer{Status: http.StatusAccepted, Location: "/batches/" + b.ID.String(), Body: submittedBatch{BatchView: BatchView{Batch: b}, Sample: first}}
+	if replayed {
+		answer.Replayed = "true"
+	}
+	return answer
+}
+
+// checkSynthesis looks at the unit that sums the batch up, as it will be.
+func (a *API) checkSynthesis(ctx context.Context, n *store.NewBatch) error {
+	if len(n.Synthesis) == 0 {
+		return nil
+	}
+	var s synthesis
+	if err := json.Unmarshal(n.Synthesis, &s); err != nil {
+		return err
+	}
+	body, err := s.body(n.Unit, work.BatchCounts{})
+	if err != nil {
+		return err
+	}
+	_, wrong, err := a.unitFrom(ctx, body)
+	for i := range wrong {
+		wrong[i] = pointAt("#/synthesis/unit", wrong[i])
+	}
+	if len(wrong) > 0 {
+		return newFieldsProblem(http.StatusUnprocessableEntity, wrong...)
+	}
+	return err
+}
+
+// body is the body of the synthesis: what the batch's unit says about where and
+// how it runs counts for it too.
+func (s synthesis) body(unit json.RawMessage, c work.BatchCounts) (json.RawMessage, error) {
+	own := map[string]json.RawMessage{}
+	if err := json.Unmarshal(cmpRaw(json.RawMessage(s.Unit)), &own); err != nil {
+		return nil, work.Invalidf("#/synthesis/unit", "must be an object")
+	}
+	under := map[string]json.RawMessage{}
+	if err := json.Unmarshal(cmpRaw(unit), &under); err != nil {
+		return nil, work.Invalidf("#/unit", "must be an object")
+	}
+	for _, name := range []string{"prompt", "payload", "files", "output_schema", "custom_id"} {
+		delete(under, name)
+	}
+	if own["backend"] != nil || own["worker"] != nil {
+		delete(under, "backend")
+		delete(under, "worker")
+		delete(under, "model")
+	}
+	figures, err := json.Marshal(map[string]int{"total": c.Total, "succeeded": c.Succeeded, "failed": c.Total - c.Succeeded})
+	if err != nil {
+		return nil, err
+	}
+	if own["payload"], err = mergePayload(figures, own["payload"]); err != nil {
+		return nil, err
+	}
+	base, err := json.Marshal(under)
+	if err != nil {
+		return nil, err
+	}
+	return merge(base, own)
+}
+
+func cmpRaw(raw json.RawMessage) json.RawMessage {
+	if len(raw) == 0 {
+		return json.RawMessage("{}")
+	}
+	return raw
+}
+
+func mergePayload(under, over json.RawMessage) (json.RawMessage, error) {
+	if len(over) == 0 {
+		return under, nil
+	}
+	var merged struct {
+		Payload json.RawMessage `json:"payload"`
+	}
+	text, err := merge(json.RawMessage(`{"payload":`+string(under)+`}`), map[string]json.RawMessage{"payload": over})
+	if err == nil {
+		err = json.Unmarshal(text, &merged)
+	}
+	return merged.Payload, err
+}
+
+// pointAt puts an error about a part of the body into its place.
+func pointAt(place string, e ProblemError) ProblemError {
+	if e.Pointer != "" {
+		e.Pointer = place + e.Pointer[1:]
+	} else {
+		e.Pointer = place
+	}
+	return e
+}
+
+// inspection is a look at the items of a batch before it is accepted.
+type inspection struct {
+	a       *API
+	ctx     context.Context
+	skip    bool
+	pointer func(line int) string
+
+	seen     map[uint64]bool // hashes of custom ids: all of them would be too much
+	count    int
+	refused  int
+	problems []work.BatchProblem
+	sample   *sample
+}
+
+// all looks at units as they come and writes those that are good.
+func (l *inspection) all(w io.Writer, template json.RawMessage, units iter.Seq2[source.Line, error]) error {
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false)
+	for line, err := range units {
+		if err != nil {
+			return err
+		}
+		it, err := l.item(template, line)
+		if err != nil {
+			return err
+		}
+		n, err := l.unit(it)
+		if err != nil || n == nil {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if !l.skip && l.refused > 0 {
+			continue // nothing will be made of it
+		}
+		if err := out.Encode(filledUnit{Line: line.Next.Line, CustomID: n.CustomID, Title: n.Title, Delay: n.Delay, Spec: n.Spec}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// item reads a unit of a batch: the body of a unit, and a custom_id beside it.
+func (l *inspection) item(template json.RawMessage, line source.Line) (item, error) {
+	it := item{line: line.Next.Line, customID: fmt.Sprint(line.Next.Line)}
+	if p := checkJSON(line.Text); p != nil {
+		it.wrong = p.Errors
+		return it, nil
+	}
+	fields := map[string]json.RawMessage{}
+	if json.Unmarshal(line.Text, &fields) != nil {
+		it.wrong = []ProblemError{{Pointer: "#", Detail: "must be an object, as POST /work-units takes it"}}
+		return it, nil
+	}
+	if raw, ok := fields["custom_id"]; ok {
+		delete(fields, "custom_id")
+		if json.Unmarshal(raw, &it.customID) != nil || it.customID == "" {
+			it.wrong = []ProblemError{{Pointer: "#/custom_id", Detail: "must be a text that is not empty"}}
+			return it, nil
+		}
+	}
+	for name := range fields { // a payload that is no object is for the check to say
+		fields[name] = bytes.Clone(fields[name])
+	}
+	var err error
+	it.body, err = merge(template, fields)
+	return it, err
+}
+
+func (l *inspection) at(it item) error {
+	_, err := l.unit(it)
+	return err
+}
+
+// unit looks at one item. It returns nil for one that is refused.
+func (l *inspection) unit(it item) (*store.NewUnit, error) {
+	var n store.NewUnit
+	if len(it.wrong) == 0 {
+		var err error
+		if n, it.wrong, err = l.a.unitFrom(l.ctx, it.body); err != nil {
+			return nil, err
+		}
+	}
+	hash := hashOf(it.customID)
+	switch {
+	case len(it.wrong) > 0:
+	case len(it.customID) > maxCustomID:
+		it.wrong = []ProblemError{{Pointer: "#/custom_id", Detail: fmt.Sprintf("is longer than %d bytes", maxCustomID)}}
+	case l.seen[hash]:
+		it.wrong = []ProblemError{repeats(it.customID)}
+	}
+	if len(it.wrong) > 0 {
+		l.refused++
+		if len(l.problems) < work.MaxBatchProblems {
+			l.problems = append(l.problems, it.problems()...)
+		}
+		return nil, nil
+	}
+	l.seen[hash] = true
+	n.CustomID = work.Clean(it.customID)
+	if l.count++; l.count == 1 {
+		l.sample = &sample{CustomID: n.CustomID, Title: n.Title, Spec: n.Spec}
+	}
+	return &n, nil
+}
+
+// maxShown is how many of the items at fault an answer tells of.
+const maxShown = 100
+
+// refusal is the answer to items of which no units can be made.
+func (l *inspection) refusal() error {
+	var fields []ProblemError
+	for _, p := range l.problems[:min(len(l.problems), maxShown)] {
+		fields = append(fields, pointAt(l.pointer(p.Line), ProblemError{Pointer: p.Pointer, Detail: fmt.Sprintf("line %d: %s", p.Line, p.Detail)}))
+	}
+	p := newFieldsProblem(http.StatusBadRequest, fields...)
+	if l.refused > 1 {
+		p.Detail += fmt.Sprintf(" (and %d more; nothing was made of the batch)", l.refused-1)
+	}
+	return p
+}
+
+// wouldBe is the answer to a dry run.
+func (l *inspection) wouldBe(n store.NewBatch) *batchAnswer {
+	b := n.Batch
+	b.Status, b.CreatedAt, b.Rejected, b.Problems = work.BatchEnumerating, time.Now().UTC(), l.refused, l.problems
+	b.Counts.Add(work.Queued, l.count)
+	if len(b.Metadata) == 0 {
+		b.Metadata = json.RawMessage("{}")
+	}
+	return &batchAnswer{Status: http.StatusOK, Body: submittedBatch{BatchView: BatchView{Batch: b}, Sample: l.sample, DryRun: true}}
+}
+
+// takeLines lets POST /batches read lines as well as one JSON body: then
+// nothing of them is held in memory.
+func (a *API) takeLines(ctx huma.Context, next func(huma.Context)) {
+	c := humaecho.Unwrap(ctx)
+	kind, _, _ := mime.ParseMediaType(c.Request().Header.Get("Content-Type"))
+	switch kind {
+	case "application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines":
+	default:
+		next(ctx)
+		return
+	}
+	answer, err := a.submitLines(ctx.Context(), c.Request().Header.Get("Idempotency-Key"), a.patient(c))
+	if err != nil {
+		_, _ = io.CopyN(io.Discard, c.Request().Body, drained) // who still sends does not look for an answer
+		a.answerError(a.lineProblem(err), c)
+		return
+	}
+	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(a.bodyTime))
+	c.Response().Header().Set("Location", answer.Location)
+	if answer.Replayed != "" {
+		c.Response().Header().Set("Idempotent-Replayed", answer.Replayed)
+	}
+	if err := c.JSON(answer.Status, answer.Body); err != nil {
+		a.Log.Debug("answer", "err", err)
+	}
+}
+
+func (a *API) lineProblem(err error) error {
+	switch {
+	case errors.Is(err, source.ErrBroken):
+		return newProblem(http.StatusBadRequest, err.Error())
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return newProblem(http.StatusRequestTimeout, fmt.Sprintf("nothing came for %s, or the lines took longer than %s", a.bodyTime, uploadTime))
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return newProblem(http.StatusBadRequest, "the body could not be read to its end: it is shorter than announced, or cut off")
+	case errors.Is(err, blob.ErrTooLarge):
+		return newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the units take more than %d bytes; send them as several batches", int64(maxBatchBytes)))
+	}
+	return err
+}
+
+// submitLines reads a batch of lines. With an idempotency key the first body
+// counts: it cannot be compared before it was read.
+func (a *API) submitLines(ctx context.Context, header string, body io.Reader) (*batchAnswer, error) {
+	key, err := idempotencyKey(header)
+	if err != nil {
+		return nil, err
+	}
+	if key != "" {
+		if b, err := a.Store.BatchBefore(ctx, work.DefaultTenant, key, []byte(linesKey)); !errors.Is(err, work.ErrNotFound) {
+			return answerBatch(b, nil, true), err
+		}
+	}
+	next, stop := iter.Pull2(source.ReadLines(body, source.Place{}))
+	defer stop()
+	first, err, any := next()
+	if err != nil {
+		return nil, err
+	}
+	if !any {
+		return nil, newProblem(http.StatusBadRequest, "there is no line in the body; send one unit a line")
+	}
+	first.Text = bytes.Clone(first.Text)
+	options, given, err := a.lineOptions(first)
+	if err != nil {
+		return nil, err
+	}
+	n, err := newBatch(&options)
+	if err != nil {
+		return nil, within("#/1/batch", err)
+	}
+	if key != "" {
+		n.IdempotencyKey, n.BodyHash = key, []byte(linesKey)
+	}
+	units := func(yield func(source.Line, error) bool) {
+		if !given && !yield(first, nil) {
+			return
+		}
+		for line, err, ok := next(); ok; line, err, ok = next() {
+			if !yield(line, err) {
+				return
+			}
+		}
+	}
+	return a.submitUnits(ctx, n, options, false, units, func(line int) string { return fmt.Sprintf("#/%d", line) })
+}
+
+// linesKey stands for the body of lines, which is not compared.
+const linesKey = "lines"
+
+// lineOptions reads a first line that is about the whole batch.
+func (a *API) lineOptions(line source.Line) (o BatchOptions, given bool, err error) {
+	var head map[string]json.RawMessage
+	if json.Unmarshal(line.Text, &head) != nil || head["batch"] == nil {
+		return o, false, nil
+	}
+	if len(head) > 1 {
+		return o, true, newProblem(http.StatusBadRequest, "line 1: beside batch there is nothing else in the line; units begin on the next")
+	}
+	wrong := a.parseAs(head["batch"], &o)
+	for i := range wrong {
+		wrong[i] = pointAt("#/1/batch", wrong[i])
+	}
+	if len(wrong) > 0 {
+		return o, true, newFieldsProblem(http.StatusUnprocessableEntity, wrong...)
+	}
+	return o, true, nil
+}
+
+// forecast is what the rest of a batch will probably take, with the range in
+// which it lies nineteen times out of twenty if the trial was like the rest.
+type forecast struct {
+	Trial     int         `json:"trial" doc:"Units that have run"`
+	Succeeded int         `json:"succeeded" doc:"Of those"`
+	Left      int         `json:"left" doc:"Units that have not"`
+	CostUSD   expectation `json:"cost_usd" doc:"Of those that are left"`
+	RunTime   expectation `json:"run_time" doc:"Seconds of all their runs, one after the other"`
+	Elapsed   expectation `json:"elapsed" doc:"Seconds until the last has ended, with the slots that there are now"`
+}
+
+type expectation struct {
+	Low  float64 `json:"low"`
+	Mean float64 `json:"mean"`
+	High float64 `json:"high"`
+}
+
+// expect is the sum of n further values, when so many had this mean and this
+// variance: both their own chance and that of the trial count.
+func expect(n, trial int, mean, variance float64) expectation {
+	if trial == 0 {
+		return expectation{}
+	}
+	sum := float64(n) * mean
+	off := studentT(trial-1) * math.Sqrt(variance*(float64(n)+float64(n)*float64(n)/float64(trial)))
+	return expectation{Low: max(sum-off, 0), Mean: sum, High: sum + off}
+}
+
+// studentT is the two-sided 95 % quantile of Student's distribution; of none
+// there is nothing to say but that it is wide.
+func studentT(freedom int) float64 {
+	table := []float64{12.71, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09}
+	if freedom < len(table) {
+		return table[freedom]
+	}
+	return 1.96 + 2.5/float64(freedom)
+}
+
+func (e expectation) over(n float64) expectation {
+	return expectation{Low: e.Low / n, Mean: e.Mean / n, High: e.High / n}
+}
+
+func (a *API) viewBatch(ctx context.Context, b work.Batch) (BatchView, error) {
+	v := BatchView{Batch: b}
+	if b.Status != work.BatchAwaitingApproval {
+		return v, nil
+	}
+	t, err := a.Store.Trial(ctx, b.ID)
+	if err != nil {
+		return v, err
+	}
+	processes, err := a.Store.Processes(ctx)
+	if err != nil {
+		return v, err
+	}
+	slots := 0
+	for _, p := range processes {
+		if p.Live {
+			slots += p.Slots
+		}
+	}
+	if b.Concurrency > 0 {
+		slots = min(slots, b.Concurrency)
+	}
+	f := forecast{Trial: t.Finished, Succeeded: t.Succeeded, Left: t.Left, CostUSD: expect(t.Left, t.Finished, t.MeanCost, t.CostVar),
+		RunTime: expect(t.Left, t.Finished, t.MeanTime, t.TimeVar)}
+	f.Elapsed = f.RunTime.over(float64(max(min(slots, t.Left), 1)))
+	v.Forecast = &f
+	return v, nil
+}
+
+type oneBatch struct{ Body BatchView }
+
+func (a *API) getBatch(ctx context.Context, in *ByID) (*oneBatch, error) {
+	id, err := parseID(in.ID)
+	if err != nil {
+		return nil, err
+	}
+	b, err := a.Store.Batch(ctx, work.DefaultTenant, id)
+	return a.answerOne(ctx, b, err)
+}
+
+func (a *API) answerOne(ctx context.Context, b work.Batch, err error) (*oneBatch, error) {
+	if err != nil {
+		return nil, err
+	}
+	v, err := a.viewBatch(ctx, b)
+	return &oneBatch{v}, err
+}
+
+type listBatchesInput struct {
+	Status string `query:"status" doc:"One or more statuses, separated by commas" example:"in_progress"`
+	Search string `query:"q" doc:"Part of the title, in any case" maxLength:"200"`
+	After  string `query:"after" doc:"The next of the page before"`
+	Limit  int    `query:"limit" default:"50" minimum:"1" maximum:"100"`
+}
+
+type batchList struct {
+	Body struct {
+		Items []work.Batch `json:"items" nullable:"false"`
+		Next  *uuid.UUID   `json:"next" doc:"Give it as after to get the next page; null on the last"`
+	} `nameHint:"BatchList"`
+}
+
+func (a *API) listBatches(ctx context.Context, in *listBatchesInput) (*batchList, error) {
+	f := store.BatchFilter{Tenant: work.DefaultTenant, Search: in.Search, Limit: in.Limit}
+	var err error
+	if f.Statuses, err = parseStates(in.Status, work.BatchStatuses); err != nil {
+		return nil, err
+	}
+	if f.After, err = parseAfter(in.After); err != nil {
+		return nil, err
+	}
+	batches, next, err := a.Store.Batches(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	var list batchList
+	list.Body.Items, list.Body.Next = batches, next
+	for i := range batches {
+		batches[i].Problems = nil // of one batch alone
+	}
+	return &list, nil
+}
+
+type batchChanges struct {
+	MaxCostUSD  *float64 `json:"max_cost_usd,omitempty" exclusiveMinimum:"0" doc:"From now on"`
+	Concurrency *int     `json:"concurrency,omitempty" minimum:"1" doc:"From now on"`
+}
+
+func (c *batchChanges) changes() store.BatchChanges {
+	if c == nil {
+		return store.BatchChanges{}
+	}
+	return store.BatchChanges{MaxCostUSD: c.MaxCostUSD, Concurrency: c.Concurrency}
+}
+
+type changeBatchInput struct {
+	ByID
+	Body *batchChanges
+}
+
+func (a *API) approveBatch(ctx context.Context, in *changeBatchInput) (*oneBatch, error) {
+	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
+		return a.Store.ApproveBatch(ctx, work.DefaultTenant, id, in.Body.changes())
+	})
+}
+
+func (a *API) resumeBatch(ctx context.Context, in *changeBatchInput) (*oneBatch, error) {
+	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
+		return a.Store.ResumeBatch(ctx, work.DefaultTenant, id, in.Body.changes())
+	})
+}
+
+type pauseBatchInput struct {
+	ByID
+	Body *newPause
+}
+
+func (a *API) pauseBatch(ctx context.Context, in *pauseBatchInput) (*oneBatch, error) {
+	why := newPause{}
+	if in.Body != nil {
+		why = *in.Body
+	}
+	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
+		return a.Store.PauseBatch(ctx, work.DefaultTenant, id, why.By, why.Why)
+	})
+}
+
+type batchReason struct {
+	Why string `json:"why,omitempty" maxLength:"1000" doc:"For those who wonder"`
+}
+
+type cancelBatchInput struct {
+	ByID
+	Body *batchReason
+}
+
+func (a *API) cancelBatch(ctx context.Context, in *cancelBatchInput) (*oneBatch, error) {
+	why := ""
+	if in.Body != nil {
+		why = in.Body.Why
+	}
+	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
+		return a.stopBatch(ctx, id, why)
+	})
+}
+
+// stopBatch cancels a batch, and its synthesis if that is at work.
+func (a *API) stopBatch(ctx context.Context, id uuid.UUID, why string) (work.Batch, error) {
+	b, err := a.Store.CancelBatch(ctx, work.DefaultTenant, id, why)
+	if err == nil && b.Status == work.BatchCancelling && b.SynthesisUnit != nil {
+		if _, err := a.Store.Cancel(ctx, work.DefaultTenant, *b.SynthesisUnit); err != nil && !errors.Is(err, work.ErrConflict) {
+			return b, err
+		}
+		if err := a.Bell.Cancelled(ctx, *b.SynthesisUnit); err != nil {
+			a.Log.Debug("tell of a cancelled unit; the next beat will", "unit", *b.SynthesisUnit, "err", err)
+		}
+	}
+	return b, err
+}
+
+type retryBatchInput struct {
+	ByID
+	Body *retryBatchBody
+}
+
+type retryBatchBody struct {
+	Status []work.State `json:"status,omitempty" nullable:"false" doc:"Units in these states; failed, timed_out and cancelled when left out" enum:"failed,timed_out,cancelled"`
+}
+
+func (a *API) retryBatch(ctx context.Context, in *retryBatchInput) (*oneBatch, error) {
+	var states []work.State
+	if in.Body != nil {
+		states = in.Body.Status
+	}
+	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
+		if _, err := a.Store.Batch(ctx, work.DefaultTenant, id); err != nil {
+			return work.Batch{}, err
+		}
+		total := 0
+		for more := true; more; {
+			var moved []store.Moved
+			var err error
+			if moved, more, err = a.Store.RetryBatch(ctx, work.DefaultTenant, id, states); err != nil {
+				return work.Batch{}, err
+			}
+			total += len(moved)
+			bells := make([]store.Dispatch, len(moved))
+			for i, m := range moved {
+				bells[i] = m.Dispatch
+			}
+			if err := a.Bell.Ring(context.WithoutCancel(ctx), bells...); err != nil {
+				a.Log.Debug("ring for retried units; the reconciler will", "batch", id, "err", err)
+			}
+		}
+		b, err := a.Store.Batch(ctx, work.DefaultTenant, id)
+		if err == nil && total == 0 {
+			err = fmt.Errorf("%w: the batch has no unit to run again", work.ErrConflict)
+		}
+		return b, err
+	})
+}
+
+// moveBatch changes a batch, lets it go on at once, and answers with it.
+func (a *API) moveBatch(ctx context.Context, text string, move func(uuid.UUID) (work.Batch, error)) (*oneBatch, error) {
+	id, err := parseID(text)
+	if err != nil {
+		return nil, err
+	}
+	b, err := move(id)
+	if err != nil {
+		return nil, err
+	}
+	a.Log.Info("batch changed", "batch", id, "status", b.Status, "paused", b.Paused != nil)
+	if err := a.Bell.AdvanceBatch(context.WithoutCancel(ctx), a.Store, id); err != nil {
+		a.Log.Debug("advance a batch; the reconciler will", "batch", id, "err", err)
+	}
+	b, err = a.Store.Batch(ctx, work.DefaultTenant, id)
+	return a.answerOne(ctx, b, err)
+}
+
+// whyBatchHolds tells why a batch has not let a unit go.
+func whyBatchHolds(b work.Batch) reason {
+	switch {
+	case b.Paused != nil:
+		p := operatorPause{Since: b.Paused.Since.UTC(), By: b.Paused.By, Why: b.Paused.Why}
+		return reason{Code: "batch_paused", Detail: fmt.Sprintf("its batch is %s (go on with `piecework batch resume %s`)", p.words(), b.ID)}
+	case b.Status == work.BatchEnumerating:
+		return reason{Code: "batch_enumerating", Detail: fmt.Sprintf("the units of its batch are still being made; %d are there", b.Counts.Total)}
+	case b.Status == work.BatchTesting:
+		return reason{Code: "batch_testing", Detail: fmt.Sprintf("the first %d units of its batch run before the others", b.TestFirst)}
+	case b.Status == work.BatchAwaitingApproval:
+		return reason{Code: "batch_awaits_approval", Detail: fmt.Sprintf("its batch has been tested and waits for a person (`piecework batch approve %s` or `piecework batch cancel %s`)", b.ID, b.ID)}
+	case b.Status == work.BatchCancelling:
+		return reason{Code: "batch_cancelling", Detail: "its batch is being cancelled"}
+	}
+	c := b.Counts
+	detail := fmt.Sprintf("other units of its batch go before it: %d of %d have finished, and %d may be at work at once", c.Finished(), c.Total,
+		min(cmp.Or(b.Concurrency, work.BatchWindow), work.BatchWindow))
+	if b.MaxCostUSD != nil {
+		detail += fmt.Sprintf("; $%.2f of its budget of $%.2f is spent", c.CostUSD, *b.MaxCostUSD)
+	}
+	return reason{Code: "batch_order", Detail: detail}
+}

@@ -1,0 +1,247 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/csv"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// result is one unit of a batch in its results.
+type result struct {
+	CustomID   string        `json:"custom_id"`
+	ID         uuid.UUID     `json:"id"`
+	Status     work.State    `json:"status"`
+	Output     *string       `json:"output"`
+	Error      *work.Failure `json:"error"`
+	Backend    string        `json:"backend"`
+	Model      string        `json:"model,omitempty"`
+	CostUSD    float64       `json:"cost_usd"`
+	Usage      work.Usage    `json:"usage"`
+	RunCount   int           `json:"run_count"`
+	StartedAt  *time.Time    `json:"started_at"`
+	FinishedAt *time.Time    `json:"finished_at"`
+}
+
+func resultOf(r store.BatchResult) result {
+	return result{CustomID: r.CustomID, ID: r.ID, Status: r.State, Output: r.Output, Error: r.Error, Backend: r.Backend, Model: r.RunModel,
+		CostUSD: r.CostUSD, Usage: r.Usage, RunCount: r.RunCount, StartedAt: utc(r.StartedAt), FinishedAt: utc(r.FinishedAt)}
+}
+
+func utc(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	at := t.UTC()
+	return &at
+}
+
+// finalStates are those of units that have results.
+var finalStates = []work.State{work.Succeeded, work.Failed, work.Cancelled, work.TimedOut}
+
+type resultsInput struct {
+	ByID
+	Format string `query:"format" enum:"jsonl,csv" doc:"jsonl when left out"`
+	Status string `query:"status" doc:"One or more final states, separated by commas; all when left out" example:"succeeded"`
+}
+
+// getResults sends the results that there are, in the order in which the units
+// were submitted.
+func (a *API) getResults(ctx context.Context, in *resultsInput) (*huma.StreamResponse, error) {
+	id, err := parseID(in.ID)
+	if err != nil {
+		return nil, err
+	}
+	states, err := parseStates(in.Status, finalStates)
+	if err != nil {
+		return nil, err
+	}
+	if len(states) == 0 {
+		states = finalStates
+	}
+	if _, err := a.Store.Batch(ctx, work.DefaultTenant, id); err != nil {
+		return nil, err
+	}
+	if in.Format == "csv" {
+		return a.sendStream("text/csv; charset=utf-8", func(w io.Writer) error { return a.writeTable(ctx, w, id, states) }), nil
+	}
+	return a.sendStream("application/jsonl", func(w io.Writer) error { return a.writeResults(ctx, w, id, states) }), nil
+}
+
+// sendStream sends an answer of any length: each piece may take its time, and one
+// that fails in the middle is cut off, so that nobody takes it for the whole.
+func (a *API) sendStream(kind string, write func(io.Writer) error) *huma.StreamResponse {
+	return &huma.StreamResponse{Body: func(ctx huma.Context) {
+		c := requestOf(ctx.Context())
+		ctx.SetHeader("Content-Type", kind)
+		if err := write(patientWriter{c.Response(), a.bodyTime}); err != nil {
+			a.Log.Warn("an answer was cut off", "path", c.Request().URL.Path, "err", err)
+			panic(http.ErrAbortHandler)
+		}
+	}}
+}
+
+func (a *API) writeResults(ctx context.Context, w io.Writer, batch uuid.UUID, states []work.State) error {
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false)
+	return a.Store.BatchResults(ctx, batch, states, func(r store.BatchResult) error { return out.Encode(resultOf(r)) })
+}
+
+func (a *API) writeTable(ctx context.Context, w io.Writer, batch uuid.UUID, states []work.State) error {
+	out := csv.NewWriter(w)
+	columns := []string{"custom_id", "id", "status", "output", "error_class", "error_message", "backend", "model", "cost_usd", "run_count", "started_at", "finished_at"}
+	if err := out.Write(columns); err != nil {
+		return err
+	}
+	err := a.Store.BatchResults(ctx, batch, states, func(r store.BatchResult) error {
+		row := []string{r.CustomID, r.ID.String(), string(r.State), "", "", "", r.Backend, r.RunModel,
+			strconv.FormatFloat(r.CostUSD, 'f', -1, 64), strconv.Itoa(r.RunCount), timeText(r.StartedAt), timeText(r.FinishedAt)}
+		if r.Output != nil {
+			row[3] = *r.Output
+		}
+		if r.Error != nil {
+			row[4], row[5] = string(r.Error.Class), r.Error.Message
+		}
+		return out.Write(row)
+	})
+	out.Flush()
+	if err != nil {
+		return err
+	}
+	return out.Error()
+}
+
+func timeText(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+// Manifest is what a batch consists of.
+type Manifest struct {
+	Batch  uuid.UUID        `json:"batch" format:"uuid"`
+	Status work.BatchStatus `json:"status"`
+	Counts work.BatchCounts `json:"counts"`
+	Input  *work.File       `json:"input" doc:"What was submitted; null for files of a directory"`
+	Units  []manifestUnit   `json:"units" nullable:"false" doc:"In the order in which they were submitted"`
+}
+
+// manifestUnit is one unit of a manifest.
+type manifestUnit struct {
+	CustomID     string     `json:"custom_id"`
+	ID           uuid.UUID  `json:"id"`
+	Status       work.State `json:"status"`
+	OutputBytes  int        `json:"output_bytes"`
+	OutputSHA256 string     `json:"output_sha256,omitempty"`
+}
+
+// getManifest sends every unit of a batch with the hash of its output, and the
+// hash of what was submitted: whoever has the results can tell that they are
+// whole.
+func (a *API) getManifest(ctx context.Context, in *ByID) (*huma.StreamResponse, error) {
+	id, err := parseID(in.ID)
+	if err != nil {
+		return nil, err
+	}
+	b, err := a.Store.Batch(ctx, work.DefaultTenant, id)
+	if err != nil {
+		return nil, err
+	}
+	head := Manifest{Batch: b.ID, Status: b.Status, Counts: b.Counts, Units: []manifestUnit{}}
+	if b.InputFile != nil {
+		files, err := a.Store.FilesByID(ctx, b.Tenant, []uuid.UUID{*b.InputFile})
+		if err != nil {
+			return nil, err
+		}
+		if f, ok := files[*b.InputFile]; ok {
+			head.Input = &f
+		}
+	}
+	text, err := json.Marshal(head)
+	if err != nil {
+		return nil, err
+	}
+	return a.sendStream("application/json", func(w io.Writer) error {
+		if _, err := w.Write(text[:len(text)-len("]}")]); err != nil { // units are the last
+			return err
+		}
+		between := ""
+		err := a.Store.BatchResults(ctx, id, work.States, func(r store.BatchResult) error {
+			u := manifestUnit{CustomID: r.CustomID, ID: r.ID, Status: r.State}
+			if r.Output != nil {
+				sum := sha256.Sum256([]byte(*r.Output))
+				u.OutputBytes, u.OutputSHA256 = len(*r.Output), hex.EncodeToString(sum[:])
+			}
+			line, err := json.Marshal(u)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(w, "%s\n%s", between, line)
+			between = ","
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		_, err = io.WriteString(w, "\n]}\n")
+		return err
+	}), nil
+}
+
+// synthesize makes the unit that sums a batch up and is given its results as a
+// file. File and unit are named after the batch, so whoever does it again after
+// a death makes nothing twice.
+func (a *API) synthesize(ctx context.Context, process uuid.UUID, f *store.Filling) error {
+	var s synthesis
+	if err := json.Unmarshal(f.Batch.Synthesis, &s); err != nil {
+		return fmt.Errorf("read the synthesis of batch %s: %w", f.ID, err)
+	}
+	name := fmt.Sprintf("synthesis %s %d", f.ID, f.Round)
+	file := work.File{ID: uuid.NewSHA1(f.ID, []byte(name)), Tenant: f.Tenant, Name: "results.jsonl", MediaType: "application/jsonl"}
+	if _, err := a.Store.File(ctx, f.Tenant, file.ID); err != nil {
+		if err := a.Store.ExpectBlobs(ctx, []uuid.UUID{file.ID}); err != nil {
+			return err
+		}
+		stored, err := a.spool(ctx, file.ID, false, func(w io.Writer) error { return a.writeResults(ctx, w, f.ID, finalStates) })
+		if err != nil {
+			return err
+		}
+		file.Size, file.SHA256 = stored.Size, stored.SHA256
+		if _, err := a.Store.AddFile(ctx, file); err != nil {
+			return err
+		}
+	}
+	body, err := s.body(f.Unit, f.Counts)
+	if err != nil {
+		return err
+	}
+	n, wrong, err := a.unitFrom(ctx, body)
+	if err == nil && len(wrong) > 0 {
+		err = fmt.Errorf("the synthesis of batch %s: %s %s", f.ID, wrong[0].Pointer, wrong[0].Detail)
+	}
+	if err != nil {
+		return err
+	}
+	hash := sha256.Sum256([]byte(name))
+	n.IdempotencyKey, n.BodyHash, n.Files = name, hash[:], append(n.Files, file.ID.String())
+	u, err := a.Store.Synthesize(ctx, f.ID, process, n)
+	if err != nil {
+		return err
+	}
+	a.accepted.WithLabelValues(u.Backend).Inc()
+	a.ring(ctx, u)
+	return nil
+}

@@ -1,0 +1,453 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"net/http"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"piecework/internal/blob"
+	"piecework/internal/source"
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// The types of sources that are not for callers to name.
+const typeUnits = "units" // lines of filledUnit, looked at already
+
+// batchSource is where a batch's items come from, as the ledger keeps it.
+type batchSource struct {
+	source.Source
+	OnInvalid string `json:"on_invalid"` // reject or skip
+}
+
+const (
+	onInvalidReject = "reject"
+	onInvalidSkip   = "skip"
+)
+
+// item is one item of a batch's source: the body of a unit, or a unit that was
+// looked at already, or what is wrong.
+type item struct {
+	line     int
+	customID string
+	body     json.RawMessage
+	unit     *store.NewUnit
+	next     source.Place
+	wrong    []ProblemError
+}
+
+func (i item) problems() (list []work.BatchProblem) {
+	for _, w := range i.wrong {
+		id, _ := work.Cut(i.customID, maxCustomID)
+		list = append(list, work.BatchProblem{Line: i.line, CustomID: work.Clean(id), Pointer: w.Pointer, Detail: w.Detail})
+	}
+	return list
+}
+
+const (
+	fillEvery   = time.Second // how often batches are looked for that nobody fills
+	fillAtOnce  = 4           // batches
+	pieceUnits  = 250         // made in one transaction
+	pieceBytes  = 4 << 20
+	maxCustomID = 512 // bytes
+)
+
+// fillBatches makes the units of batches, and what comes after them, until ctx
+// ends.
+func (a *API) fillBatches(ctx context.Context) {
+	process := uuid.Must(uuid.NewV7())
+	tick := time.NewTicker(fillEvery)
+	defer tick.Stop()
+	slots := make(chan struct{}, fillAtOnce)
+	var filling sync.WaitGroup
+	defer filling.Wait()
+	for ctx.Err() == nil {
+		slots <- struct{}{}
+		f, err := a.Store.FillBatch(ctx, process)
+		if err != nil && ctx.Err() == nil {
+			a.Log.Debug("look for a batch to fill", "err", err)
+		}
+		if f != nil {
+			filling.Go(func() {
+				defer func() { <-slots }()
+				a.fillOne(ctx, process, f)
+			})
+			continue
+		}
+		<-slots
+		select {
+		case <-ctx.Done():
+		case <-a.filling:
+		case <-tick.C:
+		}
+	}
+}
+
+// fillSoon says that there is a batch to fill.
+func (a *API) fillSoon() {
+	select {
+	case a.filling <- struct{}{}:
+	default:
+	}
+}
+
+// fillOne brings a batch as far as it gets. What fails for reasons that pass is
+// left for the next look; what cannot be made right ends the batch.
+func (a *API) fillOne(ctx context.Context, process uuid.UUID, f *store.Filling) {
+	log := a.Log.With("batch", f.ID)
+	var err error
+	if f.Status == work.BatchFinalizing {
+		err = a.synthesize(ctx, process, f)
+	} else {
+		err = a.enumerate(ctx, process, f)
+	}
+	switch {
+	case err == nil:
+		if err := a.Bell.AdvanceBatch(ctx, a.Store, f.ID); err != nil {
+			log.Debug("advance a batch; the reconciler will", "err", err)
+		}
+		return
+	case errors.Is(err, work.ErrConflict):
+		log.Info("the batch is no longer this process's to fill", "err", err)
+		return
+	case ctx.Err() == nil:
+		log.Warn("the batch could not be filled; it is tried again", "err", err)
+	}
+	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if ctx.Err() == nil {
+		return // its lease keeps others from the same trouble for a while
+	}
+	if err := a.Store.LeaveBatch(leave, f.ID, process); err != nil {
+		log.Debug("leave a batch; its lease will end", "err", err)
+	}
+}
+
+// filler makes the units of one batch.
+type filler struct {
+	a       *API
+	batch   *store.Filling
+	process uuid.UUID
+	source  batchSource
+
+	piece    store.Filled
+	lines    map[string]int // of the custom ids in piece
+	bytes    int
+	problems []work.BatchProblem // of a batch that will fail
+	refused  int
+}
+
+// enumerate makes the units of a batch from where it was left, and ends or
+// fails its enumeration.
+func (a *API) enumerate(ctx context.Context, process uuid.UUID, f *store.Filling) error {
+	fill := filler{a: a, batch: f, process: process}
+	if err := json.Unmarshal(f.Source, &fill.source); err != nil {
+		return fmt.Errorf("read the source of batch %s: %w", f.ID, err)
+	}
+	from := source.Place{}
+	if len(f.Place) > 0 && string(f.Place) != "null" {
+		if err := json.Unmarshal(f.Place, &from); err != nil {
+			return fmt.Errorf("read the place of batch %s: %w", f.ID, err)
+		}
+	}
+	fill.clear()
+	items, closing, err := a.items(ctx, f.Batch, fill.source, from)
+	if err == nil {
+		defer closing()
+		err = fill.all(ctx, items)
+	}
+	var invalid *work.Invalid
+	switch {
+	case errors.Is(err, source.ErrBroken):
+		return a.Store.FailFill(ctx, f.ID, process, strings.TrimPrefix(err.Error(), source.ErrBroken.Error()+": "), fill.problems)
+	case errors.As(err, &invalid):
+		return a.Store.FailFill(ctx, f.ID, process, invalid.Detail, fill.problems)
+	case err != nil:
+		return err
+	case fill.refused > 0:
+		return a.Store.FailFill(ctx, f.ID, process, fmt.Sprintf("%d of its items are not as they must be; problems has the first", fill.refused), fill.problems)
+	}
+	b, err := a.Store.Batch(ctx, f.Tenant, f.ID)
+	if err != nil {
+		return err
+	}
+	if b.Counts.Total == 0 {
+		return a.Store.FailFill(ctx, f.ID, process, "there is nothing in its source that a unit could be made of", b.Problems)
+	}
+	return a.Store.EndFill(ctx, f.ID, process)
+}
+
+func (f *filler) clear() {
+	f.piece = store.Filled{Batch: f.batch.ID, Process: f.process, Place: f.piece.Place}
+	f.lines, f.bytes = map[string]int{}, 0
+}
+
+// all takes every item. After the first that is refused no more units are made
+// of a batch that wants all or none, but its other items are looked at.
+func (f *filler) all(ctx context.Context, items iter.Seq2[item, error]) error {
+	for it, err := range items {
+		if err != nil {
+			return errors.Join(err, f.flush(ctx))
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := f.unit(ctx, &it)
+		if err != nil {
+			return err
+		}
+		if len(it.wrong) > 0 {
+			f.refuse(it)
+		} else if f.refused == 0 {
+			f.piece.Units = append(f.piece.Units, n)
+			f.lines[n.CustomID] = it.line
+			f.bytes += len(n.Prompt) + len(n.Payload) + len(n.SystemPrompt)
+		}
+		if f.piece.Place, err = json.Marshal(it.next); err != nil {
+			return err
+		}
+		if len(f.piece.Units) >= pieceUnits || f.bytes > pieceBytes || len(f.piece.Problems) >= pieceUnits {
+			if err := f.flush(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return f.flush(ctx)
+}
+
+func (f *filler) refuse(it item) {
+	if f.source.OnInvalid == onInvalidSkip {
+		f.piece.Problems = append(f.piece.Problems, it.problems()[0])
+		return
+	}
+	f.refused++
+	if len(f.problems) < work.MaxBatchProblems {
+		f.problems = append(f.problems, it.problems()...)
+	}
+}
+
+// unit makes a unit of an item, or notes what is wrong with it.
+func (f *filler) unit(ctx context.Context, it *item) (n store.NewUnit, err error) {
+	switch {
+	case len(it.wrong) > 0:
+		return n, nil
+	case it.unit != nil:
+		n = *it.unit
+	default:
+		if n, it.wrong, err = f.a.unitFrom(ctx, it.body); err != nil || len(it.wrong) > 0 {
+			return n, err
+		}
+	}
+	if len(it.customID) > maxCustomID {
+		it.wrong = []ProblemError{{Pointer: "#/custom_id", Detail: fmt.Sprintf("is longer than %d bytes", maxCustomID)}}
+	}
+	n.ID, n.Tenant = uuid.Must(uuid.NewV7()), f.batch.Tenant
+	n.BatchID, n.CustomID, n.Held = &f.batch.ID, work.Clean(it.customID), true
+	if end := f.batch.ExpiresAt; end != nil && (n.Deadline == nil || n.Deadline.After(*end)) {
+		n.Deadline = end
+	}
+	if f.lines[n.CustomID] > 0 {
+		it.wrong = []ProblemError{repeats(n.CustomID)}
+	}
+	return n, nil
+}
+
+func repeats(id string) ProblemError {
+	return ProblemError{Pointer: "#/custom_id", Detail: fmt.Sprintf("%.100q is there already; each item of a batch has a custom_id of its own", id)}
+}
+
+// flush commits the piece. Items whose custom id the batch has are refused, and
+// the rest is tried again.
+func (f *filler) flush(ctx context.Context) error {
+	for f.refused == 0 && len(f.piece.Units)+len(f.piece.Problems) > 0 {
+		repeated, err := f.a.Store.FillMore(ctx, f.piece)
+		if err != nil {
+			return err
+		}
+		if len(repeated) == 0 {
+			break
+		}
+		for _, id := range repeated {
+			f.refuse(item{line: f.lines[id], customID: id, wrong: []ProblemError{repeats(id)}})
+		}
+		f.piece.Units = slices.DeleteFunc(f.piece.Units, func(n store.NewUnit) bool { return slices.Contains(repeated, n.CustomID) })
+	}
+	f.clear()
+	return nil
+}
+
+// items opens the source of a batch at a place.
+func (a *API) items(ctx context.Context, b work.Batch, s batchSource, from source.Place) (iter.Seq2[item, error], func(), error) {
+	if s.Type == source.TypeFiles {
+		path, err := a.Roots.Dir(s.Path)
+		if err != nil {
+			return nil, nil, work.Invalidf("#/source/path", "%v", err)
+		}
+		root, err := os.OpenRoot(path)
+		if err != nil {
+			return nil, nil, work.Invalidf("#/source/path", "%v", err)
+		}
+		return withTemplate(b.Unit, s.ReadDir(root.FS(), s.Path, from)), func() { _ = root.Close() }, nil
+	}
+	file, err := a.openSource(ctx, b.Tenant, s.Path)
+	if err != nil {
+		return nil, nil, err
+	}
+	closing := func() { _ = file.Close() }
+	if s.Type == typeUnits {
+		return filledUnits(file, from), closing, nil
+	}
+	return withTemplate(b.Unit, s.Read(file, from)), closing, nil
+}
+
+// openSource opens a file by what callers call it.
+func (a *API) openSource(ctx context.Context, tenant, ref string) (io.ReadSeekCloser, error) {
+	if id, ok := work.UploadedFile(ref); ok {
+		if _, err := a.Store.File(ctx, tenant, id); errors.Is(err, work.ErrNotFound) {
+			return nil, work.Invalidf("#/source/path", "there is no uploaded file %s; upload it with POST /files", id)
+		} else if err != nil {
+			return nil, err
+		}
+		r, err := a.Files.Open(ctx, id)
+		if errors.Is(err, blob.ErrMissing) {
+			return nil, work.Invalidf("#/source/path", "%v", err)
+		}
+		return r, err
+	}
+	path, err := a.Roots.File(ref)
+	if err != nil {
+		return nil, work.Invalidf("#/source/path", "%v", err)
+	}
+	return os.Open(path)
+}
+
+// withTemplate makes bodies of units out of payloads.
+func withTemplate(template json.RawMessage, items iter.Seq2[source.Item, error]) iter.Seq2[item, error] {
+	return func(yield func(item, error) bool) {
+		for in, err := range items {
+			out := item{line: in.Line, customID: in.CustomID, next: in.Next}
+			if in.Wrong != "" {
+				out.wrong = []ProblemError{{Detail: in.Wrong}}
+			} else if err == nil {
+				out.body, err = merge(template, map[string]json.RawMessage{"payload": in.Payload})
+			}
+			if !yield(out, err) {
+				return
+			}
+		}
+	}
+}
+
+// merge lays fields over an object; payload and labels are merged themselves.
+func merge(under json.RawMessage, over map[string]json.RawMessage) (json.RawMessage, error) {
+	fields := map[string]json.RawMessage{}
+	if len(under) > 0 {
+		if err := json.Unmarshal(under, &fields); err != nil {
+			return nil, err
+		}
+	}
+	for name, value := range over {
+		below := fields[name]
+		if (name == "payload" || name == "labels") && len(below) > 0 && below[0] == '{' && len(value) > 0 && value[0] == '{' {
+			var above map[string]json.RawMessage
+			if err := json.Unmarshal(value, &above); err != nil {
+				return nil, err
+			}
+			merged := map[string]json.RawMessage{}
+			if err := json.Unmarshal(below, &merged); err != nil {
+				return nil, err
+			}
+			maps.Copy(merged, above)
+			var err error
+			if value, err = json.Marshal(merged); err != nil {
+				return nil, err
+			}
+		}
+		fields[name] = value
+	}
+	return json.Marshal(fields)
+}
+
+// unitFrom looks at a unit's body as POST /work-units does. What is wrong with
+// it is no error.
+func (a *API) unitFrom(ctx context.Context, body json.RawMessage) (n store.NewUnit, wrong []ProblemError, err error) {
+	var parsed unitBody
+	if wrong := a.parseAs(body, &parsed); len(wrong) > 0 {
+		return n, wrong, nil
+	}
+	n, err = a.newUnit(ctx, &parsed)
+	var invalid *work.Invalid
+	if errors.As(err, &invalid) {
+		return n, []ProblemError{{Pointer: invalid.Pointer, Detail: invalid.Detail}}, nil
+	}
+	return n, nil, err
+}
+
+// parseAs reads an object that is a part of a body or of a file as strictly as
+// if it had come as a request of its own.
+func (a *API) parseAs(body []byte, into any) []ProblemError {
+	if p := checkJSON(body); p != nil {
+		return p.Errors
+	}
+	var value any
+	if err := json.Unmarshal(body, &value); err != nil {
+		return []ProblemError{{Pointer: "#", Detail: err.Error()}}
+	}
+	var result huma.ValidateResult
+	huma.Validate(a.huma.OpenAPI().Components.Schemas, a.parts[reflect.TypeOf(into).Elem()], huma.NewPathBuffer([]byte("body"), 4), huma.ModeWriteToServer, value, &result)
+	if len(result.Errors) > 0 {
+		return humaProblem(body, http.StatusUnprocessableEntity, "", result.Errors).Errors
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return []ProblemError{{Pointer: "#", Detail: err.Error()}}
+	}
+	return nil
+}
+
+// hashOf is a custom id in eight bytes. That two of a batch are taken for one
+// is as likely as one in 10^10 among fifty thousand.
+func hashOf(id string) uint64 {
+	sum := sha256.Sum256([]byte(id))
+	return binary.LittleEndian.Uint64(sum[:8])
+}
+
+// filledUnit is a unit that was looked at when its batch was submitted, as a
+// line of the file that waits for the units to be made.
+type filledUnit struct {
+	Line     int          `json:"line"`
+	CustomID string       `json:"custom_id"`
+	Title    string       `json:"title"`
+	Delay    work.Seconds `json:"delay,omitempty"`
+	work.Spec
+}
+
+func filledUnits(file io.ReadSeeker, from source.Place) iter.Seq2[item, error] {
+	return func(yield func(item, error) bool) {
+		for line, err := range source.Lines(file, from) {
+			var u filledUnit
+			if err == nil {
+				err = json.Unmarshal(line.Text, &u)
+			}
+			n := store.NewUnit{Unit: work.Unit{Title: u.Title, Spec: u.Spec}, Delay: u.Delay}
+			if !yield(item{line: u.Line, customID: u.CustomID, unit: &n, next: line.Next}, err) {
+				return
+			}
+		}
+	}
+}
