@@ -206,7 +206,7 @@ func (a *API) getManifest(ctx context.Context, in *ByID) (*huma.StreamResponse, 
 // a death makes nothing twice.
 func (a *API) synthesize(ctx context.Context, process uuid.UUID, f *store.Filling) error {
 	var s synthesis
-	if err := json.Unmarshal(f.Batch.Synthesis, &s); err != nil {
+	if err := json.Unmarshal(f.Synthesis, &s); err != nil {
 		return fmt.Errorf("read the synthesis of batch %s: %w", f.ID, err)
 	}
 	name := fmt.Sprintf("synthesis %s %d", f.ID, f.Round)

@@ -345,7 +345,7 @@ type synthesisWish struct {
 
 func (b *advancing) wantsSynthesis(c work.BatchCounts) bool {
 	var wish synthesisWish
-	if len(b.Batch.Synthesis) == 0 || b.SynthesisUnit != nil || json.Unmarshal(b.Batch.Synthesis, &wish) != nil {
+	if len(b.Synthesis) == 0 || b.SynthesisUnit != nil || json.Unmarshal(b.Synthesis, &wish) != nil {
 		return false
 	}
 	return c.Succeeded == c.Total || wish.DespiteFailures && c.Succeeded > 0
