@@ -185,7 +185,7 @@ func TestBrowserCatchesUpWhenItIsShownAgain(t *testing.T) {
 		eval[any](w, fmt.Sprintf(`(Object.defineProperty(document, "hidden", { value: %v, configurable: true }), document.dispatchEvent(new Event("visibilitychange")), 0)`, hidden))
 	}
 	hide(true)
-	testkit.Eventually(t, patience, "its stream is closed", func() bool { return f.metric("piecework_event_streams") == 0 })
+	testkit.Eventually(t, "its stream is closed", func() bool { return f.metric("piecework_event_streams") == 0 })
 	s.tell("unseen")
 	s.tell("unseen too")
 	same(w, "steps", numbers, "1")

@@ -220,7 +220,7 @@ func (a *API) followUnit(ctx context.Context, in *unitEventsInput) (*huma.Stream
 	}
 	return a.stream(func(ctx context.Context, w http.ResponseWriter) error {
 		defer a.hub.leaveUnit(r)
-		return serve(ctx, a.hub.closing, w, r.wake, a.hub.unitTap(ctx, r))
+		return a.hub.serve(ctx, w, r.wake, a.hub.unitTap(ctx, r))
 	}), nil
 }
 
@@ -256,7 +256,7 @@ func (a *API) followUnits(ctx context.Context, in *eventsInput) (*huma.StreamRes
 	}
 	return a.stream(func(ctx context.Context, w http.ResponseWriter) error {
 		defer a.hub.feed.leave(r)
-		return serve(ctx, a.hub.closing, w, r.wake, a.hub.feedTap(ctx, r))
+		return a.hub.serve(ctx, w, r.wake, a.hub.feedTap(ctx, r))
 	}), nil
 }
 
@@ -299,7 +299,7 @@ func (a *API) followPage(c echo.Context) error {
 	}
 	a.hub.open.Inc()
 	defer a.hub.open.Dec()
-	if err := serve(ctx, a.hub.closing, c.Response(), wake, taps...); err != nil {
+	if err := a.hub.serve(ctx, c.Response(), wake, taps...); err != nil {
 		a.Log.Debug("a page's event stream ends", "err", err, "request_id", requestID(c))
 	}
 	return nil

@@ -116,7 +116,7 @@ func (l *listener) next() told {
 			l.t.Fatal("the stream has ended")
 		}
 		return e
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		l.t.Fatal("no event")
 	}
 	return told{}
@@ -140,7 +140,7 @@ func (l *listener) until(last string) (events []told) {
 // ended returns when the stream is over.
 func (l *listener) ended() {
 	l.t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(testkit.Patience)
 	for {
 		select {
 		case _, ok := <-l.events:
@@ -570,7 +570,7 @@ func TestReadersShareOneRead(t *testing.T) {
 	for _, l := range listeners {
 		l.close()
 	}
-	testkit.Eventually(t, 10*time.Second, "readers are forgotten", func() bool {
+	testkit.Eventually(t, "readers are forgotten", func() bool {
 		f.hub.mu.Lock()
 		defer f.hub.mu.Unlock()
 		return len(f.hub.units) == 0
@@ -603,7 +603,7 @@ func TestStreamWithAndWithoutRedis(t *testing.T) {
 		s.written = s.w.Rev()
 	}
 	quietly("one")
-	testkit.Eventually(t, 20*time.Second, "a notice comes", func() bool {
+	testkit.Eventually(t, "a notice comes", func() bool {
 		worker.Stepped(unit) // the API may not have subscribed yet
 		select {
 		case e := <-l.events:
@@ -646,12 +646,13 @@ func TestSlowReaderIsToldAndBroughtBack(t *testing.T) {
 	}
 
 	f := watched(t)
+	f.hub.writeWait = time.Hour // it sleeps for as long as this test takes
 	unit := f.submit(mock(""))
 	s := f.story(unit)
 	conn := f.stopped(f.eventsOf(unit))
 	l := f.listen(f.eventsOf(unit))
 	l.hears("run 1 running", "unit running")
-	const rounds, each = 40, 5 // steps of 50 KB: more than sockets hold
+	const rounds, each = 30, 5 // steps of 50 KB: more than sockets and the queue hold
 	const steps = rounds * each
 	for range rounds {
 		for range each {
@@ -665,7 +666,7 @@ func TestSlowReaderIsToldAndBroughtBack(t *testing.T) {
 	}
 	// Awake again it hears that it was too slow, and then the rest, each once.
 	var numbers []string
-	_ = conn.SetReadDeadline(time.Now().Add(2 * time.Minute))
+	_ = conn.SetReadDeadline(time.Now().Add(testkit.Patience))
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -693,18 +694,22 @@ func TestSlowReaderIsToldAndBroughtBack(t *testing.T) {
 	}
 }
 
-// stopped opens a stream that nobody reads.
-func (f *front) stopped(path string) net.Conn {
+// stopped opens a stream that nobody reads, and of which sockets hold little.
+func (f *front) stopped(path string) *net.TCPConn {
 	f.t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
+	dialled, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	conn := dialled.(*net.TCPConn)
 	f.t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.SetReadBuffer(128 << 10); err != nil {
+		f.t.Fatal(err)
+	}
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path); err != nil {
 		f.t.Fatal(err)
 	}
-	testkit.Eventually(f.t, 10*time.Second, "the stream is open", func() bool { return f.metric("piecework_event_streams") > 0 })
+	testkit.Eventually(f.t, "the stream is open", func() bool { return f.metric("piecework_event_streams") > 0 })
 	return conn
 }
 
@@ -724,7 +729,7 @@ func TestReadersAreLight(t *testing.T) {
 	for range readers {
 		f.stopped(path)
 	}
-	testkit.Eventually(t, 60*time.Second, "all are open", func() bool { return f.metric("piecework_event_streams") == readers+1 })
+	testkit.Eventually(t, "all are open", func() bool { return f.metric("piecework_event_streams") == readers+1 })
 	each := (int64(memory()) - int64(before)) / readers
 	t.Logf("%d bytes for each reader and its test", each)
 	if each > 64<<10 { // 40 KB without the test's own end of it
@@ -736,10 +741,11 @@ func TestReadersAreLight(t *testing.T) {
 func TestStreamsEndWithTheServer(t *testing.T) {
 	t.Parallel()
 	f := watched(t)
+	f.hub.writeWait = time.Hour // so it is not this that ends them
 	unit := f.submit(mock(""))
 	s := f.story(unit)
 	s.say(strings.Repeat("x", 50_000))
-	for range 400 { // more than sockets hold
+	for range 120 { // more than sockets hold
 		s.w.Add(s.w.Steps()[0])
 	}
 	s.write()
@@ -747,14 +753,10 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	l, all := f.listen(f.eventsOf(unit)), f.listen("/events")
 	l.until("unit running")
 	all.hears("hello")
-	begun := time.Now()
 	f.EndStreams()
 	l.ended()
 	all.ended()
-	testkit.Eventually(t, 10*time.Second, "no stream is left", func() bool { return f.metric("piecework_event_streams") == 0 })
-	if took := time.Since(begun); took > writeWait/2 {
-		t.Errorf("it took %s", took)
-	}
+	testkit.Eventually(t, "no stream is left", func() bool { return f.metric("piecework_event_streams") == 0 })
 }
 
 // While Postgres is away nothing is lost.
@@ -768,7 +770,7 @@ func TestStreamOutlivesPostgres(t *testing.T) {
 	l := f.listen(f.eventsOf(unit))
 	l.hears("run 1 running", "unit running")
 	pg.Kill()
-	testkit.Eventually(t, 20*time.Second, "the ledger is away", func() bool {
+	testkit.Eventually(t, "the ledger is away", func() bool {
 		_, err := f.Store.Now(t.Context())
 		var away *work.Unavailable
 		return errors.As(err, &away)
@@ -776,7 +778,7 @@ func TestStreamOutlivesPostgres(t *testing.T) {
 	f.get(f.eventsOf(unit)).refused(503, "", "cannot be reached")
 	pg.Start()
 	s.say("one")
-	testkit.Eventually(t, 20*time.Second, "the ledger takes steps", func() bool {
+	testkit.Eventually(t, "the ledger takes steps", func() bool {
 		return f.Store.Append(t.Context(), store.Progress{RunID: s.c.RunID, Steps: s.w.Steps()}) == nil
 	})
 	l.until("step 1.1@1")

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -244,9 +243,9 @@ func TestCutUploadLeavesNothing(t *testing.T) {
 	body := form(named("a.txt"), strings.Repeat("x", 1<<20))
 	fmt.Fprintf(conn, "POST /files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=%s\r\nContent-Length: %d\r\n\r\n%s",
 		boundary, len(body), body[:len(body)/2])
-	testkit.Eventually(t, 20*time.Second, "something was written", func() bool { return blobs(t, dir) > 0 })
+	testkit.Eventually(t, "something was written", func() bool { return blobs(t, dir) > 0 })
 	conn.Close()
-	testkit.Eventually(t, 20*time.Second, "nothing is left", func() bool { return blobs(t, dir) == 0 })
+	testkit.Eventually(t, "nothing is left", func() bool { return blobs(t, dir) == 0 })
 	if list := string(f.get("/files").is(200).body); !strings.Contains(list, `"items":[]`) {
 		t.Error(list)
 	}

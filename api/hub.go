@@ -39,6 +39,8 @@ type hub struct {
 	closing context.Context // ends when streams are to end
 	end     context.CancelFunc
 
+	writeWait time.Duration
+
 	open   prometheus.Gauge
 	lagged prometheus.Counter
 	reads  prometheus.Counter
@@ -52,7 +54,7 @@ const (
 
 func newHub(s *store.Store, log *slog.Logger, registry *prometheus.Registry) *hub {
 	metrics := promauto.With(registry)
-	h := &hub{store: s, log: log, news: make(chan struct{}, 1), units: map[uuid.UUID]*unitTopic{},
+	h := &hub{store: s, log: log, news: make(chan struct{}, 1), units: map[uuid.UUID]*unitTopic{}, writeWait: writeWait,
 		open: metrics.NewGauge(prometheus.GaugeOpts{
 			Name: "piecework_event_streams", Help: "Open event streams."}),
 		lagged: metrics.NewCounter(prometheus.CounterOpts{

@@ -3,7 +3,6 @@ package api
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -59,7 +58,7 @@ func TestPauseAndResume(t *testing.T) {
 				!strings.Contains(e.Reasons[0].Detail, "by ann: an outage") || !strings.Contains(e.Reasons[0].Detail, test.resume) {
 				t.Errorf("%+v", e)
 			}
-			testkit.Eventually(t, 20*time.Second, "worker processes are told", func() bool {
+			testkit.Eventually(t, "worker processes are told", func() bool {
 				f.post(test.path+"/resume", "").is(200)
 				return len(news) > 0
 			})

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/go-cmp/cmp"
@@ -99,7 +98,7 @@ func TestCallerGoesAwayWhileWaiting(t *testing.T) {
 	cancel()
 	<-done
 	gone := `piecework_http_request_duration_seconds_count{method="GET",route="/work-units/:id",status="499"} 1`
-	testkit.Eventually(t, 5*time.Second, "the request is counted as given up", func() bool {
+	testkit.Eventually(t, "the request is counted as given up", func() bool {
 		return strings.Contains(string(f.get("/metrics").body), gone)
 	})
 	if log := f.log.String(); strings.Contains(log, "ERROR") {
@@ -125,7 +124,7 @@ func TestPostgresAway(t *testing.T) {
 		}
 	}
 	server.Start()
-	testkit.Eventually(t, 20*time.Second, "the list is back", func() bool { return f.get("/work-units").status == 200 })
+	testkit.Eventually(t, "the list is back", func() bool { return f.get("/work-units").status == 200 })
 	if ids := f.listed("/work-units"); len(ids) != 1 || ids[0] != before.String() {
 		t.Errorf("half-written: %v", ids)
 	}
@@ -155,7 +154,7 @@ func TestPostgresDiesAmongRequests(t *testing.T) {
 			}
 		})
 	}
-	testkit.Eventually(t, 20*time.Second, "some are accepted", func() bool {
+	testkit.Eventually(t, "some are accepted", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(acked) > 20
@@ -163,7 +162,7 @@ func TestPostgresDiesAmongRequests(t *testing.T) {
 	server.Kill()
 	callers.Wait()
 	server.Start()
-	testkit.Eventually(t, 20*time.Second, "the list is back", func() bool { return f.get("/work-units").status == 200 })
+	testkit.Eventually(t, "the list is back", func() bool { return f.get("/work-units").status == 200 })
 	for key, id := range acked {
 		a := f.post("/work-units", mock(""), "Idempotency-Key", key).is(202)
 		if a.fields()["id"] != id || a.header.Get("Idempotent-Replayed") != "true" {

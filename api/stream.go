@@ -116,11 +116,11 @@ const (
 	lagging  = "event: lagged\ndata: {}\n\n"
 )
 
-// serve sends what comes until the caller goes away, closing ends or there is
-// nothing more to follow.
-func serve(ctx, closing context.Context, w http.ResponseWriter, wake <-chan struct{}, taps ...tap) error {
-	out := output{http.NewResponseController(w), w, closing}
-	stop := context.AfterFunc(closing, func() { _ = out.SetWriteDeadline(time.Now().Add(lastWord)) })
+// serve sends what comes until the caller goes away, the server shuts down or
+// there is nothing more to follow.
+func (h *hub) serve(ctx context.Context, w http.ResponseWriter, wake <-chan struct{}, taps ...tap) error {
+	out := output{http.NewResponseController(w), w, h.closing, h.writeWait}
+	stop := context.AfterFunc(h.closing, func() { _ = out.SetWriteDeadline(time.Now().Add(lastWord)) })
 	defer stop()
 	if err := out.write([]byte(opening)); err != nil {
 		return err
@@ -146,7 +146,7 @@ func serve(ctx, closing context.Context, w http.ResponseWriter, wake <-chan stru
 			quiet.Reset(pingEvery)
 		case <-ctx.Done():
 			return nil
-		case <-closing.Done():
+		case <-h.closing.Done():
 			return nil
 		}
 	}
@@ -179,13 +179,19 @@ type output struct {
 	*http.ResponseController
 	w       http.ResponseWriter
 	closing context.Context
+	wait    time.Duration // for one piece
 }
 
 func (o output) write(data []byte) error {
-	for len(data) > 0 && o.closing.Err() == nil {
+	for len(data) > 0 {
+		_ = o.SetWriteDeadline(time.Now().Add(o.wait)) // a test's recorder has none
+		if err := o.closing.Err(); err != nil {
+			// Said again: serve may have said so just before us.
+			_ = o.SetWriteDeadline(time.Now().Add(lastWord))
+			return err
+		}
 		piece := data[:min(len(data), writePiece)]
 		data = data[len(piece):]
-		_ = o.SetWriteDeadline(time.Now().Add(writeWait)) // a test's recorder has none
 		if _, err := o.w.Write(piece); err != nil {
 			return fmt.Errorf("send events: %w", err)
 		}

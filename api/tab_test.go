@@ -25,11 +25,9 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
-)
 
-// patience is how long a test waits for what a page should come to: for ever
-// on a machine that works, and short enough to tell where it stopped.
-const patience = 90 * time.Second
+	"piecework/internal/testkit"
+)
 
 // chromium is the one browser process of this package's tests.
 var chromium struct {
@@ -52,7 +50,7 @@ func startChromium() {
 		chromium.err = errNoBrowser
 		return
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.WSURLReadTimeout(patience))
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.WSURLReadTimeout(testkit.Patience))
 	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 	quiet := func(string, ...any) {} // it tells of every event that a newer browser has
 	ctx, cancel := chromedp.NewContext(allocator, chromedp.WithErrorf(quiet), chromedp.WithLogf(quiet))
@@ -165,7 +163,7 @@ func (w *tab) bear(pattern string) {
 // do runs an action in the tab.
 func do[T any](w *tab, action chromedp.Action[T]) T {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.ctx, patience)
+	ctx, cancel := context.WithTimeout(w.ctx, testkit.Patience)
 	defer cancel()
 	value, err := chromedp.Run(ctx, action)
 	if err != nil {
@@ -211,7 +209,7 @@ func eval[T any](w *tab, expression string) T {
 // may fail: the page may just be going elsewhere.
 func (w *tab) until(what, expression string) {
 	w.t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testkit.Patience)
 	tick := time.NewTicker(15 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -222,7 +220,7 @@ func (w *tab) until(what, expression string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("not within %s: %s (%v)%s", patience, what, err, w.sight())
+			w.t.Fatalf("not within %s: %s (%v)%s", testkit.Patience, what, err, w.sight())
 		}
 		<-tick.C
 	}
@@ -230,7 +228,7 @@ func (w *tab) until(what, expression string) {
 
 // sight is what a person would see now, for who wants to know why.
 func (w *tab) sight() string {
-	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(w.ctx, 30*time.Second)
 	defer cancel()
 	text, _ := chromedp.Run(ctx, chromedp.Evaluate[string](`location.href + "\n" + document.body.innerText.slice(0, 600)`)) // a page may be too busy to tell
 	w.mu.Lock()
@@ -332,7 +330,7 @@ func TestTabNoticesHarm(t *testing.T) {
 				defer w.mu.Unlock()
 				return strings.Contains(strings.Join(w.said, "\n"), test.want)
 			}
-			for deadline := time.Now().Add(patience); !heard() && time.Now().Before(deadline); {
+			for deadline := time.Now().Add(testkit.Patience); !heard() && time.Now().Before(deadline); {
 				eval[int](w, "1")
 			}
 			w.mu.Lock()

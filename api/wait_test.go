@@ -13,7 +13,7 @@ import (
 // untilWatched returns when a request waits for the unit.
 func (f *front) untilWatched(id uuid.UUID) {
 	f.t.Helper()
-	testkit.Eventually(f.t, 10*time.Second, "somebody waits for the unit", func() bool {
+	testkit.Eventually(f.t, "somebody waits for the unit", func() bool {
 		f.watchers.mu.Lock()
 		defer f.watchers.mu.Unlock()
 		return len(f.watchers.unit[id]) > 0
@@ -40,7 +40,7 @@ func TestWaitEndsWithTheNoticeThatTheUnitIsFinal(t *testing.T) {
 	go f.Watch(t.Context())
 	answers := f.held("POST", "/work-units?wait=60s", mock(""))
 	var id uuid.UUID
-	testkit.Eventually(t, 10*time.Second, "the unit is there", func() bool {
+	testkit.Eventually(t, "the unit is there", func() bool {
 		ids := f.listed("/work-units")
 		if len(ids) == 1 {
 			id = uuid.MustParse(ids[0])
@@ -50,7 +50,7 @@ func TestWaitEndsWithTheNoticeThatTheUnitIsFinal(t *testing.T) {
 	f.untilWatched(id)
 	f.run(id, "done")
 	var a *answer
-	testkit.Eventually(t, 10*time.Second, "the held answer comes", func() bool {
+	testkit.Eventually(t, "the held answer comes", func() bool {
 		if err := f.Bell.Changed(t.Context(), id); err != nil { // the API may not have subscribed yet
 			t.Log(err)
 		}
@@ -80,7 +80,7 @@ func TestWaitWorksWithoutRedis(t *testing.T) {
 		if u := a.is(200).fields(); u["status"] != "succeeded" {
 			t.Errorf("%v", u)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Error("nobody looked")
 	}
 }

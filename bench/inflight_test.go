@@ -70,7 +70,7 @@ func holdInFlight(t *testing.T, name string) {
 	submitted := time.Now()
 	submit(t, ledger, bell, name)
 	var now streams
-	testkit.Eventually(t, 2*time.Minute, "all units in flight", func() bool {
+	testkit.Eventually(t, "all units in flight", func() bool {
 		model.ask("streams", &now)
 		return now.Open == inFlight
 	})
@@ -144,7 +144,7 @@ func wantSuccesses(t *testing.T, database string) {
 		}
 		return n
 	}
-	testkit.Eventually(t, 2*time.Minute, "all units ended", func() bool { return count("state IN ('queued', 'running')") == 0 })
+	testkit.Eventually(t, "all units ended", func() bool { return count("state IN ('queued', 'running')") == 0 })
 	if n := count("state = 'succeeded' AND run_count = 1"); n != inFlight {
 		t.Errorf("%d of %d units succeeded at their first run", n, inFlight)
 	}

@@ -44,8 +44,8 @@ func TestFailoverLosesNothing(t *testing.T) {
 			}
 			key := "asynq:{" + lane + "}:pending"
 			old := g.KillMaster(key)
-			testkit.Eventually(t, 30*time.Second, "the failure is seen", func() bool { submit(); return !h.bell.Up() })
-			testkit.Eventually(t, 30*time.Second, "Redis takes writes again", func() bool { submit(); <-pace.C; return h.bell.Up() })
+			testkit.Eventually(t, "the failure is seen", func() bool { submit(); return !h.bell.Up() })
+			testkit.Eventually(t, "Redis takes writes again", func() bool { submit(); <-pace.C; return h.bell.Up() })
 			g.AwaitFailover(key, old)
 			for range 20 {
 				submit()
@@ -73,7 +73,7 @@ func TestFailoverLosesNothing(t *testing.T) {
 			}
 			before := processed()
 			h.becomes(submit(), work.Succeeded)
-			testkit.Eventually(t, 30*time.Second, "the bell was heard", func() bool { return processed() > before })
+			testkit.Eventually(t, "the bell was heard", func() bool { return processed() > before })
 		})
 	}
 }

@@ -130,7 +130,7 @@ func TestUploadsThatCannotBeHad(t *testing.T) {
 	if _, err := h.store.Retry(t.Context(), work.DefaultTenant, id, store.Changes{}); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 30*time.Second, "second run", func() bool { return len(h.runs(id)) == 2 })
+	testkit.Eventually(t, "second run", func() bool { return len(h.runs(id)) == 2 })
 	if u := h.becomes(id, work.Failed); u.Error.Class != work.ClassInvalidRequest || !contains(u.Error.Message, "was deleted") {
 		t.Errorf("deleted: %v", u.Error)
 	}

@@ -178,7 +178,7 @@ func (h *house) begun() *puppetRun {
 	select {
 	case run := <-h.puppet.started:
 		return run
-	case <-time.After(30 * time.Second):
+	case <-time.After(testkit.Patience):
 		h.t.Fatal("no run began")
 		return nil
 	}
@@ -206,7 +206,7 @@ func (h *house) runs(id uuid.UUID) []work.Run {
 func (h *house) becomes(id uuid.UUID, state work.State) work.Unit {
 	h.t.Helper()
 	var u work.Unit
-	testkit.Eventually(h.t, 30*time.Second, "unit "+string(state), func() bool {
+	testkit.Eventually(h.t, "unit "+string(state), func() bool {
 		u = h.unit(id)
 		return u.State == state
 	})
@@ -246,7 +246,7 @@ func TestUnitRunsAndItsStepsAreSeenMeanwhile(t *testing.T) {
 	}
 	run.steps.Add(transcript.Step{Type: transcript.Action, Content: []transcript.Content{
 		{Type: transcript.ToolCall, ID: "1", Name: "shell", Args: "{}"}}})
-	testkit.Eventually(t, 10*time.Second, "the step in the ledger while the run goes on", func() bool {
+	testkit.Eventually(t, "the step in the ledger while the run goes on", func() bool {
 		runs := h.runs(id)
 		return len(h.steps(runs[0].ID)) == 1 && runs[0].ToolCalls == 1 && *runs[0].LiveStatus == "shell {}"
 	})
@@ -369,7 +369,7 @@ func TestLateFinishIsFenced(t *testing.T) {
 	run := h.begun()
 	// Everyone takes the process for dead, and it comes back before anyone
 	// rings again.
-	testkit.Eventually(t, 10*time.Second, "the reconciler's place", func() bool {
+	testkit.Eventually(t, "the reconciler's place", func() bool {
 		led, err := h.store.Lead(t.Context(), func(ctx context.Context) error {
 			if err := h.store.Bury(ctx, []uuid.UUID{w.id}); err != nil {
 				return err
@@ -387,7 +387,7 @@ func TestLateFinishIsFenced(t *testing.T) {
 	second := h.begun()
 	run.steps.Add(transcript.Step{Type: transcript.SystemText, Text: "late words"})
 	run.end <- succeed("too late")
-	testkit.Eventually(t, 10*time.Second, "the first run fenced", func() bool { return h.runs(id)[0].Status == work.RunFenced })
+	testkit.Eventually(t, "the first run fenced", func() bool { return h.runs(id)[0].Status == work.RunFenced })
 	if u := h.unit(id); u.State != work.Running || u.CostUSD != 0.25 {
 		t.Errorf("after the late finish the unit is %s and has cost %v", u.State, u.CostUSD)
 	}
@@ -438,12 +438,12 @@ func TestWorkGoesOnWithoutRedis(t *testing.T) {
 	h := newHouse(t)
 	h.start(nil)
 	h.redis.Stop()
-	testkit.Eventually(t, 10*time.Second, "redis noticed to be away", func() bool { return !h.bell.Up() })
+	testkit.Eventually(t, "redis noticed to be away", func() bool { return !h.bell.Up() })
 	id := h.submit(nil)
 	h.begun().end <- succeed("without")
 	h.becomes(id, work.Succeeded)
 	h.redis.Start()
-	testkit.Eventually(t, 10*time.Second, "redis noticed to be back", h.bell.Up)
+	testkit.Eventually(t, "redis noticed to be back", h.bell.Up)
 	id = h.submit(nil)
 	h.begun().end <- succeed("with")
 	h.becomes(id, work.Succeeded)
@@ -509,7 +509,7 @@ func TestFreeSlotsAreFilledWithoutRedis(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	h.redis.Stop()
-	testkit.Eventually(t, 30*time.Second, "redis to be missed", func() bool { return !h.bell.Up() })
+	testkit.Eventually(t, "redis to be missed", func() bool { return !h.bell.Up() })
 	const units = 12
 	for range units {
 		h.submit(nil)

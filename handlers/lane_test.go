@@ -216,7 +216,7 @@ func TestRefusedCredentialsPauseTheBackend(t *testing.T) {
 func (h *house) waits(id uuid.UUID) work.Unit {
 	h.t.Helper()
 	var u work.Unit
-	testkit.Eventually(h.t, 30*time.Second, "the unit waits", func() bool {
+	testkit.Eventually(h.t, "the unit waits", func() bool {
 		u = h.unit(id)
 		return u.State == work.Queued && u.Waits == 1
 	})

@@ -81,7 +81,7 @@ func TestPauseShutsLanes(t *testing.T) {
 			h.pause(test.kind, test.what)
 			all := func(shut bool) {
 				t.Helper()
-				testkit.Eventually(t, 30*time.Second, "the worker processes have heard", func() bool {
+				testkit.Eventually(t, "the worker processes have heard", func() bool {
 					if test.told { // again: a process may have begun to listen only now
 						h.tell(test.what)
 					}
@@ -114,7 +114,7 @@ func TestBellHeardDuringAPause(t *testing.T) {
 	h.start(seldom)
 	h.pause(store.PauseQueue, "default")
 	id := h.submit(nil)
-	testkit.Eventually(t, 30*time.Second, "the bell was heard", func() bool { return h.bells(id) == 0 })
+	testkit.Eventually(t, "the bell was heard", func() bool { return h.bells(id) == 0 })
 	if err := h.store.Checked(t.Context(), []uuid.UUID{id}); err != nil {
 		t.Fatal(err) // nobody would look at it for a minute
 	}
@@ -143,9 +143,9 @@ func TestPauseWithoutRedis(t *testing.T) {
 	h := newHouse(t)
 	w := h.start(nil)
 	h.pause(store.PauseQueue, "default")
-	testkit.Eventually(t, 30*time.Second, "it has heard", func() bool { return w.holds("default", "mock") })
+	testkit.Eventually(t, "it has heard", func() bool { return w.holds("default", "mock") })
 	h.redis.Stop()
-	testkit.Eventually(t, 30*time.Second, "redis is known to be away", func() bool { return !h.bell.Up() })
+	testkit.Eventually(t, "redis is known to be away", func() bool { return !h.bell.Up() })
 	id := h.submit(nil)
 	if due, err := h.store.Due(t.Context(), []string{"default"}, []string{"mock"}, 5); err != nil || len(due) != 0 {
 		t.Errorf("due %v, error %v", due, err)

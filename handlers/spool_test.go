@@ -25,12 +25,12 @@ func TestFinishedRunIsOnDiskWhilePostgresIsAway(t *testing.T) {
 	postgres.Kill()
 	run.end <- succeed("paid for")
 	path := w.spoolPath(run.req.RunID)
-	testkit.Eventually(t, 30*time.Second, "the run on disk", func() bool { return exists(path) })
+	testkit.Eventually(t, "the run on disk", func() bool { return exists(path) })
 	postgres.Start()
 	if u := h.becomes(id, work.Succeeded); u.Losses != 0 || *u.Output != "paid for" {
 		t.Errorf("%d losses, output %q", u.Losses, *u.Output)
 	}
-	testkit.Eventually(t, 30*time.Second, "the disk cleared", func() bool { return !exists(path) })
+	testkit.Eventually(t, "the disk cleared", func() bool { return !exists(path) })
 }
 
 // A worker process that died left its last results on disk. The next one hands

@@ -21,7 +21,7 @@ func (h *house) suspect(queue string) uuid.UUID {
 		if err := h.store.Register(t.Context(), dead, time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
-		testkit.Eventually(t, 30*time.Second, "the suspect claimed", func() bool {
+		testkit.Eventually(t, "the suspect claimed", func() bool {
 			c, err := h.store.Claim(t.Context(), store.Claim{UnitID: suspect, RunID: uuid.Must(uuid.NewV7()), Process: dead.ID, Backends: []string{"mock"}})
 			return err == nil && c != nil
 		})
@@ -38,7 +38,7 @@ func TestSuspectRunsAlone(t *testing.T) {
 	w := h.start(nil)
 	innocent := h.submit(nil)
 	first := h.begun()
-	testkit.Eventually(t, 30*time.Second, "the suspect keeps others out", w.secluded.Load)
+	testkit.Eventually(t, "the suspect keeps others out", w.secluded.Load)
 	if w.count() != 1 || len(h.puppet.started) != 0 {
 		t.Errorf("%d runs at once", w.count())
 	}
@@ -72,7 +72,7 @@ func TestSuspectDoesNotShutTheHouse(t *testing.T) {
 		t.Errorf("the suspect is %s beside another", u.State)
 	}
 	long.end <- succeed("")
-	testkit.Eventually(t, 30*time.Second, "the long run to end", func() bool { return w.count() == 0 })
+	testkit.Eventually(t, "the long run to end", func() bool { return w.count() == 0 })
 	w.aloneTime = time.Minute
 	ended := make(chan error, 1)
 	go func() { ended <- w.runUnit(suspect) }()

@@ -56,7 +56,7 @@ func ringOnce(t *testing.T, h *house) {
 	if got := <-heard; got != (Task{Unit: u.ID, Dispatch: 1}) {
 		t.Errorf("heard %+v", got)
 	}
-	testkit.Eventually(t, waitLong, "the bell is gone", func() bool { return h.pending(u) == 0 })
+	testkit.Eventually(t, "the bell is gone", func() bool { return h.pending(u) == 0 })
 	if len(heard) != 0 {
 		t.Error("one bell was heard twice")
 	}

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -14,8 +13,6 @@ import (
 	"piecework/internal/work"
 	"piecework/store"
 )
-
-const waitLong = 20 * time.Second
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
@@ -190,7 +187,7 @@ func TestProbeWrites(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	go h.bell.WatchRedis(ctx)
-	testkit.Eventually(t, waitLong, "it counts as away", func() bool { return !h.bell.Up() })
+	testkit.Eventually(t, "it counts as away", func() bool { return !h.bell.Up() })
 	h.refuseWrites(false)
-	testkit.Eventually(t, waitLong, "it counts as there", h.bell.Up)
+	testkit.Eventually(t, "it counts as there", h.bell.Up)
 }

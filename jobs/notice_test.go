@@ -47,7 +47,7 @@ func notices(t *testing.T, h *house) {
 
 func (h *house) awaitListeners(n int64) {
 	h.t.Helper()
-	testkit.Eventually(h.t, waitLong, "somebody listens", func() bool {
+	testkit.Eventually(h.t, "somebody listens", func() bool {
 		return h.bell.redis.PubSubNumSub(h.t.Context(), chanWake).Val()[chanWake] == n
 	})
 }
@@ -72,12 +72,12 @@ func TestNoticesAfterAnOutage(t *testing.T) {
 			return false
 		}
 	}
-	testkit.Eventually(t, waitLong, "it hears", hears)
+	testkit.Eventually(t, "it hears", hears)
 	h.redis.Stop()
 	_ = h.bell.Probe(t.Context())
 	if err := h.bell.Changed(t.Context(), unit); err != nil {
 		t.Errorf("a notice to nobody: %v", err)
 	}
 	h.redis.Start()
-	testkit.Eventually(t, waitLong, "it hears again", hears)
+	testkit.Eventually(t, "it hears again", hears)
 }

@@ -197,7 +197,7 @@ func TestRun(t *testing.T) {
 		h.rec.Run(ctx)
 	}()
 	u := h.put() // nobody rings
-	testkit.Eventually(t, waitLong, "its bell rings", func() bool { return h.pending(u) == 1 })
+	testkit.Eventually(t, "its bell rings", func() bool { return h.pending(u) == 1 })
 	stop()
 	<-done
 }

@@ -198,9 +198,9 @@ func TestFailoverIsNoticed(t *testing.T) {
 			old := g.KillMaster(key)
 			_ = h.bell.Probe(t.Context())
 			g.AwaitFailover(key, old)
-			testkit.Eventually(t, waitLong, "writes go to the new master", func() bool { return h.bell.Probe(t.Context()) == nil })
-			testkit.Eventually(t, waitLong, "the bell rings", func() bool { return h.rec.Once(t.Context()) == nil && h.pending(u) == 1 })
-			testkit.Eventually(t, waitLong, "a listener has come back", func() bool {
+			testkit.Eventually(t, "writes go to the new master", func() bool { return h.bell.Probe(t.Context()) == nil })
+			testkit.Eventually(t, "the bell rings", func() bool { return h.rec.Once(t.Context()) == nil && h.pending(u) == 1 })
+			testkit.Eventually(t, "a listener has come back", func() bool {
 				h.must(h.bell.Changed(t.Context(), u.ID))
 				select {
 				case n := <-heard:

@@ -57,7 +57,7 @@ func together(t *testing.T, g *group[int, int], e *echo, rows int) []answer {
 	for row := 1; row < rows; row++ {
 		go call(row)
 	}
-	testkit.Eventually(t, waitLong, "all callers wait", func() bool {
+	testkit.Eventually(t, "all callers wait", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		return len(g.waiting) == rows-1
@@ -160,7 +160,7 @@ func TestGroupCallerLeaves(t *testing.T) {
 	if out, err := g.do(t.Context(), 5); err != nil || out != 5 {
 		t.Errorf("the next call got %d, error %v", out, err)
 	}
-	testkit.Eventually(t, waitLong, "idle, with nothing kept", func() bool {
+	testkit.Eventually(t, "idle, with nothing kept", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		return !g.busy && g.waiting == nil

@@ -87,7 +87,7 @@ func TestReconcileWaitsForNobody(t *testing.T) {
 	l.overdue(busy.ID)
 	ids := []uuid.UUID{busy.ID, free.ID}
 	l.locked(busy.ID, func() {
-		ctx, cancel := context.WithTimeout(t.Context(), waitLong)
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		defer cancel()
 		if bells, err := l.Redispatch(ctx, ids); err != nil || len(bells) != 1 {
 			t.Errorf("bells %v, error %v", bells, err)
@@ -314,7 +314,7 @@ func TestLeadDies(t *testing.T) {
 	_, _ = l.Lead(t.Context(), func(ctx context.Context) error {
 		other.exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
-		testkit.Eventually(t, waitLong, "another leads", func() bool {
+		testkit.Eventually(t, "another leads", func() bool {
 			led, err := other.Lead(ctx, func(context.Context) error { return nil })
 			return led && err == nil
 		})
@@ -332,7 +332,7 @@ func TestLeadIsSilent(t *testing.T) {
 	l.leadLimit = 100 * time.Millisecond
 	other := openLedger(t, l.url)
 	led, err := l.Lead(t.Context(), func(ctx context.Context) error {
-		testkit.Eventually(t, waitLong, "another leads", func() bool {
+		testkit.Eventually(t, "another leads", func() bool {
 			led, err := other.Lead(ctx, func(context.Context) error { return nil })
 			return led && err == nil
 		})

@@ -212,7 +212,7 @@ func TestFinishRepeatedAtOnce(t *testing.T) {
 				}
 			})
 		}
-		testkit.Eventually(t, waitLong, "both wait for the unit", func() bool { return l.waiting() == 2 })
+		testkit.Eventually(t, "both wait for the unit", func() bool { return l.waiting() == 2 })
 	})
 	all.Wait()
 	if verdicts[0] != Recorded || verdicts[1] != Recorded {

@@ -16,8 +16,6 @@ import (
 	"piecework/internal/work"
 )
 
-const waitLong = 20 * time.Second
-
 func keyed(key, body string) func(*NewUnit) {
 	return func(n *NewUnit) { n.IdempotencyKey, n.BodyHash = key, []byte(body) }
 }
@@ -73,11 +71,11 @@ func TestAcceptInFewStatements(t *testing.T) {
 		}
 	}
 	all.Go(call)
-	testkit.Eventually(t, waitLong, "a statement is under way", func() bool { return other.waiting() == 1 })
+	testkit.Eventually(t, "a statement is under way", func() bool { return other.waiting() == 1 })
 	for range callers - 1 {
 		all.Go(call)
 	}
-	testkit.Eventually(t, waitLong, "all others wait", func() bool {
+	testkit.Eventually(t, "all others wait", func() bool {
 		l.accept.mu.Lock()
 		defer l.accept.mu.Unlock()
 		return len(l.accept.waiting) == callers-1

@@ -215,12 +215,12 @@ func TestUnrulyAgent(t *testing.T) {
 	t.Run("cancel", func(t *testing.T) {
 		t.Parallel()
 		u := p.post("/work-units", fmt.Sprintf(`{"backend":"claude","prompt":%q}`, script("init", "text so far", "daemon", "hang")))
-		testkit.Eventually(t, 30*time.Second, "the run with a step", func() bool {
+		testkit.Eventually(t, "the run with a step", func() bool {
 			u = p.unit(u.ID.String())
 			return u.State == work.Running && strings.Contains(p.transcript(u), "so far")
 		})
 		p.post("/work-units/"+u.ID.String()+"/cancel", "")
-		testkit.Eventually(t, 15*time.Second, "cancelled", func() bool { u = p.unit(u.ID.String()); return u.State == work.Cancelled })
+		testkit.Eventually(t, "cancelled", func() bool { u = p.unit(u.ID.String()); return u.State == work.Cancelled })
 		if left := process.Marked(func(mark string) bool { return strings.HasPrefix(mark, u.Runs[0].ID.String()) }); len(left) > 0 {
 			t.Errorf("processes %v are left", left)
 		}
@@ -241,7 +241,7 @@ func TestLostTreeDiesWithItsWorkerProcess(t *testing.T) {
 	hidden := 1e6 + rand.IntN(1e9)
 	u := front.post("/work-units", fmt.Sprintf(`{"backend":"claude","prompt":%q}`,
 		fmt.Sprintf("@@ init\n@@ daemon\n@@ setsid\n@@ hide %d\n@@ text there\n@@ hang", hidden)))
-	testkit.Eventually(t, 30*time.Second, "the first run with its daemons", func() bool {
+	testkit.Eventually(t, "the first run with its daemons", func() bool {
 		u = front.unit(u.ID.String())
 		return u.State == work.Running && strings.Contains(front.transcript(u), "there")
 	})
@@ -256,7 +256,7 @@ func TestLostTreeDiesWithItsWorkerProcess(t *testing.T) {
 			t.Fatalf("%d processes of the killed worker process live on", marked(u, 1)+len(fakecli.Asleep(t, hidden)))
 		}
 	}
-	testkit.Eventually(t, 30*time.Second, "the second run at work", func() bool {
+	testkit.Eventually(t, "the second run at work", func() bool {
 		u = front.unit(u.ID.String())
 		return len(u.Runs) == 2 && marked(u, 2) > 0
 	})

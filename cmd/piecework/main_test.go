@@ -107,8 +107,8 @@ func (p *program) up() *program {
 	case err := <-p.ended:
 		p.ended <- err
 		p.t.Fatalf("ended before it was ready: %v\n%s", err, p.log)
-	case <-time.After(time.Minute):
-		p.t.Fatalf("not ready within a minute\n%s", p.log)
+	case <-time.After(testkit.Patience):
+		p.t.Fatalf("not ready within %s\n%s", testkit.Patience, p.log)
 	}
 	return p
 }
@@ -119,7 +119,7 @@ func (p *program) stop() error {
 	case err := <-p.ended:
 		p.ended <- err
 		return err
-	case <-time.After(40 * time.Second):
+	case <-time.After(testkit.Patience):
 		_ = p.cmd.Process.Kill()
 		return fmt.Errorf("did not stop by itself")
 	}
@@ -210,7 +210,7 @@ func TestKilledDevLosesNothing(t *testing.T) {
 		u := first.post("/work-units", fmt.Sprintf(`{"backend":"mock","prompt":"unit %d","payload":{"mock":{"sleep":"3s","steps":3}}}`, i))
 		ids = append(ids, u.ID.String())
 	}
-	testkit.Eventually(t, 30*time.Second, "all units running with steps", func() bool {
+	testkit.Eventually(t, "all units running with steps", func() bool {
 		running := 0
 		for _, id := range ids {
 			if u := first.unit(id); u.State == work.Running && u.Runs[0].HasTranscript {
@@ -224,7 +224,7 @@ func TestKilledDevLosesNothing(t *testing.T) {
 	second := dev(t, data, "--concurrency", "20").up()
 	for _, id := range ids {
 		var u unitWithRuns
-		testkit.Eventually(t, 60*time.Second, "a final state", func() bool { u = second.unit(id); return u.State.Final() })
+		testkit.Eventually(t, "a final state", func() bool { u = second.unit(id); return u.State.Final() })
 		if u.State != work.Succeeded || u.Output == nil || u.Losses != 1 || len(u.Runs) != 2 {
 			t.Errorf("unit %s: %s after %d runs, %d losses", id, u.State, len(u.Runs), u.Losses)
 			continue
@@ -366,7 +366,7 @@ func TestReadmeCommands(t *testing.T) {
 		ran++
 		script = strings.NewReplacer("http://127.0.0.1:7070", p.server, "bin/piecework doctor", "bin/piecework doctor || true").Replace(script)
 		script = strings.ReplaceAll(script, "bin/piecework", filepath.Join(bin, "piecework"))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		defer cancel()
 		shell := exec.CommandContext(ctx, "sh", "-ec", script)
 		shell.Dir = "../.."

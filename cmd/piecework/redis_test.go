@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"piecework/internal/testkit"
 	"piecework/internal/work"
@@ -46,7 +45,7 @@ func TestSentinelAndCluster(t *testing.T) {
 			old := g.KillMaster(key)
 			runs()
 			g.AwaitFailover(key, old)
-			testkit.Eventually(t, 30*time.Second, "Redis is there again", func() bool {
+			testkit.Eventually(t, "Redis is there again", func() bool {
 				_, body := front.call("GET", "/readyz", "")
 				return strings.Contains(string(body), "takes writes ("+layout+")")
 			})

@@ -3,7 +3,6 @@ package main
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"piecework/internal/testkit"
 )
@@ -36,7 +35,7 @@ func TestScheduleCommands(t *testing.T) {
 		t.Error(out)
 	}
 	do(unit, 0, "schedule", "put", "often", "@every 1s", "--json")
-	testkit.Eventually(t, time.Minute, "two more units", func() bool {
+	testkit.Eventually(t, "two more units", func() bool {
 		return strings.Count(do("", 0, "ls"), "the report") >= 3
 	})
 	do("", 0, "schedule", "rm", "often")

@@ -92,7 +92,6 @@ func TestRealClaude(t *testing.T) {
 				test.change(&req)
 			}
 			got := try(t.Context(), t, c, req)
-			got.wantWithin(t, 20*time.Second)
 			if test.class != "" {
 				got.wantFailure(t, test.class, test.words)
 			} else {
@@ -145,7 +144,6 @@ func TestRealClaudeTimeoutInsideATool(t *testing.T) {
 	defer cancel()
 	got := try(ctx, t, c, realRequest(t, "wait"))
 	got.wantFailure(t, work.ClassTimeout)
-	got.wantWithin(t, 13*time.Second)
 	if got.Output != "I wait" || got.Metadata.TotalCostUSD == nil || got.CostIncomplete {
 		t.Errorf("output %q, cost %v, incomplete %v", got.Output, got.Metadata.TotalCostUSD, got.CostIncomplete)
 	}
@@ -158,7 +156,6 @@ func TestRealClaude20MBLine(t *testing.T) {
 	if !got.Success || len(got.Output) != 20_000_000 {
 		t.Errorf("success %v, %d bytes of output, error %v", got.Success, len(got.Output), got.Error)
 	}
-	got.wantWithin(t, 60*time.Second)
 }
 
 // Text of a prompt is never a command of the client's, nor the name of a file

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/process"
+	"piecework/internal/testkit"
 	"piecework/internal/testkit/fakecli"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -46,14 +47,17 @@ func request(t *testing.T, prompt string) Request {
 	}
 	return Request{
 		UnitID: uuid.New(), RunID: uuid.New(), Attempt: 1, Prompt: prompt, Home: home, Dir: dir,
-		SessionID: uuid.NewString(), IdleTimeout: 30 * time.Second,
+		SessionID: uuid.NewString(), IdleTimeout: time.Hour,
 	}
 }
 
-// try runs a request and sees that nothing of it is left.
+// try runs a request and sees that nothing of it is left. A run that does not
+// end fails as one that was out of time.
 func try(ctx context.Context, t *testing.T, b Backend, req Request) trial {
 	t.Helper()
 	steps := transcript.NewWriter(nil, transcript.Redactor([]string{"sk-secret-value"}))
+	ctx, cancel := context.WithTimeout(ctx, testkit.Patience)
+	defer cancel()
 	started := time.Now()
 	result, err := b.Execute(ctx, req, steps)
 	got := trial{Result: result, err: err, took: time.Since(started), steps: steps.Steps()}
@@ -114,13 +118,6 @@ func (got trial) wantFailure(t *testing.T, class work.Class, words ...string) {
 	}
 }
 
-func (got trial) wantWithin(t *testing.T, limit time.Duration) {
-	t.Helper()
-	if got.took > limit {
-		t.Errorf("it took %v, want at most %v", got.took, limit)
-	}
-}
-
 func (got trial) texts(kind string) (texts []string) {
 	for _, s := range got.steps {
 		if s.Type == kind && kind != transcript.Action {
@@ -148,7 +145,6 @@ func TestAgentAnswers(t *testing.T) {
 	req.SessionCostUSD = 0.1
 	got := try(t.Context(), t, fake(t), req)
 	got.wantSuccess(t, "all is well")
-	got.wantWithin(t, 30*time.Second)
 	m := got.Metadata
 	if m.SessionID != req.SessionID || m.Model != "fake-model" || m.NumTurns != 2 || m.DurationMS < 1 || m.Usage.InputTokens != 200 {
 		t.Errorf("metadata %+v", m)
@@ -175,36 +171,34 @@ func TestAgentsThatMisbehave(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		script []string
-		within time.Duration
 		class  work.Class // "": success with the output "fine"
 		words  string
 	}{
-		{"noisy stderr", []string{"init", "stderr 300000", "result fine"}, 30 * time.Second, "", ""},
-		{"noisy stderr and death", []string{"init", "stderr 300000", "exit 3"}, 30 * time.Second, work.ClassCrash, "fakecli makes noise"},
-		{"alive after its result", []string{"init", "result fine", "hang"}, 30 * time.Second, "", ""},
-		{"deaf after its result", []string{"ignore", "init", "result fine", "hang"}, 30 * time.Second, "", ""},
-		{"leaves a child", []string{"init", "spawn", "result fine"}, 30 * time.Second, "", ""},
-		{"leaves a session", []string{"init", "setsid", "result fine"}, 30 * time.Second, "", ""},
-		{"leaves a daemon", []string{"init", "daemon", "result fine"}, 30 * time.Second, "", ""},
-		{"orphan holds stdout", []string{"init", "holdstdout", "result fine"}, 30 * time.Second, "", ""},
-		{"hidden orphan holds stdout", []string{"init", "holdstdout setsid", "result fine"}, 30 * time.Second, "", ""},
-		{"not JSON", []string{"init", "raw what is this", `raw {"no":"type"}`, "result fine"}, 30 * time.Second, "", ""},
-		{"20 MB line", []string{"init", "line 20000000", "result fine"}, 2 * time.Minute, "", ""},
-		{"40 MB line", []string{"init", "line 40000000", "result fine"}, 2 * time.Minute, "", ""},
-		{"dirty text", []string{"init", "nul", "result fine"}, 30 * time.Second, "", ""},
-		{"partial last line", []string{"init", "text so far", `partial {"type":"res`, "exit 0"}, 30 * time.Second, work.ClassCrash, "without a result"},
-		{"kills itself", []string{"init", "text so far", "kill"}, 30 * time.Second, work.ClassCrash, "killed"},
-		{"segfault", []string{"init", "segv"}, 30 * time.Second, work.ClassCrash, "segmentation fault"},
-		{"no result", []string{"init", "text so far", "exit 0"}, 30 * time.Second, work.ClassCrash, "without a result"},
-		{"nothing at all", []string{"exit 0"}, 30 * time.Second, work.ClassCrash, "without a result"},
-		{"an error that is a success", []string{"init", "error success 500 API Error: 500 oh"}, 30 * time.Second, work.ClassInfra, "500"},
-		{"two results", []string{"init", "result first", "init", "text more", "result fine"}, 30 * time.Second, "", ""},
+		{"noisy stderr", []string{"init", "stderr 300000", "result fine"}, "", ""},
+		{"noisy stderr and death", []string{"init", "stderr 300000", "exit 3"}, work.ClassCrash, "fakecli makes noise"},
+		{"alive after its result", []string{"init", "result fine", "hang"}, "", ""},
+		{"deaf after its result", []string{"ignore", "init", "result fine", "hang"}, "", ""},
+		{"leaves a child", []string{"init", "spawn", "result fine"}, "", ""},
+		{"leaves a session", []string{"init", "setsid", "result fine"}, "", ""},
+		{"leaves a daemon", []string{"init", "daemon", "result fine"}, "", ""},
+		{"orphan holds stdout", []string{"init", "holdstdout", "result fine"}, "", ""},
+		{"hidden orphan holds stdout", []string{"init", "holdstdout setsid", "result fine"}, "", ""},
+		{"not JSON", []string{"init", "raw what is this", `raw {"no":"type"}`, "result fine"}, "", ""},
+		{"20 MB line", []string{"init", "line 20000000", "result fine"}, "", ""},
+		{"40 MB line", []string{"init", "line 40000000", "result fine"}, "", ""},
+		{"dirty text", []string{"init", "nul", "result fine"}, "", ""},
+		{"partial last line", []string{"init", "text so far", `partial {"type":"res`, "exit 0"}, work.ClassCrash, "without a result"},
+		{"kills itself", []string{"init", "text so far", "kill"}, work.ClassCrash, "killed"},
+		{"segfault", []string{"init", "segv"}, work.ClassCrash, "segmentation fault"},
+		{"no result", []string{"init", "text so far", "exit 0"}, work.ClassCrash, "without a result"},
+		{"nothing at all", []string{"exit 0"}, work.ClassCrash, "without a result"},
+		{"an error that is a success", []string{"init", "error success 500 API Error: 500 oh"}, work.ClassInfra, "500"},
+		{"two results", []string{"init", "result first", "init", "text more", "result fine"}, "", ""},
 	} {
 		for _, name := range dialects {
 			t.Run(name+"/"+test.name, func(t *testing.T) {
 				t.Parallel()
 				got := try(t.Context(), t, fakeAs(t, name), request(t, verbs(test.script...)))
-				got.wantWithin(t, test.within)
 				if test.class != "" {
 					got.wantFailure(t, test.class, test.words)
 					if slices.Contains(test.script, "text so far") && got.Output != "so far" {
@@ -222,12 +216,11 @@ func TestAgentThatHangs(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		script []string
-		within time.Duration
 		words  string
 	}{
-		{"silent from the start", []string{"hang"}, 30 * time.Second, "no output at all"},
-		{"silent later", []string{"init", "text so far", "hang"}, 30 * time.Second, "no output for"},
-		{"silent and deaf", []string{"ignore", "init", "setsid", "hang"}, 30 * time.Second, "no output for"},
+		{"silent from the start", []string{"hang"}, "no output at all"},
+		{"silent later", []string{"init", "text so far", "hang"}, "no output for"},
+		{"silent and deaf", []string{"ignore", "init", "setsid", "hang"}, "no output for"},
 	} {
 		for _, name := range dialects {
 			t.Run(name+"/"+test.name, func(t *testing.T) {
@@ -237,7 +230,6 @@ func TestAgentThatHangs(t *testing.T) {
 				req.StartupTimeout = 700 * time.Millisecond
 				got := try(t.Context(), t, fakeAs(t, name), req)
 				got.wantFailure(t, work.ClassHang, test.words)
-				got.wantWithin(t, test.within)
 			})
 		}
 	}
@@ -336,7 +328,6 @@ func TestDeadlineIsATimeout(t *testing.T) {
 	defer cancel()
 	got := try(ctx, t, fake(t), request(t, verbs("ignore", "init", "daemon", "hang")))
 	got.wantFailure(t, work.ClassTimeout)
-	got.wantWithin(t, 30*time.Second)
 	if !got.CostIncomplete {
 		t.Error("the cost is not marked as incomplete")
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"piecework/internal/testkit"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 )
@@ -108,7 +109,6 @@ func TestRealCodex(t *testing.T) {
 				test.change(&req)
 			}
 			got := try(t.Context(), t, c, req)
-			got.wantWithin(t, 20*time.Second)
 			texts, _ := model.input(t)
 			if !slices.Contains(texts, req.Prompt) || !strings.Contains(model.sent()[0], strings.TrimPrefix(req.SystemPrompt, "a \"rule\" <b>\x7f\n")) {
 				t.Errorf("the prompt or the system prompt did not reach the model")
@@ -178,11 +178,10 @@ func TestRealCodexDeniedForEver(t *testing.T) {
 	c.Sandbox = "read-only"
 	req := codexRequest(t, "go")
 	req.MaxTurns = 5
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	got := try(ctx, t, c, req)
 	got.wantFailure(t, work.ClassMaxTurns)
-	got.wantWithin(t, 15*time.Second)
 	if results := got.texts(transcript.ToolResult); len(results) < 4 || len(model.sent()) < 5 {
 		t.Errorf("%d results after %d requests", len(results), len(model.sent()))
 	}

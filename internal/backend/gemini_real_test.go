@@ -90,7 +90,6 @@ func TestRealGemini(t *testing.T) {
 				test.change(&req)
 			}
 			got := try(t.Context(), t, g, req)
-			got.wantWithin(t, 2*time.Minute)
 			if sent := asked(model); len(sent) == 0 || sent[0] != req.Prompt {
 				t.Errorf("the prompt did not reach the model: %.300q", sent)
 			}

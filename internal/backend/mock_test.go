@@ -105,7 +105,6 @@ func TestMockSleepObeysItsCaller(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, cause)
 		got := try(ctx, t, Mock{}, mockRequest(t, `{"mock":{"sleep":"1h","steps":2}}`))
 		cancel()
-		got.wantWithin(t, 5*time.Second)
 		if timeout := errors.Is(cause, work.ErrTimeout); got.Success || (got.Error != nil) != timeout || timeout && got.Error.Class != work.ClassTimeout {
 			t.Errorf("%v: success %v, error %v", cause, got.Success, got.Error)
 		}

@@ -88,7 +88,6 @@ func TestRealOpenCode(t *testing.T) {
 				test.change(&req)
 			}
 			got := try(t.Context(), t, o, req)
-			got.wantWithin(t, 2*time.Minute)
 			if sent := prompts(model); len(sent) == 0 || sent[0] != req.Prompt || !strings.Contains(model.Requests()[0].System, req.SystemPrompt) {
 				t.Errorf("the prompt or the system prompt did not reach the model: %.300q", sent)
 			}

@@ -177,7 +177,7 @@ func TestAStoreThatIsAwaySaysSo(t *testing.T) {
 		t.Errorf("check: %v", err)
 	}
 	gone := open(t, "s3://bucket?region=us-east-1&anonymous=true&use_path_style=true&endpoint=http://127.0.0.1:1")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if _, err := gone.Put(ctx, uuid.Must(uuid.NewV7()), strings.NewReader("x"), 10); !errors.As(err, &away) {
 		t.Errorf("put: %v", err)

@@ -170,9 +170,13 @@ func startPostgres(t *testing.T, o PostgresOptions) *Postgres {
 	return pg
 }
 
+// patience is for what a test cannot go on without; see testkit.Patience, which
+// is built on this package.
+const patience = 2 * time.Minute
+
 func stop(t *testing.T, server interface{ Stop(context.Context) error }) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := server.Stop(ctx); err != nil {
 		t.Fatal(err)
@@ -209,7 +213,7 @@ func open(t *testing.T, url string) *sql.DB {
 // gone fails the test unless the process leaves dir soon.
 func gone(t *testing.T, pid int, dir string) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(patience)
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
 	for exists(pid) && runsIn(pid, dir) {
@@ -226,7 +230,7 @@ func closed(t *testing.T, done <-chan struct{}, what string) {
 	t.Helper()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatalf("%s did not end", what)
 	}
 }

@@ -134,7 +134,7 @@ func TestEmbeddedRedisClock(t *testing.T) {
 	if err := client.Set(t.Context(), "key", "value", 300*time.Millisecond).Err(); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(patience)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for client.Exists(t.Context(), "key").Val() == 1 {

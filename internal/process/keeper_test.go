@@ -48,7 +48,7 @@ func wantNobodyAsleep(t *testing.T, seconds int, limit time.Duration) {
 // it has become a sleeper.
 func awaitHidden(t *testing.T, seconds int) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); len(fakecli.Asleep(t, seconds)) != 1; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(slack); len(fakecli.Asleep(t, seconds)) != 1; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("nobody hides: this test shows nothing")
 		}
@@ -62,7 +62,7 @@ func TestKeeperFindsTheHidden(t *testing.T) {
 		firstLine(t, child)
 		<-child.Exited()
 		awaitHidden(t, seconds)
-		closeWithin(t, child, 6*time.Second)
+		shut(t, child)
 		wantNobodyAsleep(t, seconds, 0)
 	})
 }
@@ -76,7 +76,7 @@ func TestKeeperOutlivesSignals(t *testing.T) {
 				child := shell(t, by(kind), script+"; kill -"+signal+" $PPID; echo ready; exec sleep 1000", nil)
 				firstLine(t, child)
 				child.Stop(Ladder{Interrupt: 30 * time.Second})
-				if state := closeWithin(t, child, 6*time.Second); state.String() != "signal: interrupt" {
+				if state := shut(t, child); state.String() != "signal: interrupt" {
 					t.Errorf("the child ended by %v", state)
 				}
 				wantNobodyAsleep(t, seconds, 0)
@@ -101,7 +101,7 @@ func TestKeeperIsKilled(t *testing.T) {
 		} else {
 			<-child.Exited()
 		}
-		if state := closeWithin(t, child, 6*time.Second); state.String() != "signal: killed" {
+		if state := shutByForce(t, child); state.String() != "signal: killed" {
 			t.Errorf("the child ended by %v", state)
 		}
 		wantNobodyAsleep(t, seconds, 0)
@@ -119,7 +119,7 @@ func TestKeeperCatchesTheRestless(t *testing.T) {
 		}
 		child := shell(t, by(kind), "env -i setsid /bin/sh "+relay+"; echo ready", nil)
 		firstLine(t, child)
-		closeWithin(t, child, 6*time.Second)
+		shut(t, child)
 	})
 }
 
@@ -135,12 +135,12 @@ func TestKeeperReaps(t *testing.T) {
 			}
 			return n
 		}
-		for deadline := time.Now().Add(10 * time.Second); zombies() > 0; {
+		for deadline := time.Now().Add(slack); zombies() > 0; {
 			if time.Now().After(deadline) {
 				t.Fatalf("%d zombies stay", zombies())
 			}
 		}
-		closeWithin(t, child, 6*time.Second)
+		shut(t, child)
 	})
 }
 
@@ -151,7 +151,7 @@ func TestChildFindsItselfInProc(t *testing.T) {
 		if line := firstLine(t, child); line != "sh" {
 			t.Errorf("the child finds %q in its place", line)
 		}
-		closeWithin(t, child, 6*time.Second)
+		shut(t, child)
 	})
 }
 

@@ -39,8 +39,8 @@ func leasedShell(t *testing.T, kind Containment, lease *Lease, script string) *P
 	return child
 }
 
-// slack is for a busy machine.
-const slack = 10 * time.Second
+// slack is for a busy machine: nothing here promises how fast anything is.
+const slack = 2 * time.Minute
 
 // Without a sign of life everything ends, and not before its time.
 func TestLeaseRunsOut(t *testing.T) {
@@ -63,7 +63,7 @@ func TestLeaseRunsOut(t *testing.T) {
 			t.Error("nobody says that it was the lease")
 		}
 		wantNobodyAsleep(t, seconds, slack) // before Close
-		if state := closeWithin(t, child, 6*time.Second); state.String() != "signal: killed" {
+		if state := shut(t, child); state.String() != "signal: killed" {
 			t.Errorf("the child ended by %v", state)
 		}
 	})
@@ -92,7 +92,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 		if done(child.Exited()) {
 			t.Error("the child was ended")
 		}
-		closeWithin(t, child, slack)
+		shut(t, child)
 		if child.Lapsed() {
 			t.Error("it lapsed")
 		}
@@ -115,7 +115,7 @@ func TestLapsedLease(t *testing.T) {
 			t.Errorf("Start: %v", err)
 		}
 		if err == nil {
-			closeWithin(t, child, slack)
+			shut(t, child)
 		}
 		if _, err := os.Stat(began); err == nil {
 			t.Error("the child began")
@@ -128,7 +128,7 @@ func TestEndBeforeTheLease(t *testing.T) {
 	eachKeeper(t, func(t *testing.T, kind Containment) {
 		child := leasedShell(t, kind, newTestLease(t, time.Hour), "exit 3")
 		<-child.Exited()
-		if state := closeWithin(t, child, 6*time.Second); state.String() != "exit status 3" || child.Lapsed() {
+		if state := shut(t, child); state.String() != "exit status 3" || child.Lapsed() {
 			t.Errorf("ended with %v, lapsed %v", state, child.Lapsed())
 		}
 	})
@@ -140,7 +140,7 @@ func TestLeaseIsNotInherited(t *testing.T) {
 		child := leasedShell(t, kind, newTestLease(t, time.Hour), "ls -l /proc/self/fd /proc/$PPID/fd")
 		out, _ := io.ReadAll(child.Stdout)
 		<-child.Exited()
-		closeWithin(t, child, 6*time.Second)
+		shut(t, child)
 		if len(out) == 0 || strings.Contains(string(out), "run-lease") {
 			t.Errorf("the child sees %s", out)
 		}

@@ -68,7 +68,7 @@ func StartSentinel(t testing.TB) *RedisGroup {
 		addresses, sentinels = append(addresses, addr), append(sentinels, s)
 	}
 	for _, s := range sentinels {
-		Eventually(t, setupWait, "a Sentinel knows the others and the replicas", func() bool {
+		Eventually(t, "a Sentinel knows the others and the replicas", func() bool {
 			known, err := s.Master(t.Context(), MasterName).Result()
 			return err == nil && known["num-other-sentinels"] == "2" && known["num-slaves"] == "2"
 		})
@@ -125,11 +125,11 @@ func StartCluster(t testing.TB) *RedisGroup {
 	for i, node := range nodes[masters:] {
 		id, err := nodes[i].ClusterMyID(ctx).Result()
 		g.must(err)
-		Eventually(t, setupWait, "a replica knows its master", func() bool { return node.ClusterReplicate(ctx, id).Err() == nil })
+		Eventually(t, "a replica knows its master", func() bool { return node.ClusterReplicate(ctx, id).Err() == nil })
 	}
 	g.linked(addresses[masters:])
 	for _, node := range nodes {
-		Eventually(t, setupWait, "a node knows the Cluster", func() bool {
+		Eventually(t, "a node knows the Cluster", func() bool {
 			shards, err := node.ClusterShards(ctx).Result()
 			for _, shard := range shards {
 				if len(shard.Nodes) != 2 || shard.Nodes[0].Health != online || shard.Nodes[1].Health != online {
@@ -200,7 +200,7 @@ func (g *RedisGroup) KillMaster(key string) string {
 // key, and everybody says so.
 func (g *RedisGroup) AwaitFailover(key, old string) {
 	g.t.Helper()
-	Eventually(g.t, setupWait, "a replica takes over", func() bool {
+	Eventually(g.t, "a replica takes over", func() bool {
 		now, err := g.master(g.t.Context(), key)
 		return err == nil && now != "" && now != old
 	})
@@ -221,7 +221,7 @@ var prompt = []string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-pe
 func (g *RedisGroup) start(o local.RedisOptions) string {
 	g.t.Helper()
 	o.Dir, o.Addr = newDir(g.t, "redis-"), "127.0.0.1:"+freePort(g.t)
-	ctx, cancel := context.WithTimeout(g.t.Context(), setupWait)
+	ctx, cancel := context.WithTimeout(g.t.Context(), Patience)
 	defer cancel()
 	server, err := local.StartRedis(ctx, o)
 	g.must(err)
@@ -242,7 +242,7 @@ func (g *RedisGroup) linked(replicas []string) {
 	g.t.Helper()
 	for _, addr := range replicas {
 		client := g.dial(addr)
-		Eventually(g.t, setupWait, "a replica has its master's data", func() bool {
+		Eventually(g.t, "a replica has its master's data", func() bool {
 			return strings.Contains(client.Info(g.t.Context(), "replication").Val(), "master_link_status:up")
 		})
 	}

@@ -10,17 +10,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	_ "github.com/lib/pq" // the driver that makes and drops databases
 
 	"piecework/internal/local"
 )
 
-const (
-	connections = 300 // for all parallel tests of a binary
-	setupWait   = 2 * time.Minute
-)
+const connections = 300 // for all parallel tests of a binary
 
 // Migrate prepares the empty database at url.
 type Migrate = func(ctx context.Context, url string) error
@@ -117,7 +113,7 @@ func (p *PostgresServer) Start() {
 		return
 	}
 	p.Kill()
-	ctx, cancel := context.WithTimeout(p.t.Context(), setupWait)
+	ctx, cancel := context.WithTimeout(p.t.Context(), Patience)
 	defer cancel()
 	server, err := local.StartPostgres(ctx, p.options)
 	if err != nil {
@@ -134,7 +130,7 @@ func postgresOptions(dir string) local.PostgresOptions {
 }
 
 func startShared(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, setupWait)
+	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	shared.url = os.Getenv("PIECEWORK_TEST_DATABASE_URL")
 	if shared.url == "" {
@@ -198,7 +194,7 @@ func createDB(ctx context.Context, admin *sql.DB, name, template string) error {
 }
 
 func dropDB(admin *sql.DB, name string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), setupWait)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	if _, err := admin.ExecContext(ctx, "drop database "+name+" with (force)"); err != nil {
 		return fmt.Errorf("drop database %s: %w", name, err)

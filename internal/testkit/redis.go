@@ -53,7 +53,7 @@ func (r *RedisServer) Start() {
 	if r.server != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.t.Context(), setupWait)
+	ctx, cancel := context.WithTimeout(r.t.Context(), Patience)
 	defer cancel()
 	server, err := local.StartRedis(ctx, r.options)
 	if err != nil {

@@ -4,7 +4,7 @@
 // starting one, PG_BIN the place of PostgreSQL's programs, TMPDIR the place of
 // all data.
 //
-//	testkit.go   Main, Eventually, Golden
+//	testkit.go   Main, Patience, Eventually, Golden
 //	postgres.go  DB: a database per test; OwnPostgres: a server to break
 //	redis.go     Redis: a server per test; StartRedis: one to break
 //	group.go     StartSentinel, StartCluster: several, of which one is to break
@@ -25,6 +25,11 @@ import (
 
 	"piecework/internal/local"
 )
+
+// Patience is how long a test waits for what it cannot go on without: for ever
+// on any machine that works, and short enough to tell where it stopped. Nothing
+// here promises how fast anything is.
+const Patience = 2 * time.Minute
 
 const (
 	dirPrefix = "pw-test-"
@@ -59,15 +64,20 @@ func Main(m *testing.M, after ...func()) {
 }
 
 // Eventually waits until cond is true and fails the test, saying what did not
-// come about, when it is not within the timeout.
-func Eventually(t testing.TB, timeout time.Duration, what string, cond func() bool) {
+// come about, when it has lost its patience.
+func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(timeout)
+	eventually(t, Patience, what, cond)
+}
+
+func eventually(t testing.TB, patience time.Duration, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !cond() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", timeout, what)
+			t.Fatalf("not within %s: %s", patience, what)
 		}
 		<-tick.C
 	}

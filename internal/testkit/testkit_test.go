@@ -14,12 +14,12 @@ func TestMain(m *testing.M) { Main(m) }
 func TestEventually(t *testing.T) {
 	t.Parallel()
 	calls := 0
-	Eventually(t, 5*time.Second, "three calls", func() bool {
+	Eventually(t, "three calls", func() bool {
 		calls++
 		return calls == 3
 	})
 	if said := failure(func(t testing.TB) {
-		Eventually(t, 20*time.Millisecond, "pigs fly", func() bool { return false })
+		eventually(t, 20*time.Millisecond, "pigs fly", func() bool { return false })
 	}); said != "not within 20ms: pigs fly" {
 		t.Errorf("said %q", said)
 	}

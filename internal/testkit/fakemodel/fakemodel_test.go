@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"piecework/internal/testkit"
 	"piecework/internal/testkit/fakemodel"
 )
 
@@ -216,7 +217,7 @@ func TestSilenceEnds(t *testing.T) {
 	for range 2 {
 		go func() {
 			body := `{"model":"m","messages":[{"role":"user","content":"x"}]}`
-			client := http.Client{Timeout: 5 * time.Second}
+			client := http.Client{Timeout: testkit.Patience}
 			_, err := client.Post(server.URL+"/v1/messages", "application/json", strings.NewReader(body))
 			failed <- err
 		}()
