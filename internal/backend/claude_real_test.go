@@ -56,6 +56,7 @@ func prompted(t *testing.T, model *fakemodel.Server) fakemodel.Request {
 }
 
 func TestRealClaude(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name   string
 		turns  []fakemodel.Turn
@@ -85,6 +86,7 @@ func TestRealClaude(t *testing.T) {
 			change: func(r *Request) { r.SystemPrompt = strings.Repeat("rule ", 40_000) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			c, model := real(t)
 			model.Script(test.turns...)
 			req := realRequest(t, "say it")
@@ -120,6 +122,7 @@ func TestRealClaude(t *testing.T) {
 }
 
 func TestRealClaudeParallelCallsAreOneAction(t *testing.T) {
+	t.Parallel()
 	c, model := real(t)
 	model.Script(fakemodel.Turn{Thinking: "hm", Text: "both", Calls: []fakemodel.Call{
 		{ID: "toolu_slow", Name: "Bash", Input: map[string]string{"command": "sleep 0.3; echo slow"}},
@@ -138,6 +141,7 @@ func TestRealClaudeParallelCallsAreOneAction(t *testing.T) {
 }
 
 func TestRealClaudeTimeoutInsideATool(t *testing.T) {
+	t.Parallel()
 	c, model := real(t)
 	model.Script(fakemodel.Turn{Text: "I wait", Calls: []fakemodel.Call{bash("tail -f /dev/null | cat")}}, fakemodel.Turn{Text: "done"})
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Second, work.ErrTimeout)
@@ -150,6 +154,7 @@ func TestRealClaudeTimeoutInsideATool(t *testing.T) {
 }
 
 func TestRealClaude20MBLine(t *testing.T) {
+	t.Parallel()
 	c, model := real(t)
 	model.Script(fakemodel.Turn{TextBytes: 20_000_000})
 	got := try(t.Context(), t, c, realRequest(t, "a lot"))
@@ -161,12 +166,14 @@ func TestRealClaude20MBLine(t *testing.T) {
 // Text of a prompt is never a command of the client's, nor the name of a file
 // for it to read.
 func TestRealClaudePromptIsInert(t *testing.T) {
+	t.Parallel()
 	host := filepath.Join(t.TempDir(), "secret.txt")
 	if err := os.WriteFile(host, []byte("the-hidden-words"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, prompt := range []string{"/cost", "/usr/bin/env", "@/etc/hostname", "look at @" + host + " now", "!ls", "# remember"} {
 		t.Run(prompt, func(t *testing.T) {
+			t.Parallel()
 			c, model := real(t)
 			model.Script(fakemodel.Turn{Text: "done"})
 			got := try(t.Context(), t, c, realRequest(t, prompt))
@@ -190,6 +197,7 @@ func attach(t *testing.T, req *Request, name string, data []byte) {
 }
 
 func TestRealClaudeFiles(t *testing.T) {
+	t.Parallel()
 	c, model := real(t)
 	req := realRequest(t, "compare them")
 	png, _ := base64.StdEncoding.DecodeString(onePixel)
@@ -221,6 +229,7 @@ func TestRealClaudeFiles(t *testing.T) {
 }
 
 func TestRealClaudeResume(t *testing.T) {
+	t.Parallel()
 	c, model := real(t)
 	model.Script(fakemodel.Turn{Text: "done"})
 	first := realRequest(t, "one")
@@ -260,6 +269,7 @@ func TestRealClaudeResume(t *testing.T) {
 }
 
 func TestRealClaudeOutputSchema(t *testing.T) {
+	t.Parallel()
 	schema := json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`)
 	answer := func(field string) fakemodel.Turn {
 		return fakemodel.Turn{Calls: []fakemodel.Call{{Name: "StructuredOutput", Input: map[string]string{field: "bob"}}}}
@@ -274,6 +284,7 @@ func TestRealClaudeOutputSchema(t *testing.T) {
 		{"text", fakemodel.Turn{Text: "bob"}, work.ClassSchemaInvalid},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			c, model := real(t)
 			model.Script(test.turn)
 			req := realRequest(t, "name?")
@@ -289,6 +300,7 @@ func TestRealClaudeOutputSchema(t *testing.T) {
 }
 
 func TestRealClaudeBadStart(t *testing.T) {
+	t.Parallel()
 	c, _ := real(t)
 	c.PermissionMode = "nonsense"
 	try(t.Context(), t, c, realRequest(t, "hi")).wantFailure(t, work.ClassInvalidRequest, "permission-mode")

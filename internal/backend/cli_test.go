@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/process"
-	"piecework/internal/testkit"
 	"piecework/internal/testkit/fakecli"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -29,6 +28,10 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
+
+// patience is how long a run that is to end may take: for ever, on any machine
+// that works.
+const patience = 2 * time.Minute
 
 // trial is one run of a backend in a test.
 type trial struct {
@@ -56,7 +59,7 @@ func request(t *testing.T, prompt string) Request {
 func try(ctx context.Context, t *testing.T, b Backend, req Request) trial {
 	t.Helper()
 	steps := transcript.NewWriter(nil, transcript.Redactor([]string{"sk-secret-value"}))
-	ctx, cancel := context.WithTimeout(ctx, testkit.Patience)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	started := time.Now()
 	result, err := b.Execute(ctx, req, steps)

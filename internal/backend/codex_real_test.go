@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"piecework/internal/testkit"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 )
@@ -66,6 +65,7 @@ func (r *codexModel) input(t *testing.T) (texts []string, images []string) {
 }
 
 func TestRealCodex(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name   string
 		script []codexTurn
@@ -103,6 +103,7 @@ func TestRealCodex(t *testing.T) {
 			change: func(r *Request) { r.SystemPrompt = "a \"rule\" <b>\x7f\n" + strings.Repeat("rule ", 40_000) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			c, model := realCodex(t, test.script...)
 			req := codexRequest(t, "say it")
 			if test.change != nil {
@@ -136,6 +137,7 @@ func TestRealCodex(t *testing.T) {
 }
 
 func TestRealCodexMaxTurnsKeepsWhatThereIs(t *testing.T) {
+	t.Parallel()
 	c, model := realCodex(t, codexTurn{text: "first", call: "echo 1"}, codexTurn{text: "second", call: "echo 2; sleep 0.5"}, codexTurn{call: "echo 3"})
 	req := codexRequest(t, "go")
 	req.MaxTurns = 1
@@ -150,6 +152,7 @@ func TestRealCodexMaxTurnsKeepsWhatThereIs(t *testing.T) {
 // What the sandbox denies is missing from the events. The thread's own record
 // has it, in its place, and each call has one result.
 func TestRealCodexDeniedCommand(t *testing.T) {
+	t.Parallel()
 	c, _ := realCodex(t, codexTurn{text: "I try", call: "touch denied.txt"}, codexTurn{text: "now this", call: "echo allowed"}, codexTurn{text: "done"})
 	c.Sandbox = "read-only"
 	got := try(t.Context(), t, c, codexRequest(t, "go"))
@@ -174,11 +177,12 @@ func TestRealCodexDeniedCommand(t *testing.T) {
 
 // A model that is denied again and again says nothing that would show it.
 func TestRealCodexDeniedForEver(t *testing.T) {
+	t.Parallel()
 	c, model := realCodex(t, codexTurn{call: "touch denied.txt"})
 	c.Sandbox = "read-only"
 	req := codexRequest(t, "go")
 	req.MaxTurns = 5
-	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	got := try(ctx, t, c, req)
 	got.wantFailure(t, work.ClassMaxTurns)
@@ -188,6 +192,7 @@ func TestRealCodexDeniedForEver(t *testing.T) {
 }
 
 func TestRealCodexTimeoutInsideATool(t *testing.T) {
+	t.Parallel()
 	c, _ := realCodex(t, codexTurn{text: "I wait", call: "tail -f /dev/null | cat"}, codexTurn{text: "done"})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	req := codexRequest(t, "wait")
@@ -223,6 +228,7 @@ func TestRealCodexTimeoutInsideATool(t *testing.T) {
 }
 
 func TestRealCodexRateLimitTellsWhenItEnds(t *testing.T) {
+	t.Parallel()
 	c, _ := realCodex(t, codexTurn{failed: true, code: "rate_limit_exceeded", words: "Rate limit reached for gpt-5. Please try again in 1.5s."})
 	before := time.Now()
 	got := try(t.Context(), t, c, codexRequest(t, "go"))
@@ -234,8 +240,10 @@ func TestRealCodexRateLimitTellsWhenItEnds(t *testing.T) {
 
 // Text of a prompt is never an option, a command, or the name of a file.
 func TestRealCodexPromptIsInert(t *testing.T) {
+	t.Parallel()
 	for _, prompt := range []string{"@/etc/hostname", "/cost", "--help", "-", "!ls", "$imagegen a cat", "# remember"} {
 		t.Run(prompt, func(t *testing.T) {
+			t.Parallel()
 			c, model := realCodex(t, codexTurn{text: "done"})
 			try(t.Context(), t, c, codexRequest(t, prompt)).wantSuccess(t, "done")
 			if texts, _ := model.input(t); len(texts) == 0 || texts[len(texts)-1] != prompt || len(texts) > 2 {
@@ -246,6 +254,7 @@ func TestRealCodexPromptIsInert(t *testing.T) {
 }
 
 func TestRealCodexFiles(t *testing.T) {
+	t.Parallel()
 	c, model := realCodex(t, codexTurn{text: "done"})
 	req := codexRequest(t, "compare them")
 	png, _ := base64.StdEncoding.DecodeString(onePixel)
@@ -266,6 +275,7 @@ func TestRealCodexFiles(t *testing.T) {
 }
 
 func TestRealCodexResume(t *testing.T) {
+	t.Parallel()
 	c, _ := realCodex(t, codexTurn{call: "echo one"}, codexTurn{text: "done"})
 	first := codexRequest(t, "one")
 	got := try(t.Context(), t, c, first)
@@ -306,6 +316,7 @@ func callID(got trial) string {
 }
 
 func TestRealCodexOutputSchema(t *testing.T) {
+	t.Parallel()
 	schema := json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"],"additionalProperties":false}`)
 	for _, test := range []struct {
 		name   string
@@ -318,6 +329,7 @@ func TestRealCodexOutputSchema(t *testing.T) {
 		{"never fits", []codexTurn{{text: `{"nom":"bob"}`}}, work.ClassSchemaInvalid, 2},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			c, model := realCodex(t, test.script...)
 			req := codexRequest(t, "name?")
 			req.OutputSchema = schema
@@ -336,6 +348,7 @@ func TestRealCodexOutputSchema(t *testing.T) {
 }
 
 func TestRealCodexBadStart(t *testing.T) {
+	t.Parallel()
 	c, _ := realCodex(t, codexTurn{text: "done"})
 	c.Sandbox = "nonsense"
 	try(t.Context(), t, c, codexRequest(t, "hi")).wantFailure(t, work.ClassInvalidRequest, "sandbox")

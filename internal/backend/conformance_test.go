@@ -44,9 +44,9 @@ type outcome struct {
 	kept   bool // the output begins as half does
 }
 
-// quiet is how long an agent may be silent in the case about silence. Its
-// first word may take that long on a busy machine.
-const quiet = 5 * time.Second
+// quiet is how long an agent may be silent in the case about silence, once it
+// has said a word; real ones take their time between words.
+const quiet, realQuiet = 3 * time.Second, 15 * time.Second
 
 // half is what a model says before something happens to it: enough to be shown
 // while it comes.
@@ -85,7 +85,7 @@ func conformances() []conformance {
 
 		{name: "a cut stream", does: []deed{{says: half, ends: endsEarly}}, want: outcome{class: work.ClassInfra, kept: true}},
 		{name: "silence", does: []deed{{says: half, ends: silent}}, want: outcome{class: work.ClassHang, kept: true},
-			asks: func(_ *testing.T, req *Request) { req.IdleTimeout = quiet }},
+			asks: func(_ *testing.T, req *Request) { req.StartupTimeout, req.IdleTimeout = patience, quiet }},
 		{name: "rubbish", does: []deed{{ends: garbled}}, want: outcome{class: work.ClassInfra, on: map[string]work.Class{asAgent: work.ClassCrash}}},
 		{name: "death in the middle", does: []deed{{says: half, ends: breaks}}, byHand: true,
 			want: outcome{class: work.ClassInfra, on: map[string]work.Class{asAgent: work.ClassCrash, asMock: work.ClassCrash}, kept: true}},
@@ -176,7 +176,7 @@ func (c conformance) run(t *testing.T, s stage) {
 		c.asks(t, &req)
 	}
 	if s.kind == asReal && req.IdleTimeout == quiet {
-		req.IdleTimeout = 3 * quiet
+		req.IdleTimeout = realQuiet
 	}
 	asked := req.Prompt
 	s.play(t, &req, c.does)

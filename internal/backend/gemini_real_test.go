@@ -51,6 +51,7 @@ func asked(model *fakemodel.Server) (texts []string) {
 }
 
 func TestRealGemini(t *testing.T) {
+	t.Parallel()
 	calls := func(commands ...string) (c []fakemodel.Call) {
 		for _, command := range commands {
 			c = append(c, geminiShell(command))
@@ -84,6 +85,7 @@ func TestRealGemini(t *testing.T) {
 		{name: "720 kB prompt with a name", script: []fakemodel.Turn{done}, turns: 1, change: func(r *Request) { r.Prompt = "@a " + strings.Repeat("word ", 144_000) + "end" }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			g, model := realGemini(t, test.script...)
 			req := geminiRequest(t, "say it")
 			if test.change != nil {
@@ -116,6 +118,7 @@ func TestRealGemini(t *testing.T) {
 }
 
 func TestRealGeminiTellsWhenALimitEnds(t *testing.T) {
+	t.Parallel()
 	g, _ := realGemini(t, fakemodel.Turn{Status: 429, Headers: map[string]string{"retry-after": "3600"}})
 	got := try(t.Context(), t, g, geminiRequest(t, "go"))
 	got.wantFailure(t, work.ClassRateLimit)
@@ -126,6 +129,7 @@ func TestRealGeminiTellsWhenALimitEnds(t *testing.T) {
 
 // A pipe would lose most of it.
 func TestRealGeminiHugeToolOutput(t *testing.T) {
+	t.Parallel()
 	g, _ := realGemini(t, fakemodel.Turn{Calls: []fakemodel.Call{geminiShell("yes 0123456789 | head -c 1000000")}}, fakemodel.Turn{Text: "done"})
 	got := try(t.Context(), t, g, geminiRequest(t, "go"))
 	got.wantSuccess(t, "done")
@@ -135,6 +139,7 @@ func TestRealGeminiHugeToolOutput(t *testing.T) {
 }
 
 func TestRealGeminiTimeoutInsideAToolAndResume(t *testing.T) {
+	t.Parallel()
 	g, model := realGemini(t, fakemodel.Turn{Text: "I wait here", Calls: []fakemodel.Call{geminiShell("tail -f /dev/null | cat")}}, fakemodel.Turn{Text: "done"})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	req := geminiRequest(t, "wait for @nothing")
@@ -167,8 +172,10 @@ func TestRealGeminiTimeoutInsideAToolAndResume(t *testing.T) {
 
 // Text of a prompt is never an option, a command, or the name of a file.
 func TestRealGeminiPromptIsInert(t *testing.T) {
+	t.Parallel()
 	for _, prompt := range []string{"@/etc/hostname", "@a.txt", "see \"@a.txt\"\n\n  and\\@b", "/cost", "/help @a.txt", "--help", "-", "!ls", "@{a.txt} !{date} {{args}}  @a.txt"} {
 		t.Run(prompt, func(t *testing.T) {
+			t.Parallel()
 			g, model := realGemini(t, fakemodel.Turn{Text: "done"})
 			req := geminiRequest(t, prompt)
 			if err := os.WriteFile(req.Dir+"/a.txt", []byte("CONTENT"), 0o600); err != nil {
@@ -185,6 +192,7 @@ func TestRealGeminiPromptIsInert(t *testing.T) {
 }
 
 func TestRealGeminiOutputSchema(t *testing.T) {
+	t.Parallel()
 	g, model := realGemini(t, fakemodel.Turn{Text: "bob"})
 	req := geminiRequest(t, "name?")
 	req.OutputSchema = json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`)
@@ -196,6 +204,7 @@ func TestRealGeminiOutputSchema(t *testing.T) {
 }
 
 func TestRealGeminiVersionAndKey(t *testing.T) {
+	t.Parallel()
 	g, _ := realGemini(t)
 	if version, err := g.Version(t.Context()); version == "" || err != nil {
 		t.Errorf("version %q, %v", version, err)

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"piecework/internal/process"
-	"piecework/internal/testkit"
 	"piecework/internal/testkit/fakecli"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -30,7 +29,7 @@ var kills = flag.Int("kills", 60, "kills at random moments in the tests that kil
 
 // killLimit is how long after a run's end, or after its worker process's, a
 // process of it may still be seen.
-const killLimit = testkit.Patience
+const killLimit = patience
 
 // unruly is a unit that does all it can to survive its run.
 type unruly struct {

@@ -14,6 +14,7 @@ import (
 )
 
 func TestModelIsSilent(t *testing.T) {
+	t.Parallel()
 	onEachAPI(t, func(t *testing.T, b Backend, model *fakemodel.Server) {
 		req := request(t, "x")
 		req.IdleTimeout = 50 * time.Millisecond
@@ -40,6 +41,7 @@ func TestModelIsSilent(t *testing.T) {
 
 // A server that says nothing but that it lives is not taken for dead.
 func TestPingsAreSignsOfLife(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		tick := time.NewTicker(100 * time.Millisecond)
@@ -100,6 +102,7 @@ func TestCancelledBeforeTheCall(t *testing.T) {
 
 // A long answer is kept whole; its step is cut, and was not written often.
 func TestLongAnswer(t *testing.T) {
+	t.Parallel()
 	onEachAPI(t, func(t *testing.T, b Backend, model *fakemodel.Server) {
 		const size = 20 << 20
 		model.Script(fakemodel.Turn{TextBytes: size})

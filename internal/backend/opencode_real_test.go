@@ -47,6 +47,7 @@ func prompts(model *fakemodel.Server) (texts []string) {
 }
 
 func TestRealOpenCode(t *testing.T) {
+	t.Parallel()
 	calls := func(commands ...string) (c []fakemodel.Call) {
 		for _, command := range commands {
 			c = append(c, openCodeShell(command))
@@ -82,6 +83,7 @@ func TestRealOpenCode(t *testing.T) {
 			change: func(r *Request) { r.SystemPrompt = "a \"rule\" @/etc/hostname\n" + strings.Repeat("rule ", 40_000) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			o, model := realOpenCode(t, test.script...)
 			req := openCodeRequest(t, "say it")
 			if test.change != nil {
@@ -112,6 +114,7 @@ func TestRealOpenCode(t *testing.T) {
 }
 
 func TestRealOpenCodeTellsWhenALimitEnds(t *testing.T) {
+	t.Parallel()
 	o, _ := realOpenCode(t, fakemodel.Turn{Status: 429, Headers: map[string]string{"retry-after": "3600"}})
 	got := try(t.Context(), t, o, openCodeRequest(t, "go"))
 	got.wantFailure(t, work.ClassRateLimit)
@@ -121,6 +124,7 @@ func TestRealOpenCodeTellsWhenALimitEnds(t *testing.T) {
 }
 
 func TestRealOpenCodeTimeoutInsideAToolAndResume(t *testing.T) {
+	t.Parallel()
 	o, model := realOpenCode(t, fakemodel.Turn{Text: "I wait", Calls: []fakemodel.Call{openCodeShell(inTool)}}, fakemodel.Turn{Text: "done"})
 	req := openCodeRequest(t, "wait")
 	result := cutInTool(t, o, req, work.ErrTimeout)
@@ -146,8 +150,10 @@ func TestRealOpenCodeTimeoutInsideAToolAndResume(t *testing.T) {
 
 // Text of a prompt is never an option, a command, or the name of a file.
 func TestRealOpenCodePromptIsInert(t *testing.T) {
+	t.Parallel()
 	for _, prompt := range []string{"@/etc/hostname", "/cost", "--help", "-", "!ls", "@a.txt $ARGUMENTS !`date`"} {
 		t.Run(prompt, func(t *testing.T) {
+			t.Parallel()
 			o, model := realOpenCode(t, fakemodel.Turn{Text: "done"})
 			req := openCodeRequest(t, prompt)
 			if err := os.WriteFile(req.Dir+"/a.txt", []byte("CONTENT"), 0o600); err != nil {
@@ -162,6 +168,7 @@ func TestRealOpenCodePromptIsInert(t *testing.T) {
 }
 
 func TestRealOpenCodeFiles(t *testing.T) {
+	t.Parallel()
 	o, model := realOpenCode(t, fakemodel.Turn{Text: "done"})
 	req := openCodeRequest(t, "compare them")
 	png, _ := base64.StdEncoding.DecodeString(onePixel)
@@ -177,6 +184,7 @@ func TestRealOpenCodeFiles(t *testing.T) {
 }
 
 func TestRealOpenCodeOutputSchema(t *testing.T) {
+	t.Parallel()
 	o, model := realOpenCode(t, fakemodel.Turn{Text: "bob"})
 	req := openCodeRequest(t, "name?")
 	req.OutputSchema = json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`)
@@ -192,6 +200,7 @@ func TestRealOpenCodeOutputSchema(t *testing.T) {
 }
 
 func TestRealOpenCodeVersionAndKey(t *testing.T) {
+	t.Parallel()
 	o, _ := realOpenCode(t)
 	if version, err := o.Version(t.Context()); cmp.Or(version, "x") == "x" || err != nil {
 		t.Errorf("version %q, %v", version, err)

@@ -88,6 +88,7 @@ func realSessions() map[string]func(*testing.T) realSession {
 // Whatever ended a run inside a tool, the next one's model gets the old
 // conversation, prompt and files once, and is told to go on.
 func TestRealSessionsGoOn(t *testing.T) {
+	t.Parallel()
 	png, _ := base64.StdEncoding.DecodeString(onePixel)
 	for name, start := range realSessions() {
 		for _, test := range []struct {
@@ -100,6 +101,7 @@ func TestRealSessionsGoOn(t *testing.T) {
 			{"shutdown", work.ErrShutdown, false},
 		} {
 			t.Run(name+"/"+test.name, func(t *testing.T) {
+				t.Parallel()
 				s := start(t)
 				attach(t, &s.req, "dot.png", png)
 				first := cutInTool(t, s.b, s.req, test.cause)
