@@ -45,6 +45,7 @@ const slack = 2 * time.Minute
 // Without a sign of life everything ends, and not before its time.
 func TestLeaseRunsOut(t *testing.T) {
 	eachKeeper(t, func(t *testing.T, kind Containment) {
+		t.Parallel()
 		const lasts = time.Second
 		begun := time.Now()
 		lease := newTestLease(t, lasts)
@@ -71,7 +72,7 @@ func TestLeaseRunsOut(t *testing.T) {
 
 // While the lease is renewed nothing ends, also when everybody wants to work.
 func TestLeaseIsRenewed(t *testing.T) {
-	for range 2 * runtime.NumCPU() {
+	for range runtime.NumCPU() {
 		busy := exec.Command("/bin/sh", "-c", "while :; do :; done")
 		if err := busy.Start(); err != nil {
 			t.Fatal(err)
@@ -79,6 +80,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 		t.Cleanup(func() { _ = busy.Process.Kill(); _ = busy.Wait() })
 	}
 	eachKeeper(t, func(t *testing.T, kind Containment) {
+		t.Parallel()
 		const lasts, beat = 5 * time.Second, time.Second // a fifth of a worker process's own
 		lease := newTestLease(t, lasts)
 		child := leasedShell(t, kind, lease, "echo ready; exec sleep 1000")
@@ -150,6 +152,7 @@ func TestLeaseIsNotInherited(t *testing.T) {
 // A worker process that is stopped cannot end its agents; their keepers do.
 func TestFrozenWorkerLosesItsAgents(t *testing.T) {
 	eachKeeper(t, func(t *testing.T, kind Containment) {
+		t.Parallel()
 		script, seconds := hiding()
 		worker := startWorker(t, kind, script+"; setsid sleep 1000 & echo ready; exec sleep 1000")
 		t.Cleanup(func() {
