@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"piecework/internal/work"
 )
@@ -17,6 +18,7 @@ type group[In, Out any] struct {
 	max   int          // rows in one statement
 	weigh func(In) int // about how many bytes a row sends; nil: few
 	flush func(context.Context, []In) ([]Out, error)
+	limit time.Duration // for one statement, which the tests lengthen
 
 	mu      sync.Mutex
 	waiting []*call[In, Out]
@@ -35,7 +37,7 @@ type call[In, Out any] struct {
 const maxWeight = 64 << 20
 
 func newGroup[In, Out any](max int, weigh func(In) int, flush func(context.Context, []In) ([]Out, error)) *group[In, Out] {
-	return &group[In, Out]{max: max, weigh: weigh, flush: flush}
+	return &group[In, Out]{max: max, weigh: weigh, flush: flush, limit: writeTimeout}
 }
 
 // do hands in to the next flush and waits for its outcome. When ctx ends
@@ -106,7 +108,7 @@ func (g *group[In, Out]) run(calls []*call[In, Out]) {
 }
 
 func (g *group[In, Out]) try(calls []*call[In, Out]) error {
-	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), g.limit)
 	defer cancel()
 	rows := make([]In, len(calls))
 	for i, c := range calls {

@@ -330,7 +330,7 @@ func TestFinishTakesAnyText(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	c := l.run()
-	odd := "a\x00b\xffc\u2028<" + strings.Repeat("x", 8<<20)
+	odd := "a\x00b\xffc\u2028<" + strings.Repeat("x", 2<<20)
 	l.must(l.Append(t.Context(), Progress{RunID: c.RunID, LiveStatus: "a\x00b", RenderedPrompt: "c\xff"}))
 	l.end(ending(c, work.Failed, func(f *Finish) {
 		f.Result, f.RenderedPrompt, f.Model, f.SessionID = odd, odd, odd[:9], odd[:9]

@@ -267,21 +267,22 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 
 func TestStopClimbsTheLadder(t *testing.T) {
 	eachContainment(t, func(t *testing.T, k Keeper) {
-		ladder := Ladder{Interrupt: 300 * time.Millisecond, Terminate: 300 * time.Millisecond}
+		const short = 300 * time.Millisecond // for one that does not follow
 		for _, test := range []struct {
 			name, trap string
 			signal     syscall.Signal
+			ladder     Ladder
 			atLeast    time.Duration
 		}{
-			{"follows SIGINT", "trap 'exit 7' INT", 0, 0},
-			{"ignores SIGINT", "trap '' INT", syscall.SIGTERM, 300 * time.Millisecond},
-			{"ignores both", "trap '' INT TERM", syscall.SIGKILL, 600 * time.Millisecond},
+			{"follows SIGINT", "trap 'exit 7' INT", 0, Ladder{slack, slack}, 0},
+			{"ignores SIGINT", "trap '' INT", syscall.SIGTERM, Ladder{short, slack}, short},
+			{"ignores both", "trap '' INT TERM", syscall.SIGKILL, Ladder{short, short}, 2 * short},
 		} {
 			t.Run(test.name, func(t *testing.T) {
 				child := shell(t, k, test.trap+"; echo ready; while :; do sleep 0.05; done", nil)
 				firstLine(t, child)
 				started := time.Now()
-				child.Stop(ladder)
+				child.Stop(test.ladder)
 				if took := time.Since(started); took < test.atLeast {
 					t.Errorf("it took %v, want at least %v", took, test.atLeast)
 				}
