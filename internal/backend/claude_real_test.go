@@ -2,7 +2,6 @@ package backend
 
 import (
 	"cmp"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"os"
@@ -11,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"piecework/internal/testkit/fakemodel"
 	"piecework/internal/transcript"
@@ -143,12 +141,11 @@ func TestRealClaudeParallelCallsAreOneAction(t *testing.T) {
 func TestRealClaudeTimeoutInsideATool(t *testing.T) {
 	t.Parallel()
 	c, model := real(t)
-	model.Script(fakemodel.Turn{Text: "I wait", Calls: []fakemodel.Call{bash("tail -f /dev/null | cat")}}, fakemodel.Turn{Text: "done"})
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Second, work.ErrTimeout)
-	defer cancel()
-	got := try(ctx, t, c, realRequest(t, "wait"))
+	model.Script(fakemodel.Turn{Text: "I wait", Calls: []fakemodel.Call{bash(inTool)}}, fakemodel.Turn{Text: "done"})
+	got := trial{Result: cutInTool(t, c, realRequest(t, "wait"), work.ErrTimeout)}
 	got.wantFailure(t, work.ClassTimeout)
-	if got.Output != "I wait" || got.Metadata.TotalCostUSD == nil || got.CostIncomplete {
+	// Interrupted, it does not always find the time for its result.
+	if got.Output != "I wait" || (got.Metadata.TotalCostUSD == nil) != got.CostIncomplete {
 		t.Errorf("output %q, cost %v, incomplete %v", got.Output, got.Metadata.TotalCostUSD, got.CostIncomplete)
 	}
 }
