@@ -51,7 +51,7 @@ func (f *front) readBatch(id uuid.UUID) BatchView {
 // becomes waits until a batch has a status.
 func (f *front) becomes(id uuid.UUID, status work.BatchStatus) (b BatchView) {
 	f.t.Helper()
-	testkit.Eventually(f.t, 20*time.Second, "the batch is "+string(status), func() bool {
+	testkit.Eventually(f.t, "the batch is "+string(status), func() bool {
 		b = f.readBatch(id)
 		if b.Status.Final() && b.Status != status {
 			f.t.Fatalf("the batch is %s: %s %v", b.Status, b.Why, b.Problems)
@@ -368,7 +368,7 @@ func TestBatchIsTestedApprovedAndSummedUp(t *testing.T) {
 	f.works(b.ID, func(u work.Unit) bool { return u.CustomID == "12" })
 	f.becomes(b.ID, work.BatchFinalizing)
 	var last BatchView
-	testkit.Eventually(t, 20*time.Second, "there is a synthesis", func() bool { last = f.readBatch(b.ID); return last.SynthesisUnit != nil })
+	testkit.Eventually(t, "there is a synthesis", func() bool { last = f.readBatch(b.ID); return last.SynthesisUnit != nil })
 	u, err := f.Store.Unit(t.Context(), work.DefaultTenant, *last.SynthesisUnit)
 	if err != nil || u.Title != "11 of 12; 1 failed" || u.Backend != "mock" || len(u.Files) != 1 {
 		t.Fatalf("%+v %v", u, err)
@@ -384,7 +384,7 @@ func TestBatchIsTestedApprovedAndSummedUp(t *testing.T) {
 	f.post("/batches/"+b.ID.String()+"/retry", `{"status":["timed_out"]}`).refused(409, "", "no unit to run again")
 	f.post("/batches/"+b.ID.String()+"/retry", ``).is(200)
 	f.works(b.ID, nil)
-	testkit.Eventually(t, 20*time.Second, "there is another synthesis", func() bool {
+	testkit.Eventually(t, "there is another synthesis", func() bool {
 		last = f.readBatch(b.ID)
 		return last.SynthesisUnit != nil && *last.SynthesisUnit != u.ID
 	})
