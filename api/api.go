@@ -67,6 +67,7 @@ type Options struct {
 	Bell       *jobs.Bell
 	Roots      roots.Roots
 	Files      *blob.Store
+	Buckets    blob.Buckets // that batches may read
 	FilePolicy work.FilePolicy
 	Version    string
 	MaxBody    int64 // bytes of a JSON body

@@ -162,7 +162,7 @@ func (a *API) submitSource(ctx context.Context, n store.NewBatch, body *batchBod
 	if field, detail := s.Check(); field != "" {
 		return nil, work.Invalidf("#/source/"+field, "%s", detail)
 	}
-	items, closing, err := a.items(ctx, n.Batch, s, source.Place{})
+	items, closing, err := a.items(ctx, n.Batch, s, source.Place{}, false)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/internal/blob"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 	"piecework/store"
@@ -29,6 +30,10 @@ func newBatches(t *testing.T) (*front, string) {
 		if o.Roots, err = o.Roots.With("docs", docs); err != nil {
 			t.Fatal(err)
 		}
+		if o.Buckets, err = blob.ParseBuckets("bucket=" + blob.Local(docs)); err != nil {
+			t.Fatal(err)
+		}
+		o.FilePolicy.MaxBytes = 1000
 	})
 	f.watchFor(time.Second)
 	return f, docs
@@ -271,7 +276,7 @@ func TestBatchOfSources(t *testing.T) {
 	t.Parallel()
 	f, docs := newBatches(t)
 	for name, text := range map[string]string{
-		"in/a.txt": "a", "in/b/c.txt": "c", "in/.hidden.txt": "h", "in/d.png": "d",
+		"in/a.txt": "a", "in/b/c.txt": "c", "in/.hidden.txt": "h", "in/d.png": "d", "in/large.txt": strings.Repeat("l", 2000),
 		"rows.csv": "id,name\nk1,Ann\nk2,Bob\nk3,\"{x}\"\n", "doc.json": `{"rows":[{"name":"Ann"},{"name":"Bob"}]}`, "lines.jsonl": "{\"name\":\"Ann\"}\n{\"name\":1}\n",
 		"bad.csv": "id,name\nk1,Ann\nk1,Bob\nk2\n",
 	} {
@@ -285,13 +290,14 @@ func TestBatchOfSources(t *testing.T) {
 	}
 	file := f.upload("names.csv", "name\nAnn\n").ID.String()
 	for source, want := range map[string]string{
-		`{"type":"files","path":"docs:in"}`:                                `a.txt: Hello a.txt, b/c.txt: Hello c.txt, d.png: Hello d.png`,
-		`{"type":"files","path":"docs:in","hidden":true,"glob":["*.txt"]}`: `.hidden.txt: Hello .hidden.txt, a.txt: Hello a.txt`,
-		`{"type":"files","path":"docs:in","limit":1}`:                      `a.txt: Hello a.txt`,
-		`{"type":"csv","path":"docs:rows.csv","custom_id":"id"}`:           `k1: Hello Ann, k2: Hello Bob, k3: Hello {x}`,
-		`{"type":"json","path":"docs:doc.json","items":"/rows"}`:           `1: Hello Ann, 2: Hello Bob`,
-		`{"type":"jsonl","path":"docs:lines.jsonl"}`:                       `1: Hello Ann, 2: Hello 1`,
-		`{"type":"csv","path":"` + file + `"}`:                             `1: Hello Ann`,
+		`{"type":"files","path":"docs:in","exclude":["large*"]}`:                                `a.txt: Hello a.txt, b/c.txt: Hello c.txt, d.png: Hello d.png`,
+		`{"type":"files","path":"docs:in","hidden":true,"glob":["*.txt"],"exclude":["large*"]}`: `.hidden.txt: Hello .hidden.txt, a.txt: Hello a.txt`,
+		`{"type":"files","path":"docs:in","limit":1}`:                                           `a.txt: Hello a.txt`,
+		`{"type":"csv","path":"docs:rows.csv","custom_id":"id"}`:                                `k1: Hello Ann, k2: Hello Bob, k3: Hello {x}`,
+		`{"type":"json","path":"docs:doc.json","items":"/rows"}`:                                `1: Hello Ann, 2: Hello Bob`,
+		`{"type":"jsonl","path":"docs:lines.jsonl"}`:                                            `1: Hello Ann, 2: Hello 1`,
+		`{"type":"csv","path":"bucket:rows.csv","limit":1}`:                                     `1: Hello Ann`,
+		`{"type":"csv","path":"` + file + `"}`:                                                  `1: Hello Ann`,
 	} {
 		key := "name"
 		if strings.Contains(source, "files") {
@@ -309,6 +315,24 @@ func TestBatchOfSources(t *testing.T) {
 		}
 		if strings.Join(got, ", ") != want {
 			t.Errorf("%s: %v, want %s", source, got, want)
+		}
+	}
+	b := f.batch(`{"unit":{"backend":"mock","prompt":"Hello {file_name}"},"on_invalid":"skip","source":{"type":"files","path":"bucket:in","suffix":[".txt"]}}`)
+	if got := f.becomes(b.ID, work.BatchInProgress); got.Counts.Total != 2 || got.Rejected != 1 || !strings.Contains(got.Problems[0].Detail, "larger") {
+		t.Errorf("%+v, rejected %d: %+v", got.Counts, got.Rejected, got.Problems)
+	}
+	units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range units { // each has its object as an uploaded file
+		whole, err := f.Store.Unit(t.Context(), work.DefaultTenant, u.ID)
+		if err != nil || len(whole.Uploads()) != 1 || !strings.Contains(string(whole.Payload), `"source":"bucket:in/`+u.CustomID+`"`) {
+			t.Errorf("%s %v", whole.Payload, err)
+			continue
+		}
+		if text := f.get("/files/" + whole.Uploads()[0].String() + "/content").is(200).body; len(text) != 1 {
+			t.Errorf("%s has %s", u.CustomID, text)
 		}
 	}
 	bad := `{"unit":{"backend":"mock","prompt":"Hello {name}"},"source":{"type":"csv","path":"docs:bad.csv","custom_id":"id"}`

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -65,7 +66,8 @@ const (
 	fillAtOnce  = 4           // batches
 	pieceUnits  = 250         // made in one transaction
 	pieceBytes  = 4 << 20
-	maxCustomID = 512 // bytes
+	pieceTime   = 3 * time.Second // well within the lease
+	maxCustomID = 512             // bytes
 )
 
 // fillBatches makes the units of batches, and what comes after them, until ctx
@@ -149,6 +151,7 @@ type filler struct {
 	piece    store.Filled
 	lines    map[string]int // of the custom ids in piece
 	bytes    int
+	begun    time.Time
 	problems []work.BatchProblem // of a batch that will fail
 	refused  int
 }
@@ -167,7 +170,7 @@ func (a *API) enumerate(ctx context.Context, process uuid.UUID, f *store.Filling
 		}
 	}
 	fill.clear()
-	items, closing, err := a.items(ctx, f.Batch, fill.source, from)
+	items, closing, err := a.items(ctx, f.Batch, fill.source, from, true)
 	if err == nil {
 		defer closing()
 		err = fill.all(ctx, items)
@@ -195,7 +198,7 @@ func (a *API) enumerate(ctx context.Context, process uuid.UUID, f *store.Filling
 
 func (f *filler) clear() {
 	f.piece = store.Filled{Batch: f.batch.ID, Process: f.process, Place: f.piece.Place}
-	f.lines, f.bytes = map[string]int{}, 0
+	f.lines, f.bytes, f.begun = map[string]int{}, 0, time.Now()
 }
 
 // all takes every item. After the first that is refused no more units are made
@@ -222,7 +225,7 @@ func (f *filler) all(ctx context.Context, items iter.Seq2[item, error]) error {
 		if f.piece.Place, err = json.Marshal(it.next); err != nil {
 			return err
 		}
-		if len(f.piece.Units) >= pieceUnits || f.bytes > pieceBytes || len(f.piece.Problems) >= pieceUnits {
+		if len(f.piece.Units) >= pieceUnits || f.bytes > pieceBytes || len(f.piece.Problems) >= pieceUnits || time.Since(f.begun) > pieceTime {
 			if err := f.flush(ctx); err != nil {
 				return err
 			}
@@ -292,8 +295,17 @@ func (f *filler) flush(ctx context.Context) error {
 	return nil
 }
 
-// items opens the source of a batch at a place.
-func (a *API) items(ctx context.Context, b work.Batch, s batchSource, from source.Place) (iter.Seq2[item, error], func(), error) {
+// items opens the source of a batch at a place. Objects of a bucket are brought
+// into the file store where they are to be kept.
+func (a *API) items(ctx context.Context, b work.Batch, s batchSource, from source.Place, keep bool) (iter.Seq2[item, error], func(), error) {
+	if s.Type == source.TypeFiles && a.Buckets.Has(s.Path) {
+		bucket, err := a.Buckets.Open(ctx, s.Path)
+		if err != nil {
+			return nil, nil, err
+		}
+		objects := objects{a: a, bucket: bucket, batch: b, keep: keep}
+		return withTemplate(b.Unit, objects.fetched(ctx, s.ReadNames(bucket.Names(ctx), s.Path, from))), func() { _ = bucket.Close() }, nil
+	}
 	if s.Type == source.TypeFiles {
 		path, err := a.Roots.Dir(s.Path)
 		if err != nil {
@@ -330,11 +342,111 @@ func (a *API) openSource(ctx context.Context, tenant, ref string) (io.ReadSeekCl
 		}
 		return r, err
 	}
+	if a.Buckets.Has(ref) {
+		name, inside, _ := strings.Cut(ref, ":")
+		bucket, err := a.Buckets.Open(ctx, name+":")
+		if err != nil {
+			return nil, err
+		}
+		r, err := bucket.Read(ctx, strings.Trim(inside, "/"))
+		if err != nil {
+			_ = bucket.Close()
+			return nil, work.Invalidf("#/source/path", "%v", err)
+		}
+		return openObject{r, bucket}, nil
+	}
 	path, err := a.Roots.File(ref)
 	if err != nil {
 		return nil, work.Invalidf("#/source/path", "%v", err)
 	}
 	return os.Open(path)
+}
+
+// openObject is an open object and its bucket.
+type openObject struct {
+	io.ReadSeekCloser
+	bucket *blob.Bucket
+}
+
+func (o openObject) Close() error { return errors.Join(o.ReadSeekCloser.Close(), o.bucket.Close()) }
+
+// objects are those of a bucket on their way to units.
+type objects struct {
+	a      *API
+	bucket *blob.Bucket
+	batch  work.Batch
+	keep   bool
+}
+
+// fetched gives each item the file that was made of its object. A look does not
+// keep them: then there is no file_path yet.
+func (o objects) fetched(ctx context.Context, items iter.Seq2[source.Item, error]) iter.Seq2[source.Item, error] {
+	return func(yield func(source.Item, error) bool) {
+		for item, err := range items {
+			if err == nil {
+				err = o.fetch(ctx, &item)
+			}
+			if !yield(item, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (o objects) fetch(ctx context.Context, item *source.Item) error {
+	payload := map[string]string{}
+	if err := json.Unmarshal(item.Payload, &payload); err != nil {
+		return err
+	}
+	payload["source"] = payload["file_path"]
+	delete(payload, "file_path")
+	if wrong := o.a.FilePolicy.Refuses(item.CustomID, 0); wrong != "" {
+		item.Wrong = wrong
+	} else if o.keep {
+		file, err := o.file(ctx, item.CustomID, payload["file_name"])
+		switch {
+		case errors.Is(err, blob.ErrTooLarge):
+			item.Wrong = fmt.Sprintf("is larger than %d bytes", o.a.FilePolicy.MaxBytes)
+		case errors.Is(err, blob.ErrMissing):
+			item.Wrong = "is gone"
+		case err != nil:
+			return err
+		}
+		payload["file_path"] = file.ID.String()
+	}
+	var err error
+	item.Payload, err = json.Marshal(payload)
+	return err
+}
+
+// file keeps an object as a file. Its id is that of the batch and the name, so
+// whoever does it again after a death makes nothing twice.
+func (o objects) file(ctx context.Context, name, short string) (work.File, error) {
+	f := work.File{ID: uuid.NewSHA1(o.batch.ID, []byte(name)), Tenant: o.batch.Tenant, Name: short}
+	if had, err := o.a.Store.File(ctx, f.Tenant, f.ID); err == nil {
+		return had, nil
+	}
+	r, err := o.bucket.Read(ctx, name)
+	if err != nil {
+		return f, err
+	}
+	defer func() { _ = r.Close() }()
+	if err := o.a.Store.ExpectBlobs(ctx, []uuid.UUID{f.ID}); err != nil {
+		return f, err
+	}
+	content := bufio.NewReader(r)
+	head, err := content.Peek(blob.SniffBytes)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return f, err
+	}
+	f.MediaType = blob.MediaType("", f.Name, head)
+	stored, err := o.a.Files.Put(ctx, f.ID, content, o.a.FilePolicy.MaxBytes)
+	if err != nil {
+		o.a.removeBlob(ctx, f.ID)
+		return f, err
+	}
+	f.Size, f.SHA256 = stored.Size, stored.SHA256
+	return o.a.Store.AddFile(ctx, f)
 }
 
 // withTemplate makes bodies of units out of payloads.

@@ -85,6 +85,7 @@ type Door struct {
 	Listen  string `env:"PIECEWORK_LISTEN" default:"127.0.0.1:7070" placeholder:"HOST:PORT" help:"Address to serve (${default}); port 0 picks one."`
 	NoAuth  bool   `name:"no-auth" env:"PIECEWORK_NO_AUTH" help:"Serve addresses other than loopback although no key protects them."`
 	MaxBody int64  `env:"PIECEWORK_MAX_BODY" default:"10485760" placeholder:"BYTES" help:"Largest JSON body (${default})."`
+	Buckets string `env:"PIECEWORK_BUCKETS" placeholder:"NAME=URL,…" help:"Buckets that batches may read objects of: s3://BUCKET/PREFIX?region=…, gs://BUCKET/PREFIX or file:///DIR."`
 }
 
 // Crew is what a command that runs units needs.

@@ -108,6 +108,9 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		if _, err := door.check(); err != nil {
 			return err
 		}
+		if _, err := blob.ParseBuckets(door.Buckets); err != nil {
+			return usagef("--buckets: %w", err)
+		}
 	}
 	named, err := base.prepare()
 	if err != nil {
@@ -198,8 +201,12 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 	if err != nil {
 		return err
 	}
+	buckets, err := blob.ParseBuckets(door.Buckets)
+	if err != nil {
+		return usagef("--buckets: %w", err)
+	}
 	front := api.New(api.Options{
-		Store: h.store, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, Version: app.Version, MaxBody: door.MaxBody,
+		Store: h.store, Buckets: buckets, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, Version: app.Version, MaxBody: door.MaxBody,
 		Loopback: loopback, Log: h.log, Registry: h.registry, Containment: h.containment,
 	})
 	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // as long as there are event streams

@@ -33,7 +33,7 @@ const (
 // Source says what a source is and which of its items count.
 type Source struct {
 	Type string `json:"type" enum:"files,csv,json,jsonl" doc:"files of a directory, rows of a CSV file, values of an array in a JSON document, lines of a JSONL file"`
-	Path string `json:"path" minLength:"1" doc:"Where it is: for files a directory, name:path in a root; otherwise a file, the id of an upload or name:path" example:"docs:contracts"`
+	Path string `json:"path" minLength:"1" doc:"Where it is: for files a directory, name:path in a root or in a bucket that the server names; otherwise a file, the id of an upload or name:path" example:"docs:contracts"`
 
 	Glob    []string `json:"glob,omitempty" nullable:"false" doc:"Of files: patterns of paths inside the directory, ** for any depth; one must fit. All files when left out" example:"**/*.pdf"`
 	Exclude []string `json:"exclude,omitempty" nullable:"false" doc:"Of files: patterns of those to leave out"`
@@ -123,7 +123,13 @@ func (s Source) Read(file io.ReadSeeker, from Place) iter.Seq2[Item, error] {
 // ReadDir reads the files of a directory from a place on; ref is what units
 // call the directory.
 func (s Source) ReadDir(dir fs.FS, ref string, from Place) iter.Seq2[Item, error] {
-	return s.limited(s.files(dir, ref, from), from)
+	return s.limited(s.files(s.walk(dir, ref), byParts, ref, from), from)
+}
+
+// ReadNames reads the objects of a bucket, whose names come in the order of
+// their bytes, from a place on.
+func (s Source) ReadNames(names iter.Seq2[string, error], ref string, from Place) iter.Seq2[Item, error] {
+	return s.limited(s.files(names, strings.Compare, ref, from), from)
 }
 
 func (s Source) limited(items iter.Seq2[Item, error], from Place) iter.Seq2[Item, error] {

@@ -123,6 +123,26 @@ func TestFilesGoOn(t *testing.T) {
 	}
 }
 
+func TestNames(t *testing.T) {
+	names := func(yield func(string, error) bool) {
+		for _, name := range []string{"a-b.txt", "a/.x.txt", "a/c.txt", "a/d.png", "b.txt"} {
+			if !yield(name, nil) {
+				return
+			}
+		}
+	}
+	s := Source{Suffix: []string{".txt"}}
+	got, places, err := all(t, s.ReadNames(names, "bucket:in", Place{}))
+	if err != nil || len(got) != 3 || !strings.HasPrefix(got[1], `a/c.txt {"file_name":"c.txt","file_path":"bucket:in/a/c.txt"}`) {
+		t.Fatalf("%v %v", got, err)
+	}
+	for i, place := range places {
+		if rest, _, err := all(t, s.ReadNames(names, "bucket:in", place)); err != nil || !slices.Equal(rest, got[i+1:]) {
+			t.Errorf("after %s: %v %v", place.After, rest, err)
+		}
+	}
+}
+
 func TestLongLines(t *testing.T) {
 	long := strings.Repeat("x", 200_000)
 	got, _, err := all(t, Source{Type: TypeJSONL}.Read(strings.NewReader("1\n\""+long+"\"\n2\n"), Place{}))
