@@ -165,8 +165,9 @@ func TestRealCodexDeniedCommand(t *testing.T) {
 	if !slices.Equal(kinds, want) {
 		t.Fatalf("steps %q, want %q", kinds, want)
 	}
+	// On a busy machine Codex tells of the call itself, as it tells of others.
 	call, answer := got.steps[1], got.steps[2]
-	if len(call.Content) != 2 || call.Content[0].Text != "I try" || call.Content[1].Args != `{"command":"touch denied.txt"}` ||
+	if len(call.Content) != 2 || call.Content[0].Text != "I try" || !strings.Contains(call.Content[1].Args, "touch denied.txt") ||
 		answer.CallID != call.Content[1].ID || answer.Name != "shell" || !answer.IsError || !strings.HasSuffix(answer.Text, "Read-only file system\n(exit code 1)") {
 		t.Errorf("the denied call %+v and its answer %+v", call, answer)
 	}
