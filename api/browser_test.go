@@ -250,28 +250,6 @@ func TestBrowserReadsALongTranscript(t *testing.T) {
 	w.until("later steps come", `document.querySelectorAll(".step").length > 200`)
 }
 
-// What a button says for a moment only is written down when it says so.
-func TestBrowserCopies(t *testing.T) {
-	t.Parallel()
-	f, w := look(t)
-	id := f.titled("copy <me>", "a **result** to copy")
-	w.open("/units/" + id.String())
-	eval[any](w, `(() => {
-		[window.copied, window.said] = [[], []];
-		navigator.clipboard.writeText = async (text) => { copied.push(text); };
-		new MutationObserver((all) => all.forEach((m) => said.push(m.target.textContent))).observe(document.body, { childList: true, subtree: true });
-	})()`)
-	w.click("[data-copy=result-text]")
-	w.until("it says so", `said.join() === "Copied" || said.join() === "Copied,Copy"`)
-	same(w, "what was copied", `copied.join("|")`, "a **result** to copy")
-	w.until("it can be pressed again", `document.querySelector("[data-copy=result-text]").textContent === "Copy"`)
-	w.click(".asked summary")
-	eval[any](w, `said.length = 0`)
-	w.click("[data-copy=prompt]")
-	w.until("it says so", `said.includes("Copied")`)
-	same(w, "what was copied", `copied.join("|")`, "a **result** to copy|rendered")
-}
-
 // harm is what others may write, in all places where the pages show it.
 var harm = []string{
 	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `'-alert(1)-'`, `</pre></title></textarea><svg onload=alert(1)>`,
