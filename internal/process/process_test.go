@@ -279,7 +279,7 @@ func TestStopClimbsTheLadder(t *testing.T) {
 			{"ignores both", "trap '' INT TERM", syscall.SIGKILL, Ladder{short, short}, 2 * short},
 		} {
 			t.Run(test.name, func(t *testing.T) {
-				child := shell(t, k, test.trap+"; echo ready; while :; do sleep 0.05; done", nil)
+				child := shell(t, k, test.trap+"; sleep 1000 & echo ready; wait", nil) // a loop of sleeps would now and then lose a signal while it forks
 				firstLine(t, child)
 				started := time.Now()
 				child.Stop(test.ladder)
