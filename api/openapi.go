@@ -136,10 +136,15 @@ func describeUnits(schemas map[string]*huma.Schema) {
 		p["id"].Format = "uuid"
 		p["status"].Enum = words(work.States)
 		p["error"] = orNull(p["error"])
+		p["cache"].Enum = words([]work.Cache{work.CacheHit, work.CacheMiss})
+		p["cached_from"].Format = "uuid"
 		p["labels"].Type, p["labels"].AdditionalProperties = huma.TypeObject, &huma.Schema{Type: huma.TypeString}
 		for field, text := range map[string]string{
 			"title": "The start of the rendered prompt", "summary": "The start of the output",
-			"timeout": "Seconds", "idle_timeout": "Seconds", "startup_timeout": "Seconds; the backend's own when absent", "cost_usd": "Of all runs so far",
+			"timeout": "Seconds", "idle_timeout": "Seconds", "startup_timeout": "Seconds; the backend's own when absent",
+			"cache_ttl":   "Seconds: how old a result may be that is taken over from an earlier run; absent when none may be",
+			"cache":       "hit: the result is an earlier run's and cost nothing; miss: there was none to take over; absent until the unit has ended, and when it did not look",
+			"cached_from": "The run whose result this is; it may be gone by now", "cost_usd": "Of all runs so far",
 			"failures": "Runs that failed and count against max_retries", "losses": "Runs whose worker process died or was stopped",
 			"waits": "Runs that met a rate limit", "crashes": "Runs in which the backend's own process died",
 		} {
@@ -264,7 +269,7 @@ const exampleID = "0198f0c2-7b1e-7c3a-9d55-2f6a1c0e4b77"
 
 func addExamples(schemas map[string]*huma.Schema) {
 	unit, run := exampleUnit()
-	view := unitView{Unit: unit, Runs: []work.Run{run}}
+	view := newUnitView(unit, []work.Run{run})
 	short := unit
 	short.Output = nil
 	problem := newProblem(http.StatusUnprocessableEntity, "must lie between 0.001 and 86400 seconds",

@@ -290,7 +290,6 @@ func jsonFormat() huma.Format {
 // later are fields that other versions of Piecework know.
 var later = map[string]string{
 	"callback_url": "webhooks are not supported by this server; poll the unit or use ?wait=",
-	"cache":        "the result cache is not supported by this server; leave cache out",
 	"batch_id":     "batches are not supported by this server; submit units one by one",
 }
 

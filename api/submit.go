@@ -40,6 +40,7 @@ type unitBody struct {
 	Timeout          *duration  `json:"timeout,omitempty" doc:"Of one run, in seconds or as \"1h30m\"; 1 h when left out, 24 h at most"`
 	IdleTimeout      *duration  `json:"idle_timeout,omitempty" doc:"Longest silence of the backend; 10 min when left out"`
 	StartupTimeout   *duration  `json:"startup_timeout,omitempty" doc:"Longest wait for a run's first output: a line of an agent, the header of a model API's answer. When left out: 1 min for agents, idle_timeout for model APIs"`
+	Cache            *duration  `json:"cache,omitempty" doc:"Take over the result of an earlier unit that asked exactly the same, if it succeeded at most this long ago, such as \"24h\"; run, and keep the result for others, if there is none. Not together with working_directory"`
 	Deadline         *time.Time `json:"deadline,omitempty" doc:"The unit is timed_out when it has not ended by then"`
 	ExpiresAt        *time.Time `json:"expires_at,omitempty" doc:"The unit is timed_out when it has not started by then"`
 	NotBefore        *time.Time `json:"not_before,omitempty" doc:"Runs no sooner; this or delay"`
@@ -189,6 +190,7 @@ func checkTimes(_ context.Context, b *unitBody, n *store.NewUnit) error {
 		{"#/timeout", b.Timeout, &s.Timeout, 0.001, work.MaxTimeout},
 		{"#/idle_timeout", b.IdleTimeout, &s.IdleTimeout, 0.001, work.MaxTimeout},
 		{"#/startup_timeout", b.StartupTimeout, &s.StartupTimeout, 0.001, work.MaxTimeout},
+		{"#/cache", b.Cache, &s.CacheTTL, 1, work.MaxCacheTTL},
 		{"#/delay", b.Delay, &n.Delay, 0, 366 * 24 * 3600},
 	} {
 		if t.given == nil {
@@ -292,6 +294,9 @@ func blank(prompt string) bool { return strings.TrimSpace(prompt) == "" }
 // checkFiles looks at every file and directory the unit names, so that a
 // caller hears of a mistake now rather than from a failed run.
 func (a *API) checkFiles(ctx context.Context, b *unitBody, n *store.NewUnit) error {
+	if n.WorkingDirectory != "" && n.CacheTTL > 0 {
+		return work.Invalidf("#/cache", "a unit with a working_directory may change what is in it, and a result from the cache would not: leave out cache or working_directory")
+	}
 	if n.WorkingDirectory != "" {
 		pointer := "#/working_directory"
 		if b.WorkingDirectory == "" {

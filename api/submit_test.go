@@ -44,7 +44,7 @@ func TestFieldsOfLaterVersionsAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	for name, value := range map[string]string{
-		"callback_url": `"https://example.com"`, "cache": `true`, "batch_id": `"x"`,
+		"callback_url": `"https://example.com"`, "batch_id": `"x"`,
 	} {
 		f.post("/work-units", mock(`,"`+name+`":`+value)).refused(422, "#/"+name, "not supported by this server")
 	}
@@ -79,7 +79,7 @@ func TestTimes(t *testing.T) {
 	for field, values := range map[string][]string{
 		"timeout":      {"-5", "0", `"-5s"`, "1e9", `"25h"`, `"1e300"`, `"soon"`, "true", "{}", `""`, `"NaN"`},
 		"idle_timeout": {"-1", "86401", `"x"`}, "startup_timeout": {"0", "-1", "86401", `"x"`},
-		"delay":      {"-1", `"9999h"`, "[]"},
+		"delay": {"-1", `"9999h"`, "[]"}, "cache": {"true", "false", "0", `"-1h"`, `"9000h"`, `{"ttl":"24h"}`},
 		"expires_at": {`"soon"`, "5", `"2001-01-01T00:00:00Z"`},
 		"deadline":   {`"soon"`, "5", `"2001-01-01T00:00:00Z"`, `"2030-13-01T00:00:00Z"`},
 		"not_before": {`"soon"`, "5"},
@@ -93,8 +93,8 @@ func TestTimes(t *testing.T) {
 		f.post("/work-units", mock(`,"`+end+`":"2090-01-01T00:00:00Z","not_before":"2091-01-01T00:00:00Z"`)).refused(422, "#/"+end, "before not_before")
 		f.post("/work-units", mock(`,"`+end+`":"`+time.Now().Add(time.Minute).Format(time.RFC3339)+`","delay":120`)).refused(422, "#/"+end, "delay")
 	}
-	u := f.post("/work-units", mock(`,"timeout":"1h30m","idle_timeout":2.5,"startup_timeout":"1m","delay":null,"deadline":"2090-01-01T00:00:00+01:00"`)).is(202).fields()
-	if u["timeout"] != 5400.0 || u["idle_timeout"] != 2.5 || u["startup_timeout"] != 60.0 || u["not_before"] != nil || u["deadline"] != "2089-12-31T23:00:00Z" {
+	u := f.post("/work-units", mock(`,"timeout":"1h30m","idle_timeout":2.5,"startup_timeout":"1m","cache":"24h","delay":null,"deadline":"2090-01-01T00:00:00+01:00"`)).is(202).fields()
+	if u["timeout"] != 5400.0 || u["idle_timeout"] != 2.5 || u["startup_timeout"] != 60.0 || u["cache_ttl"] != 86400.0 || u["cache"] != nil || u["not_before"] != nil || u["deadline"] != "2089-12-31T23:00:00Z" {
 		t.Errorf("%v", u)
 	}
 }

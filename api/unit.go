@@ -16,7 +16,22 @@ import (
 // unitView is a unit as callers see it.
 type unitView struct {
 	work.Unit
-	Runs []work.Run `json:"runs" nullable:"false" doc:"Oldest first"`
+	Usage unitUsage  `json:"usage" doc:"Of all runs so far"`
+	Runs  []work.Run `json:"runs" nullable:"false" doc:"Oldest first"`
+}
+
+// unitUsage is what a unit's runs have used together.
+type unitUsage struct {
+	work.Usage
+	CachedShare float64 `json:"cached_share" doc:"How much of the input came from the provider's prompt cache: cache_read_tokens in cache_read_tokens + cache_creation_tokens + input_tokens, from 0 to 1"`
+}
+
+func newUnitView(u work.Unit, runs []work.Run) unitView {
+	var all work.Usage
+	for _, r := range runs {
+		all = all.And(r.Usage)
+	}
+	return unitView{Unit: u, Usage: unitUsage{all, all.CachedShare()}, Runs: runs}
 }
 
 type unitAnswer struct {
@@ -48,7 +63,7 @@ func (a *API) submit(ctx context.Context, in *submitInput) (*unitAnswer, error) 
 	answer, err := a.answerUnit(ctx, unit.ID, wait)
 	if err != nil { // the unit is committed, whatever became of the look at it
 		a.Log.Warn("unit accepted, but it could not be read", "unit", unit.ID, "err", err)
-		answer = &unitAnswer{Status: http.StatusAccepted, Location: "/work-units/" + unit.ID.String(), Body: unitView{Unit: unit, Runs: []work.Run{}}}
+		answer = &unitAnswer{Status: http.StatusAccepted, Location: "/work-units/" + unit.ID.String(), Body: newUnitView(unit, []work.Run{})}
 	}
 	if replayed {
 		answer.Replayed = "true"
@@ -114,7 +129,7 @@ func (a *API) viewUnit(ctx context.Context, id uuid.UUID) (unitView, error) {
 		return unitView{}, err
 	}
 	runs, err := a.Store.UnitRuns(ctx, id)
-	return unitView{Unit: unit, Runs: runs}, err
+	return newUnitView(unit, runs), err
 }
 
 // ByID is the id of one thing in the path.

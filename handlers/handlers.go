@@ -7,6 +7,7 @@
 //	unit.go      one unit: claim, prepare, execute, settle, announce
 //	prepare.go   a claimed unit made ready for its backend
 //	file.go      uploaded files on their way in, output files on their way out
+//	cache.go     results taken over from earlier runs
 //	outcome.go   what becomes of a unit after a run
 //	batch.go     batches of which a unit has ended here
 //	lane.go      whether a unit of a backend may begin here just now
@@ -17,7 +18,7 @@
 //	poll.go      work without Redis
 //	spool.go     finished runs on disk while Postgres is away
 //	disk.go      no room for a run
-//	prune.go     old directories of units, and bytes that are no file's
+//	prune.go     old directories of units, bytes that are no file's, old results
 package handlers
 
 import (

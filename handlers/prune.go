@@ -11,14 +11,17 @@ import (
 // output files and sessions are in it.
 const keepDirectories = 7 * 24 * time.Hour
 
-// prune removes directories of units that nobody has touched for a week, and
-// bytes that no file stands for.
+// prune removes directories of units that nobody has touched for a week, bytes
+// that no file stands for, and results that are too old to be taken over.
 func (w *Worker) prune(ctx context.Context) {
 	ticker := time.NewTicker(time.Hour)
 	defer ticker.Stop()
 	for {
 		w.pruneOnce(time.Now().Add(-keepDirectories))
 		w.sweepBlobs(ctx)
+		if err := w.Store.PruneCache(ctx); err != nil {
+			w.Log.Warn("forget old results", "err", err)
+		}
 		select {
 		case <-ctx.Done():
 			return

@@ -32,6 +32,7 @@ type attempt struct {
 	begun   time.Time
 	timeout time.Duration
 	prep    prepared
+	look    cacheLook
 	ran     ran
 }
 
@@ -117,9 +118,15 @@ func (w *Worker) conclude(a *attempt) error {
 	finish.ToolCalls = a.rec.steps.ToolCalls()
 	finish.RenderedPrompt = w.redact(a.ran.prompt)
 	finish.OutputFiles = a.ran.files
+	finish.Cache, finish.CacheKey = a.look.came, a.look.key
+	if a.look.from != nil {
+		finish.CachedFrom = &a.look.from.RunID
+	}
 	a.rec.close(&finish)
 	redact(&finish, w.redact)
-	w.learn(claimed, a.begun, finish)
+	if finish.CachedFrom == nil {
+		w.learn(claimed, a.begun, finish)
+	}
 
 	verdict, err := w.settle(finish)
 	if err != nil {
@@ -229,8 +236,9 @@ func (w *Worker) execute(a *attempt) {
 	ctx, cancel := context.WithTimeoutCause(a.ctx, a.timeout, work.ErrTimeout)
 	defer cancel()
 	defer a.prep.tidy()
-	if w.ready(ctx, a) {
+	if w.ready(ctx, a) && !w.fromCache(ctx, a) {
 		w.called(ctx, a, w.call(ctx, a))
+		a.keepable()
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/hex"
 	"fmt"
 	"time"
 
@@ -38,6 +39,10 @@ type Finish struct {
 	DurationMS     int64
 	DurationAPIMS  int64
 	OutputFiles    []work.OutputFile
+
+	Cache      work.Cache
+	CachedFrom *uuid.UUID // the run that the result was taken from; nil: it is this run's own
+	CacheKey   []byte     // the result may be taken over under this; nil: it may not
 
 	Steps int
 	Rev   int    // of the transcript
@@ -97,7 +102,10 @@ type finishIn struct {
 	OutputFiles    []work.OutputFile `json:"output_files"`
 	Steps          int               `json:"steps"`
 	Rev            int               `json:"rev"`
-	From           int               `json:"blob_from"` // 1-based offset into $2
+	Cache          *string           `json:"cache,omitempty"`
+	CachedFrom     *uuid.UUID        `json:"cached_from,omitempty"`
+	CacheKey       *string           `json:"cache_key,omitempty"` // hex
+	From           int               `json:"blob_from"`           // 1-based offset into $2
 	Length         int               `json:"blob_length"`
 }
 
@@ -118,7 +126,7 @@ WITH f AS (
         resumable boolean, num_turns integer, tool_calls integer, input_tokens bigint, output_tokens bigint,
         cache_read_tokens bigint, cache_creation_tokens bigint, total_cost_usd double precision,
         cost_incomplete boolean, duration_ms bigint, duration_api_ms bigint, output_files jsonb, steps integer, rev integer,
-        blob_from integer, blob_length integer)
+        cache text, cached_from uuid, cache_key text, blob_from integer, blob_length integer)
 ), locked AS (
     SELECT u.id, u.state, u.run_count, u.cancel_requested_at FROM work_units u JOIN f ON f.unit_id = u.id
     ORDER BY u.id FOR UPDATE OF u
@@ -140,6 +148,7 @@ WITH f AS (
         final_run = CASE WHEN was.next <> 'queued' THEN f.run_id END,
         summary = CASE WHEN was.next <> 'queued' THEN f.summary END,
         error_class = f.error_class, error_message = f.error_message,
+        cache = CASE WHEN was.next <> 'queued' THEN f.cache END, cached_from = CASE WHEN was.next <> 'queued' THEN f.cached_from END,
         resume_session = CASE WHEN f.resumable THEN f.session_id END,
         session_cost_usd = CASE WHEN f.resumable THEN coalesce(f.total_cost_usd, 0) +
             CASE WHEN f.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END ELSE 0 END,
@@ -161,10 +170,11 @@ WITH f AS (
         execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
     FROM f JOIN was ON was.id = f.run_id AND was.open WHERE r.id = f.run_id RETURNING r.id, r.tenant
 ), kept AS (
-    -- What is not noted any more was swept: it has no bytes.
+    -- What is not noted any more was swept: it has no bytes. Files of a result
+    -- that was taken over are the other run's, and may be noted for removal.
     DELETE FROM stray_blobs s USING f JOIN closed ON closed.id = f.run_id, jsonb_to_recordset(f.output_files)
         AS o(id uuid, name text, size bigint, media_type text, sha256 text)
-    WHERE s.id = o.id RETURNING o.*, closed.id AS run_id, closed.tenant
+    WHERE s.id = o.id AND f.cached_from IS NULL RETURNING o.*, closed.id AS run_id, closed.tenant
 ), left_behind AS (
     INSERT INTO files (id, tenant, run_id, filename, bytes, media_type, sha256, created_at)
     SELECT id, tenant, run_id, name, size, media_type, decode(sha256, 'hex'), clock_timestamp() FROM kept
@@ -172,6 +182,13 @@ WITH f AS (
     INSERT INTO transcripts (run_id, steps, blob)
     SELECT f.run_id, f.steps, substr($2::bytea, f.blob_from, f.blob_length) FROM f JOIN closed ON closed.id = f.run_id
     ON CONFLICT (run_id) DO UPDATE SET steps = excluded.steps, blob = excluded.blob
+), cached AS (
+    INSERT INTO result_cache (tenant, key, run_id, created_at)
+    SELECT DISTINCT ON (closed.tenant, f.cache_key) closed.tenant, decode(f.cache_key, 'hex'), closed.id, clock_timestamp()
+    FROM f JOIN closed ON closed.id = f.run_id JOIN was ON was.id = f.run_id AND was.mine
+    WHERE f.cache_key IS NOT NULL AND f.status = 'succeeded'
+    ORDER BY closed.tenant, f.cache_key -- whoever writes several does it in this order
+    ON CONFLICT (tenant, key) DO UPDATE SET run_id = excluded.run_id, created_at = excluded.created_at
 ), swept AS (
     DELETE FROM transcript_chunks c USING closed WHERE c.run_id = closed.id
 )
@@ -247,6 +264,12 @@ func (f Finish) row(from int) finishIn {
 		CacheCreation: f.Usage.CacheCreationTokens, TotalCostUSD: f.TotalCostUSD, CostIncomplete: f.CostIncomplete,
 		DurationMS: f.DurationMS, DurationAPIMS: f.DurationAPIMS, OutputFiles: f.OutputFiles,
 		Steps: f.Steps, Rev: f.Rev, From: from, Length: len(f.Blob),
+	}
+	if f.Cache != "" {
+		in.Cache, in.CachedFrom = new(string(f.Cache)), f.CachedFrom
+	}
+	if f.CacheKey != nil {
+		in.CacheKey = new(hex.EncodeToString(f.CacheKey))
 	}
 	if in.OutputFiles == nil {
 		in.OutputFiles = []work.OutputFile{}

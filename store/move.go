@@ -83,7 +83,7 @@ func (s *Store) retry(ctx context.Context, rows any, w where, lock, columns stri
 	model, prompt, turns := w.arg(c.Model), w.arg(c.Prompt), w.arg(c.MaxTurns)
 	return translate(s.db.SelectContext(ctx, rows, `WITH chosen (unit_id) AS (SELECT id FROM work_units WHERE `+chosen+` `+lock+`), changed AS (
 		UPDATE work_units SET state = 'queued', finished_at = NULL, final_run = NULL,
-			summary = NULL, error_class = NULL, error_message = NULL, cancel_requested_at = NULL, not_before = NULL,
+			summary = NULL, error_class = NULL, error_message = NULL, cache = NULL, cached_from = NULL, cancel_requested_at = NULL, not_before = NULL,
 			deadline = CASE WHEN deadline > clock_timestamp() THEN deadline END,
 			expires_at = CASE WHEN expires_at > clock_timestamp() THEN expires_at END,
 			failures = 0, losses = 0, waits = 0, crashes = 0, deaths = 0, dispatch = dispatch + 1,

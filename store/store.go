@@ -13,6 +13,7 @@
 //	run.go         runs: claim; read, list
 //	finish.go      how a run ends, and what becomes of its unit
 //	file.go        files, and bytes that are none yet or no more
+//	cache.go       results that other units may take over
 //	transcript.go  chunks while a run goes on, one blob at its end
 //	schedule.go    schedules: put, read, list, due
 //	process.go     worker processes: register, beat, stop

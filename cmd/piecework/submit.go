@@ -33,6 +33,7 @@ type SubmitCommand struct {
 	Timeout          string   `help:"Longest a run may take, such as 90s or 1h30m." placeholder:"DURATION"`
 	IdleTimeout      string   `help:"Longest a run may be silent." placeholder:"DURATION"`
 	StartupTimeout   string   `help:"Longest a run may take to its first output." placeholder:"DURATION"`
+	Cache            string   `help:"Take over an earlier unit's result that is at most this old, such as 24h, if it was asked exactly the same." placeholder:"DURATION"`
 	Delay            string   `help:"Wait this long before the first run." placeholder:"DURATION"`
 	Deadline         string   `help:"Give up at this time, such as 2030-01-31T18:00:00Z." placeholder:"TIME"`
 	ExpiresAt        string   `help:"Do not start any more after this time." placeholder:"TIME"`
@@ -57,6 +58,7 @@ type submission struct {
 	Timeout          work.Seconds      `json:"timeout,omitempty"`
 	IdleTimeout      work.Seconds      `json:"idle_timeout,omitempty"`
 	StartupTimeout   work.Seconds      `json:"startup_timeout,omitempty"`
+	Cache            work.Seconds      `json:"cache,omitempty"`
 	Delay            work.Seconds      `json:"delay,omitempty"`
 	Deadline         *time.Time        `json:"deadline,omitempty"`
 	ExpiresAt        *time.Time        `json:"expires_at,omitempty"`
@@ -125,6 +127,7 @@ func (c *SubmitCommand) times(body *submission) error {
 		{"--timeout", c.Timeout, &body.Timeout},
 		{"--idle-timeout", c.IdleTimeout, &body.IdleTimeout},
 		{"--startup-timeout", c.StartupTimeout, &body.StartupTimeout},
+		{"--cache", c.Cache, &body.Cache},
 		{"--delay", c.Delay, &body.Delay},
 	} {
 		if length.text == "" {

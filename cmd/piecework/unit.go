@@ -124,6 +124,12 @@ func printUnit(w io.Writer, u *unit) error {
 	facts.row("finished", clock(u.FinishedAt))
 	facts.row("took", took(u.StartedAt, u.FinishedAt))
 	facts.row("cost", dollars(u.CostUSD))
+	switch u.Cache {
+	case work.CacheHit:
+		facts.row("cache", "hit: the result of run "+u.CachedFrom.String())
+	case work.CacheMiss:
+		facts.row("cache", "miss")
+	}
 	if u.Error != nil {
 		facts.row("error", u.Error.Error())
 		facts.row("advice", u.Error.Class.Advice())

@@ -56,6 +56,11 @@ func (a *Anthropic) Available(ctx context.Context) error {
 	})
 }
 
+// Settings are what the operator has set.
+func (a *Anthropic) Settings() string {
+	return fmt.Sprintf("%q %q %d", shownURL(a.base()), cmp.Or(a.Model, anthropicModel), cmp.Or(a.MaxTokens, anthropicMaxTokens))
+}
+
 func (a *Anthropic) configured() error {
 	if a.Key == "" && a.BaseURL == "" {
 		return errors.New("anthropic has no key: set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server that needs none")

@@ -79,6 +79,13 @@ type Versioned interface {
 	Version(ctx context.Context) (string, error)
 }
 
+// Configured is a backend whose operator has a say in its answers.
+type Configured interface {
+	// Settings names what the operator has set, without secrets: the same
+	// request may be answered differently under other settings.
+	Settings() string
+}
+
 // Request is one run's work, ready to be done: prompt rendered, files checked.
 type Request struct {
 	UnitID  uuid.UUID

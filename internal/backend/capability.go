@@ -27,6 +27,10 @@ func Capabilities(name string) []work.Capability {
 // Can tells whether a backend can do what a unit asks of it.
 func Can(name string, c work.Capability) bool { return slices.Contains(capabilities[name], c) }
 
+// ReadsPayload tells whether a backend looks at the payload itself. To the
+// others only what the prompt takes from it is known.
+func ReadsPayload(name string) bool { return name == "mock" }
+
 // meanings say what a capability is, for docs/backends.md.
 var meanings = map[work.Capability]string{
 	work.CanFiles:   "Attached text files reach the model as text.",

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,6 +43,11 @@ var claudeProgram = program{"claude", "claude",
 
 // Version returns what `claude --version` prints.
 func (c *Claude) Version(ctx context.Context) (string, error) { return c.version(ctx, claudeProgram) }
+
+// Settings are what the operator has set.
+func (c *Claude) Settings() string {
+	return fmt.Sprintf("%q %q %q", c.PermissionMode, c.AllowedTools, c.ConfigDir)
+}
 
 // Execute runs one unit. The request's system prompt is added to Claude Code's
 // own, which tells the model how to use its tools, and does not replace it.

@@ -40,6 +40,9 @@ var codexProgram = program{"codex", "codex",
 // Version returns what `codex --version` prints.
 func (c *Codex) Version(ctx context.Context) (string, error) { return c.version(ctx, codexProgram) }
 
+// Settings are what the operator has set.
+func (c *Codex) Settings() string { return fmt.Sprintf("%q", c.Sandbox) }
+
 // Execute runs one unit. The request's system prompt becomes the developer's
 // instructions, beside Codex's own.
 func (c *Codex) Execute(ctx context.Context, req Request, steps *transcript.Writer) (Result, error) {

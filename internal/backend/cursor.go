@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -33,6 +34,9 @@ var cursorProgram = program{"cursor", "cursor-agent",
 
 // Version returns what `cursor-agent --version` prints.
 func (c *Cursor) Version(ctx context.Context) (string, error) { return c.version(ctx, cursorProgram) }
+
+// Settings are what the operator has set.
+func (c *Cursor) Settings() string { return fmt.Sprintf("%t", c.Force) }
 
 // Execute runs one unit. The client has no place for a system prompt, so the
 // request's comes before its prompt.

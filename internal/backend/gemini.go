@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,6 +39,9 @@ var geminiProgram = program{"gemini", "gemini",
 
 // Version returns what `gemini --version` prints.
 func (g *Gemini) Version(ctx context.Context) (string, error) { return g.version(ctx, geminiProgram) }
+
+// Settings are what the operator has set.
+func (g *Gemini) Settings() string { return fmt.Sprintf("%q", g.ApprovalMode) }
 
 // Execute runs one unit. The client would read a system prompt's @names as
 // files, so the request's comes before its prompt.

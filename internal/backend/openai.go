@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 
@@ -53,6 +54,11 @@ func (o *OpenAI) Available(ctx context.Context) error {
 		err = client.Get(ctx, "models", nil, &res)
 		return res, err
 	})
+}
+
+// Settings are what the operator has set.
+func (o *OpenAI) Settings() string {
+	return fmt.Sprintf("%q %q %t", shownURL(o.base()), cmp.Or(o.Model, openaiModel), o.Responses)
 }
 
 func (o *OpenAI) configured() error {

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"os/exec"
 	"path/filepath"
@@ -43,6 +44,9 @@ var openCodeProgram = program{"opencode", "opencode",
 func (o *OpenCode) Version(ctx context.Context) (string, error) {
 	return o.version(ctx, openCodeProgram)
 }
+
+// Settings are what the operator has set.
+func (o *OpenCode) Settings() string { return fmt.Sprintf("%q", o.Config) }
 
 // Execute runs one unit. The request's system prompt stands beside opencode's
 // own, as instructions.

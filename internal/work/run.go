@@ -23,6 +23,13 @@ func (u Usage) And(more Usage) Usage {
 	}
 }
 
+// CachedShare is how much of the input came from the provider's prompt cache,
+// from 0 to 1.
+func (u Usage) CachedShare() float64 {
+	all := u.InputTokens + u.CacheReadTokens + u.CacheCreationTokens
+	return float64(u.CacheReadTokens) / float64(max(all, 1))
+}
+
 // Run is one attempt at a unit. Attempt is its number from 1 and the fence:
 // only the unit's newest attempt may finish it.
 type Run struct {

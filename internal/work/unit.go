@@ -49,6 +49,7 @@ type Spec struct {
 	Timeout          Seconds         `json:"timeout" db:"timeout"`
 	IdleTimeout      Seconds         `json:"idle_timeout" db:"idle_timeout"`
 	StartupTimeout   Seconds         `json:"startup_timeout,omitempty" db:"startup_timeout"` // to the first output; 0: the backend's own
+	CacheTTL         Seconds         `json:"cache_ttl,omitempty" db:"cache_ttl"`             // a succeeded result at most this old is taken over; 0: none
 	MissingKey       string          `json:"missing_key" db:"missing_key"`
 	SessionPolicy    string          `json:"session_policy" db:"session_policy"` // Resume or Fresh
 	MaxRetries       *int            `json:"max_retries,omitempty" db:"max_retries"`
@@ -79,6 +80,8 @@ type Unit struct {
 	Summary           *string    `json:"summary" db:"summary"` // the start of the output
 	Output            *string    `json:"output" db:"output"`   // whole in one unit's answer, absent in lists
 	Error             *Failure   `json:"error" db:"-"`
+	Cache             Cache      `json:"cache,omitempty" db:"cache"`             // absent: it did not look, or has not ended
+	CachedFrom        *uuid.UUID `json:"cached_from,omitempty" db:"cached_from"` // the run that its result was taken from
 	CostUSD           float64    `json:"cost_usd" db:"cost_usd"`
 	CreatedAt         time.Time  `json:"created_at" db:"created_at"`
 	StartedAt         *time.Time `json:"started_at" db:"started_at"`

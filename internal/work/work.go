@@ -8,6 +8,7 @@
 //	process.go     Process: one worker process, and the backends it offers
 //	capability.go  what a backend can do
 //	file.go        the files that a payload names
+//	cache.go       results that are taken over from earlier runs
 //	failure.go     Failure classes and what follows from each
 //	error.go       the few errors that cross a room's door
 //	finding.go     Finding: what a look at Postgres, Redis or a backend came to

@@ -85,6 +85,18 @@ CREATE TABLE pauses (
     CONSTRAINT pauses_kind_check CHECK ((kind = ANY (ARRAY['queue'::text, 'backend'::text])))
 );
 
+CREATE TABLE result_cache (
+    tenant text NOT NULL,
+    key bytea NOT NULL,
+    run_id uuid NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT result_cache_pkey PRIMARY KEY (tenant, key),
+    CONSTRAINT result_cache_key_check CHECK ((length(key) = 32)),
+    CONSTRAINT result_cache_run_id_fkey FOREIGN KEY (run_id) REFERENCES worker_runs(id) ON DELETE CASCADE
+);
+CREATE INDEX result_cache_by_run ON public.result_cache USING btree (run_id);
+CREATE INDEX result_cache_oldest ON public.result_cache USING btree (created_at);
+
 CREATE TABLE schedules (
     tenant text NOT NULL,
     name text NOT NULL,
@@ -214,11 +226,18 @@ CREATE TABLE work_units (
     batch_id uuid,
     custom_id text,
     held boolean NOT NULL DEFAULT false,
+    cache_ttl double precision,
+    cache text,
+    cached_from uuid,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
+    CONSTRAINT cache_without_directory CHECK (((cache_ttl IS NULL) OR (working_directory = ''::text))),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
     CONSTRAINT finished_when_final CHECK (((state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) = (finished_at IS NOT NULL))),
+    CONSTRAINT from_when_hit CHECK (((cached_from IS NOT NULL) = (NOT (cache IS DISTINCT FROM 'hit'::text)))),
     CONSTRAINT started_when_running CHECK (((state <> 'running'::text) OR (started_at IS NOT NULL))),
     CONSTRAINT work_units_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES batches(id),
+    CONSTRAINT work_units_cache_check CHECK ((cache = ANY (ARRAY['hit'::text, 'miss'::text]))),
+    CONSTRAINT work_units_cache_ttl_check CHECK ((cache_ttl > (0)::double precision)),
     CONSTRAINT work_units_idle_timeout_check CHECK ((idle_timeout > (0)::double precision)),
     CONSTRAINT work_units_missing_key_check CHECK ((missing_key = ANY (ARRAY['fail'::text, 'note'::text]))),
     CONSTRAINT work_units_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
