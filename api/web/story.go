@@ -44,6 +44,7 @@ func Stories() []Story {
 		{"unit-thousand-steps", "a transcript of which only the end is shown", storyUnit(storyDone(1000))},
 		{"unit-json", "the result is JSON", storyUnit(storyJSON())},
 		{"unit-no-transcript", "it is done, and no transcript was kept", storyUnit(storySilent())},
+		{"unit-cached", "an earlier unit's result was taken over", storyUnit(storyCached())},
 		{"unit-failed", "failed at the third run, after a lost one", storyUnit(storyFailed(0))},
 		{"unit-lost-run", "the run whose worker process died is chosen", storyUnit(storyFailed(1))},
 		{"unit-timed-out", "it was too slow", storyUnit(storyTimedOut())},
@@ -107,7 +108,7 @@ func storyUnit(u Unit) Viewer {
 func storyUnits() []work.Unit {
 	return []work.Unit{
 		storyScheduled(), storyQueued(), storyRunning().Unit, storyDone(60).Unit, storyFailed(0).Unit, storyTimedOut().Unit,
-		storyCancelled().Unit, storyJSON().Unit, storyLongWords().Unit,
+		storyCancelled().Unit, storyJSON().Unit, storyCached().Unit, storyLongWords().Unit,
 	}
 }
 
@@ -210,6 +211,16 @@ func storySilent() Unit {
 	output := "42"
 	u.Output, u.Summary = &output, &output
 	return whole(u, work.RunSucceeded)
+}
+
+func storyCached() Unit {
+	u := madeUnit(12, work.Succeeded)
+	output, from := "There is no clause about notice.", uuid.UUID{0: 2, 15: 99}
+	u.Output, u.Summary, u.Cache, u.CachedFrom, u.CacheTTL, u.CostUSD = &output, &output, work.CacheHit, &from, 24*3600, 0
+	page := whole(u, work.RunSucceeded, transcript.Step{Number: 1, Time: *before(time.Second), Type: transcript.SystemText,
+		Text: "From the cache: this is the result of run " + from.String() + " of 2026-01-01T12:00:00Z, which was asked the same. No model was called."})
+	page.Run.TotalCostUSD, page.Run.Usage, page.Run.NumTurns, page.Run.ToolCalls = new(0.0), work.Usage{}, 0, 0
+	return page
 }
 
 // storyFailed is a unit with three runs, of which the chosen one counts from

@@ -52,6 +52,16 @@ func (u Unit) Other() string {
 	return ""
 }
 
+// Origin is the query of a comparison with the run that the result was taken
+// from.
+func (u Unit) Origin() string {
+	v := url.Values{"a": {u.CachedFrom.String()}}
+	if u.Run != nil {
+		v.Set("b", u.Run.ID.String())
+	}
+	return query(v)
+}
+
 // Steps are the steps in sight.
 func (u Unit) Steps() Steps { return u.Script.At(u.At) }
 
@@ -130,6 +140,9 @@ func (u Unit) Limits() (list []Setting) {
 	add("priority", strconv.Itoa(u.Priority))
 	add("timeout", seconds(u.Timeout))
 	add("idle timeout", seconds(u.IdleTimeout))
+	if u.CacheTTL > 0 {
+		add("cache", "results up to "+seconds(u.CacheTTL)+" old")
+	}
 	if u.MaxTurns > 0 {
 		add("max turns", strconv.Itoa(u.MaxTurns))
 	}

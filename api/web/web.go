@@ -64,7 +64,7 @@ type Page interface{ Render(io.Writer) error }
 
 var functions = template.FuncMap{
 	"ago": ago, "took": took, "when": when, "iso": iso, "usd": usd, "pretty": pretty, "advice": work.Class.Advice, "class": stateClass,
-	"count": count, "show": show, "words": words, "size": size, "number": number, "markdown": markdown, "line": line,
+	"count": count, "show": show, "words": words, "size": size, "number": number, "markdown": markdown, "line": line, "share": share,
 }
 
 var templates = template.Must(template.New("pages").Funcs(functions).ParseFS(pages, "*.html"))
