@@ -214,6 +214,8 @@ func TestWorkingDirectoryOutsideTheRoots(t *testing.T) {
 		f.post("/work-units", mock(`,"payload":{"working_directory":"`+ref+`"}`)).refused(422, "#/payload/working_directory", "")
 	}
 	f.submit(mock(`,"working_directory":"docs:sub"`))
+	f.post("/work-units", mock(`,"cache":"1h","working_directory":"docs:sub"`)).refused(422, "#/cache", "leave out cache or working_directory")
+	f.post("/work-units", mock(`,"cache":"1h","payload":{"working_directory":"docs:sub"}`)).refused(422, "#/cache", "leave out cache or working_directory")
 	f.submit(mock(`,"payload":{"working_directory":"` + dir + `/sub"}`))
 	f.submit(mock(`,"payload":{"Working_Directory":"/etc"}`)) // a key of the caller's own
 }

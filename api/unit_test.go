@@ -130,6 +130,17 @@ func TestListPaging(t *testing.T) {
 	}
 }
 
+func TestUsageIsThatOfAllRuns(t *testing.T) {
+	t.Parallel()
+	got := newUnitView(work.Unit{}, []work.Run{
+		{Usage: work.Usage{InputTokens: 10, OutputTokens: 5, CacheCreationTokens: 20}}, {Usage: work.Usage{InputTokens: 10, OutputTokens: 6, CacheReadTokens: 60}},
+	}).Usage
+	want := unitUsage{work.Usage{InputTokens: 20, OutputTokens: 11, CacheReadTokens: 60, CacheCreationTokens: 20}, 0.6}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
 func TestListsLeaveOutWhatMayBeLarge(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)

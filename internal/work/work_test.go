@@ -143,3 +143,13 @@ func TestVisible(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+func TestCachedShare(t *testing.T) {
+	for want, u := range map[float64]Usage{
+		0: {}, 0.75: {InputTokens: 10, CacheReadTokens: 75, CacheCreationTokens: 15, OutputTokens: 500}, 1: {CacheReadTokens: 3},
+	} {
+		if got := u.CachedShare(); got != want {
+			t.Errorf("%+v: %g, not %g", u, got, want)
+		}
+	}
+}
