@@ -66,7 +66,7 @@ func (h *house) hits(id uuid.UUID, output string) work.Unit {
 // misses leads the run of a unit that must find nothing.
 func (h *house) misses(p *puppet, id uuid.UUID, output string) {
 	h.t.Helper()
-	run := <-p.started
+	run := h.begunOn(p)
 	if run.req.UnitID != id {
 		h.t.Fatalf("another unit runs")
 	}

@@ -175,8 +175,13 @@ func (h *house) submit(change func(*work.Spec)) uuid.UUID {
 // begun waits for the next run of the puppet.
 func (h *house) begun() *puppetRun {
 	h.t.Helper()
+	return h.begunOn(h.puppet)
+}
+
+func (h *house) begunOn(p *puppet) *puppetRun {
+	h.t.Helper()
 	select {
-	case run := <-h.puppet.started:
+	case run := <-p.started:
 		return run
 	case <-time.After(testkit.Patience):
 		h.t.Fatal("no run began")
