@@ -23,16 +23,25 @@ type tuned struct {
 
 func (t *tuned) Settings() string { return t.settings.Load().(string) }
 
-// cachedHouse has two backends, a root with a file in it, and a worker process.
-func cachedHouse(t *testing.T) (h *house, w *worker, other *tuned, root string) {
+// cacheHouse has three backends, and a worker process with a root that has a
+// file in it.
+type cacheHouse struct {
+	*house
+	worker *worker
+	claude *tuned
+	codex  *puppet
+	root   string
+}
+
+func newCacheHouse(t *testing.T) *cacheHouse {
 	t.Helper()
-	h, root, other = newHouse(t), t.TempDir(), &tuned{puppet: newPuppet("claude")}
-	other.settings.Store("")
-	w = h.start(func(o *Options) {
-		o.Roots, o.Backends, o.FilePolicy.MaxBytes = rootAt(t, root), []backend.Backend{h.puppet, other}, 1000
+	h := &cacheHouse{house: newHouse(t), claude: &tuned{puppet: newPuppet("claude")}, codex: newPuppet("codex"), root: t.TempDir()}
+	h.claude.settings.Store("")
+	h.worker = h.start(func(o *Options) {
+		o.Roots, o.Backends, o.FilePolicy.MaxBytes = rootAt(t, h.root), []backend.Backend{h.puppet, h.claude, h.codex}, 1000
 	})
-	writeText(t, root, "a.txt", "one")
-	return h, w, other, root
+	writeText(t, h.root, "a.txt", "one")
+	return h
 }
 
 func writeText(t *testing.T, dir, name, text string) {
@@ -43,7 +52,7 @@ func writeText(t *testing.T, dir, name, text string) {
 }
 
 // ask submits a unit that may take a result over.
-func (h *house) ask(changes ...func(*work.Spec)) uuid.UUID {
+func (h *cacheHouse) ask(changes ...func(*work.Spec)) uuid.UUID {
 	h.t.Helper()
 	return h.submit(func(s *work.Spec) {
 		s.CacheTTL, s.Prompt, s.Payload = 3600, "Read {name}", json.RawMessage(`{"name":"it"}`)
@@ -54,7 +63,7 @@ func (h *house) ask(changes ...func(*work.Spec)) uuid.UUID {
 }
 
 // hits waits for a unit that must have this result without a run of a backend.
-func (h *house) hits(id uuid.UUID, output string) work.Unit {
+func (h *cacheHouse) hits(id uuid.UUID, output string) work.Unit {
 	h.t.Helper()
 	u := h.becomes(id, work.Succeeded)
 	if u.Cache != work.CacheHit || u.CachedFrom == nil || *u.Output != output || u.CostUSD != 0 || len(h.puppet.started) != 0 {
@@ -64,7 +73,7 @@ func (h *house) hits(id uuid.UUID, output string) work.Unit {
 }
 
 // misses leads the run of a unit that must find nothing.
-func (h *house) misses(p *puppet, id uuid.UUID, output string) {
+func (h *cacheHouse) misses(p *puppet, id uuid.UUID, output string) {
 	h.t.Helper()
 	run := h.begunOn(p)
 	if run.req.UnitID != id {
@@ -78,7 +87,7 @@ func (h *house) misses(p *puppet, id uuid.UUID, output string) {
 
 func TestResultIsTakenOver(t *testing.T) {
 	t.Parallel()
-	h, w, _, _ := cachedHouse(t)
+	h := newCacheHouse(t)
 	uploaded := h.upload("b.txt", "two")
 	files := func(s *work.Spec) { s.Files = work.Refs{"docs:a.txt", uploaded.ID.String()} }
 	first := h.ask(files)
@@ -95,7 +104,7 @@ func TestResultIsTakenOver(t *testing.T) {
 	again := h.upload("b.txt", "two")
 	second := h.ask(func(s *work.Spec) {
 		s.Files = work.Refs{"docs:a.txt", again.ID.String()}
-		s.Priority, s.Labels, s.Timeout, s.IdleTimeout, s.SessionPolicy, s.Payload = 9, json.RawMessage(`{"a":"b"}`), 9, 9, work.Fresh, json.RawMessage(`{ "name" : "it" }`)
+		s.Priority, s.Labels, s.Timeout, s.IdleTimeout, s.SessionPolicy, s.Payload = 9, json.RawMessage(`{"a":"b"}`), 90, 90, work.Fresh, json.RawMessage(`{ "name" : "it" }`)
 		s.MaxRetries = new(5)
 	})
 	u := h.hits(second, "the answer")
@@ -111,7 +120,7 @@ func TestResultIsTakenOver(t *testing.T) {
 	if len(steps) != 1 || steps[0].Type != transcript.SystemText || !strings.Contains(steps[0].Text, made.ID.String()) {
 		t.Errorf("transcript %+v", steps)
 	}
-	if _, err := os.Stat(filepath.Join(w.unitsDir(), second.String())); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(h.worker.unitsDir(), second.String())); !os.IsNotExist(err) {
 		t.Errorf("its directory is still there: %v", err)
 	}
 
@@ -126,8 +135,8 @@ func TestResultIsTakenOver(t *testing.T) {
 
 func TestAnyOtherInputMisses(t *testing.T) {
 	t.Parallel()
-	h, _, other, root := cachedHouse(t)
-	writeText(t, root, "c.txt", "one")
+	h := newCacheHouse(t)
+	writeText(t, h.root, "c.txt", "one")
 	one, two, renamed := h.upload("b.txt", "one"), h.upload("b.txt", "two"), h.upload("d.txt", "one")
 	file := func(refs ...string) func(*work.Spec) { return func(s *work.Spec) { s.Files = refs } }
 	payload := func(text string) func(*work.Spec) {
@@ -159,15 +168,16 @@ func TestAnyOtherInputMisses(t *testing.T) {
 	for name, change := range asked {
 		h.hits(h.ask(change), name)
 	}
-	writeText(t, root, "a.txt", "two")
+	writeText(t, h.root, "a.txt", "two")
 	h.misses(h.puppet, h.ask(file("docs:a.txt")), "changed file")
 
 	claude := func(s *work.Spec) { s.Backend = "claude" }
-	h.misses(other.puppet, h.ask(claude), "another backend")
+	h.misses(h.claude.puppet, h.ask(claude), "another backend")
+	h.misses(h.codex, h.ask(func(s *work.Spec) { s.Backend = "codex" }), "a third")
 	h.hits(h.ask(claude, payload(`{"name":"it","line":7}`)), "another backend") // it sees the prompt only
-	other.settings.Store("another model")
-	h.misses(other.puppet, h.ask(claude), "other settings")
-	other.settings.Store("")
+	h.claude.settings.Store("another model")
+	h.misses(h.claude.puppet, h.ask(claude), "other settings")
+	h.claude.settings.Store("")
 	h.hits(h.ask(claude), "another backend")
 
 	// A thousandth of a second is over.
@@ -177,16 +187,16 @@ func TestAnyOtherInputMisses(t *testing.T) {
 
 func TestResultsThatAreNotKept(t *testing.T) {
 	t.Parallel()
-	h, _, _, root := cachedHouse(t)
+	h := newCacheHouse(t)
 	file := func(s *work.Spec) { s.Files = work.Refs{"docs:a.txt"} }
 
 	h.ask(file)
 	run := h.begun()
-	writeText(t, root, "a.txt", "changed while it was read")
+	writeText(t, h.root, "a.txt", "changed while it was read")
 	run.end <- succeed("of which bytes?")
-	endsWell(h, run)
+	h.endsWell(run)
 	h.misses(h.puppet, h.ask(file), "of the changed ones")
-	writeText(t, root, "a.txt", "one")
+	writeText(t, h.root, "a.txt", "one")
 	h.misses(h.puppet, h.ask(file), "of the first ones")
 
 	large := func(s *work.Spec) { s.Prompt = "Write much" }
@@ -194,7 +204,7 @@ func TestResultsThatAreNotKept(t *testing.T) {
 	run = h.begun()
 	writeText(t, run.req.Dir, "large", strings.Repeat("x", 1001))
 	run.end <- succeed("not all of it was stored")
-	endsWell(h, run)
+	h.endsWell(run)
 	h.misses(h.puppet, h.ask(large), "whole")
 
 	failing := func(s *work.Spec) { s.Prompt = "Fail" }
@@ -208,12 +218,15 @@ func TestResultsThatAreNotKept(t *testing.T) {
 }
 
 // endsWell waits for the end of a run.
-func endsWell(h *house, run *puppetRun) { h.t.Helper(); h.becomes(run.req.UnitID, work.Succeeded) }
+func (h *cacheHouse) endsWell(run *puppetRun) {
+	h.t.Helper()
+	h.becomes(run.req.UnitID, work.Succeeded)
+}
 
 // Equal units that run at the same time both miss; the next one does not.
 func TestEqualUnitsAtOnceBothRun(t *testing.T) {
 	t.Parallel()
-	h, _, _, _ := cachedHouse(t)
+	h := newCacheHouse(t)
 	ids := []uuid.UUID{h.ask(), h.ask()}
 	one, two := h.begun(), h.begun()
 	one.end <- succeed("same")
@@ -229,7 +242,7 @@ func TestEqualUnitsAtOnceBothRun(t *testing.T) {
 // Nobody has answered: a lane that refused credentials stays paused.
 func TestHitOpensNoLane(t *testing.T) {
 	t.Parallel()
-	h, w, _, _ := cachedHouse(t)
+	h := newCacheHouse(t)
 	h.misses(h.puppet, h.ask(), "kept")
 	refused := h.submit(func(s *work.Spec) { s.Prompt = "Another" })
 	h.begun().end <- backend.Result{Error: work.Fail(work.ClassAuth, "the key is wrong")}
@@ -238,7 +251,7 @@ func TestHitOpensNoLane(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.hits(h.ask(), "kept") // the probe lets one unit try
-	if w.lane("mock").offer().Paused == nil {
+	if h.worker.lane("mock").offer().Paused == nil {
 		t.Error("a hit opened the lane")
 	}
 }

@@ -15,6 +15,7 @@ type metrics struct {
 	seconds *prometheus.HistogramVec
 	cost    *prometheus.CounterVec
 	paused  *prometheus.CounterVec
+	cache   *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
@@ -30,6 +31,9 @@ func newMetrics(r prometheus.Registerer) metrics {
 		paused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "piecework_backend_pauses_total", Help: "Times a backend was paused because it refuses every unit.",
 		}, []string{"backend", "class"}),
+		cache: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "piecework_cache_lookups_total", Help: "Runs that looked for an earlier result, by what came of it.",
+		}, []string{"backend", "result"}),
 		cost: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "piecework_cost_usd_total", Help: "What runs have cost, as far as backends tell.",
 		}, []string{"backend"}),
@@ -46,6 +50,9 @@ func (m metrics) finished(backend string, f store.Finish, v store.Verdict, took 
 	}
 	m.runs.WithLabelValues(backend, status, class).Inc()
 	m.seconds.WithLabelValues(backend).Observe(took.Seconds())
+	if f.Cache != "" {
+		m.cache.WithLabelValues(backend, string(f.Cache)).Inc()
+	}
 	if f.TotalCostUSD != nil {
 		m.cost.WithLabelValues(backend).Add(*f.TotalCostUSD)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,7 +45,7 @@ func (c *Claude) Version(ctx context.Context) (string, error) { return c.version
 
 // Settings are what the operator has set.
 func (c *Claude) Settings() string {
-	return fmt.Sprintf("%q %q %q", c.PermissionMode, c.AllowedTools, c.ConfigDir)
+	return c.settings(c.PermissionMode, c.AllowedTools, c.ConfigDir)
 }
 
 // Execute runs one unit. The request's system prompt is added to Claude Code's

@@ -38,6 +38,18 @@ type CLI struct {
 	ladder process.Ladder
 }
 
+// settings are what an operator has set: what an agent is told, and where its
+// models are.
+func (c CLI) settings(told ...any) string {
+	var servers []string
+	for _, variable := range c.Env {
+		if name, address, _ := strings.Cut(variable, "="); strings.HasSuffix(name, "_BASE_URL") {
+			servers = append(servers, name+"="+shownURL(address))
+		}
+	}
+	return fmt.Sprintf("%q %#v", servers, told)
+}
+
 // program is a command-line agent's own name, its usual command, and what to
 // do when it is not there.
 type program struct{ name, command, mend string }

@@ -41,7 +41,7 @@ var codexProgram = program{"codex", "codex",
 func (c *Codex) Version(ctx context.Context) (string, error) { return c.version(ctx, codexProgram) }
 
 // Settings are what the operator has set.
-func (c *Codex) Settings() string { return fmt.Sprintf("%q", c.Sandbox) }
+func (c *Codex) Settings() string { return c.settings(c.Sandbox) }
 
 // Execute runs one unit. The request's system prompt becomes the developer's
 // instructions, beside Codex's own.

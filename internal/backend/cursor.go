@@ -2,7 +2,6 @@ package backend
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -36,7 +35,7 @@ var cursorProgram = program{"cursor", "cursor-agent",
 func (c *Cursor) Version(ctx context.Context) (string, error) { return c.version(ctx, cursorProgram) }
 
 // Settings are what the operator has set.
-func (c *Cursor) Settings() string { return fmt.Sprintf("%t", c.Force) }
+func (c *Cursor) Settings() string { return c.settings(c.Force) }
 
 // Execute runs one unit. The client has no place for a system prompt, so the
 // request's comes before its prompt.

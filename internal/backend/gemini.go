@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -41,7 +40,7 @@ var geminiProgram = program{"gemini", "gemini",
 func (g *Gemini) Version(ctx context.Context) (string, error) { return g.version(ctx, geminiProgram) }
 
 // Settings are what the operator has set.
-func (g *Gemini) Settings() string { return fmt.Sprintf("%q", g.ApprovalMode) }
+func (g *Gemini) Settings() string { return g.settings(g.ApprovalMode) }
 
 // Execute runs one unit. The client would read a system prompt's @names as
 // files, so the request's comes before its prompt.

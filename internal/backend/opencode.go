@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/url"
 	"os/exec"
 	"path/filepath"
@@ -46,7 +45,7 @@ func (o *OpenCode) Version(ctx context.Context) (string, error) {
 }
 
 // Settings are what the operator has set.
-func (o *OpenCode) Settings() string { return fmt.Sprintf("%q", o.Config) }
+func (o *OpenCode) Settings() string { return o.settings(o.Config) }
 
 // Execute runs one unit. The request's system prompt stands beside opencode's
 // own, as instructions.
