@@ -200,12 +200,18 @@ func TestResultsThatAreNotKept(t *testing.T) {
 	h.misses(h.puppet, h.ask(file), "of the first ones")
 
 	large := func(s *work.Spec) { s.Prompt = "Write much" }
+	partly := func() {
+		run := h.begun()
+		writeText(t, run.req.Dir, "large", strings.Repeat("x", 1001))
+		run.end <- succeed("not all of it was stored")
+		h.endsWell(run)
+	}
 	h.ask(large)
-	run = h.begun()
-	writeText(t, run.req.Dir, "large", strings.Repeat("x", 1001))
-	run.end <- succeed("not all of it was stored")
-	h.endsWell(run)
+	partly()
 	h.misses(h.puppet, h.ask(large), "whole")
+	h.ask(large, func(s *work.Spec) { s.CacheTTL = 0.001 })
+	partly()
+	h.hits(h.ask(large), "whole")
 
 	failing := func(s *work.Spec) { s.Prompt = "Fail" }
 	h.ask(failing)
