@@ -294,6 +294,7 @@ func addExamples(schemas map[string]*huma.Schema) {
 		"File":      exampleFile(run),
 		"FileList":  map[string]any{"items": []work.File{exampleFile(run)}, "next": nil},
 		"Changes":   map[string]any{"max_turns": 40},
+		"UnitUsage": unitUsage{work.Usage{InputTokens: 40, OutputTokens: 90, CacheReadTokens: 160}, 0.8},
 		"Step":      exampleStep(run.StartedAt),
 		"Explanation": explanation{ID: unit.ID, Status: work.Queued, Ahead: new(3), Reasons: []reason{
 			{Code: "backend_unavailable", Detail: "claude is not here: install it, or set PIECEWORK_CLAUDE_PATH to the program"}}},

@@ -168,7 +168,7 @@ WITH f AS (
         cost_incomplete = f.cost_incomplete, duration_ms = f.duration_ms, duration_api_ms = f.duration_api_ms,
         output_files = f.output_files, rev = CASE WHEN f.rev > 0 OR f.steps = 0 THEN f.rev END, completed_at = clock_timestamp(),
         execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
-    FROM f JOIN was ON was.id = f.run_id AND was.open WHERE r.id = f.run_id RETURNING r.id, r.tenant
+    FROM f JOIN was ON was.id = f.run_id AND was.open WHERE r.id = f.run_id RETURNING r.id, r.tenant, was.mine
 ), kept AS (
     -- What is not noted any more was swept: it has no bytes. Files of a result
     -- that was taken over are the other run's, and may be noted for removal.
@@ -185,7 +185,7 @@ WITH f AS (
 ), cached AS (
     INSERT INTO result_cache (tenant, key, run_id, created_at)
     SELECT DISTINCT ON (closed.tenant, f.cache_key) closed.tenant, decode(f.cache_key, 'hex'), closed.id, clock_timestamp()
-    FROM f JOIN closed ON closed.id = f.run_id JOIN was ON was.id = f.run_id AND was.mine
+    FROM f JOIN closed ON closed.id = f.run_id AND closed.mine
     WHERE f.cache_key IS NOT NULL AND f.status = 'succeeded'
     ORDER BY closed.tenant, f.cache_key -- whoever writes several does it in this order
     ON CONFLICT (tenant, key) DO UPDATE SET run_id = excluded.run_id, created_at = excluded.created_at
