@@ -16,6 +16,7 @@
 //	cache.go       results that other units may take over
 //	transcript.go  chunks while a run goes on, one blob at its end
 //	schedule.go    schedules: put, read, list, due
+//	trigger.go     triggers: put, read, list; what came for them
 //	process.go     worker processes: register, beat, stop
 //	overview.go    what happened in an hour, a day, a month; tallies of hours that are over
 //	pause.go       queues and backends that operators hold back
@@ -36,6 +37,7 @@ import (
 	_ "github.com/lib/pq" // the driver that sqlx opens
 
 	"piecework/internal/transcript"
+	"piecework/internal/work"
 	"piecework/migrations"
 )
 
@@ -45,12 +47,13 @@ const writeTimeout = 15 * time.Second
 
 // Store is the ledger.
 type Store struct {
-	db     *sqlx.DB
-	codec  transcript.Codec
-	accept *group[NewUnit, accepted]
-	claim  *group[Claim, claimAnswer]
-	append *group[Progress, struct{}]
-	finish *group[Finish, Verdict]
+	db      *sqlx.DB
+	codec   transcript.Codec
+	accept  *group[NewUnit, accepted]
+	claim   *group[Claim, claimAnswer]
+	append  *group[Progress, struct{}]
+	finish  *group[Finish, Verdict]
+	decline *group[work.TriggerDelivery, work.TriggerDelivery]
 
 	leadLimit time.Duration // which the tests shorten
 }
@@ -82,6 +85,7 @@ func newStore(db *sqlx.DB) *Store {
 	s.claim = newGroup(500, nil, s.claimAll)
 	s.append = newGroup(500, Progress.weight, s.appendAll)
 	s.finish = newGroup(250, Finish.weight, s.finishAll)
+	s.decline = newGroup(500, nil, s.declineAll)
 	return s
 }
 

@@ -23,6 +23,9 @@ type NewUnit struct {
 	Delay          work.Seconds // runs no sooner than this after it was accepted
 	IdempotencyKey string       // empty: none
 	BodyHash       []byte       // of the request that carries the key
+	// Delivery is the webhook that the unit is made of; nil for none. Only the
+	// first of its name makes a unit.
+	Delivery *work.TriggerDelivery
 }
 
 func (n NewUnit) weight() int {
@@ -38,8 +41,9 @@ type accepted struct {
 // ErrKeyReused: the idempotency key came before with another body.
 var ErrKeyReused = errors.New("idempotency key was used before with another body")
 
-// Accept commits a new unit, or finds the one that the same idempotency key
-// made before and says so. When it returns nil the unit cannot be lost.
+// Accept commits a new unit, or finds the one that the same idempotency key, or
+// the same delivery, made before and says so. When it returns nil the unit
+// cannot be lost.
 func (s *Store) Accept(ctx context.Context, n NewUnit) (work.Unit, bool, error) {
 	out, err := s.accept.do(ctx, n)
 	if err = cmp.Or(err, out.err); err != nil {
@@ -61,11 +65,15 @@ type unitIn struct {
 	Uploads        []uuid.UUID  `json:"uploads,omitempty"`
 	IdempotencyKey *string      `json:"idempotency_key"`
 	BodyHash       string       `json:"body_hash"`
+	Trigger        string       `json:"trigger,omitempty"`
+	Delivery       string       `json:"delivery,omitempty"`
+	Event          string       `json:"event,omitempty"`
 }
 
-// In: $1 a JSON array of unitIn. Out: the rows that were new. A row whose key
-// another caller has used is left out; so is one that repeats in the array, and
-// one whose custom id its batch has.
+// In: $1 a JSON array of unitIn, no two of one delivery. Out: the rows that were
+// new. A row whose key another caller has used is left out; so is one that
+// repeats in the array, one whose custom id its batch has, and one whose delivery
+// has made a unit before.
 func insertUnits(columns string) string {
 	return `
 WITH r AS (
@@ -75,7 +83,13 @@ WITH r AS (
         working_directory text, output_schema json, missing_key text, session_policy text, max_turns integer, cache_ttl double precision,
         max_cost_usd double precision, max_retries integer, timeout double precision, idle_timeout double precision, startup_timeout double precision,
         not_before timestamptz, delay double precision, deadline timestamptz, expires_at timestamptz, batch_id uuid, custom_id text, held boolean,
-        idempotency_key text, body_hash text)
+        idempotency_key text, body_hash text, trigger text, delivery text, event text)
+), first AS (
+    INSERT INTO trigger_deliveries AS d (id, tenant, trigger, delivery, event, outcome, unit_id, received_at)
+    SELECT id, tenant, trigger, delivery, event, 'accepted', id, clock_timestamp() FROM r WHERE trigger IS NOT NULL
+    ON CONFLICT (tenant, trigger, delivery) DO UPDATE SET outcome = 'accepted', unit_id = excluded.unit_id, id = excluded.id, event = excluded.event,
+        received_at = excluded.received_at, duplicates = d.duplicates + 1 WHERE d.unit_id IS NULL
+    RETURNING unit_id
 ), fresh AS (
 INSERT INTO work_units (id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt,
     system_prompt, payload, files, working_directory, output_schema, missing_key, session_policy, max_turns, cache_ttl,
@@ -84,7 +98,7 @@ SELECT id, tenant, 'queued', title, backend, coalesce(worker, ''), coalesce(mode
     coalesce(system_prompt, ''), payload, coalesce(files, '[]'), coalesce(working_directory, ''), output_schema, missing_key,
     coalesce(nullif(session_policy, ''), 'resume'), coalesce(max_turns, 0), cache_ttl, max_cost_usd, max_retries, timeout, idle_timeout, coalesce(startup_timeout, 0), due, deadline, expires_at, batch_id, custom_id, held,
     CASE WHEN held THEN 'infinity' ELSE coalesce(due, clock_timestamp() + interval '2 seconds') END, clock_timestamp(), idempotency_key, decode(body_hash, 'hex')
-FROM r
+FROM r WHERE trigger IS NULL OR id IN (SELECT unit_id FROM first)
 ON CONFLICT DO NOTHING
 RETURNING *
 ), used AS (
@@ -104,18 +118,29 @@ func (n NewUnit) row() unitIn {
 	if key := work.Clean(n.IdempotencyKey); key != "" {
 		in.IdempotencyKey = &key
 	}
+	if d := n.Delivery; d != nil {
+		in.Trigger, in.Delivery, in.Event = d.Trigger, d.Delivery, work.Clean(d.Event)
+	}
 	return in
 }
 
 func (s *Store) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, error) {
-	in := make([]unitIn, len(rows))
-	for i, n := range rows {
-		in[i] = n.row()
+	in := make([]unitIn, 0, len(rows))
+	seen := map[deliveryKey]bool{}
+	for _, n := range rows {
+		if n.Delivery != nil {
+			if seen[keyOf(*n.Delivery)] {
+				continue // it finds the unit of the first
+			}
+			seen[keyOf(*n.Delivery)] = true
+		}
+		in = append(in, n.row())
 	}
 	// Two processes that insert the same keys must meet them in one order, or
 	// each waits for the other.
 	slices.SortFunc(in, func(a, b unitIn) int {
-		return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(deref(a.IdempotencyKey), deref(b.IdempotencyKey)))
+		return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(deref(a.IdempotencyKey), deref(b.IdempotencyKey)),
+			strings.Compare(a.Trigger, b.Trigger), strings.Compare(a.Delivery, b.Delivery))
 	})
 	param, err := encode(in)
 	if err != nil {
@@ -130,14 +155,17 @@ func (s *Store) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, erro
 		made[row.ID] = row.unit()
 	}
 	outs := make([]accepted, len(rows))
+	var again []int
 	for i, n := range rows {
 		if u, ok := made[n.ID]; ok {
 			outs[i] = accepted{unit: u}
-			continue
+		} else if n.Delivery != nil {
+			again = append(again, i)
+		} else {
+			outs[i] = s.replay(ctx, n)
 		}
-		outs[i] = s.replay(ctx, n)
 	}
-	return outs, nil
+	return outs, s.redelivered(ctx, rows, again, outs)
 }
 
 // Before returns the unit that an idempotency key made before. It is

@@ -164,6 +164,42 @@ CREATE TABLE transcripts (
     CONSTRAINT transcripts_run_id_fkey FOREIGN KEY (run_id) REFERENCES worker_runs(id) ON DELETE CASCADE
 );
 
+CREATE TABLE trigger_deliveries (
+    id uuid NOT NULL,
+    tenant text NOT NULL,
+    trigger text NOT NULL,
+    delivery text NOT NULL,
+    event text NOT NULL,
+    outcome text NOT NULL,
+    unit_id uuid,
+    duplicates integer NOT NULL DEFAULT 0,
+    received_at timestamp with time zone NOT NULL,
+    CONSTRAINT trigger_deliveries_pkey PRIMARY KEY (tenant, trigger, delivery),
+    CONSTRAINT trigger_deliveries_outcome_check CHECK ((outcome = ANY (ARRAY['accepted'::text, 'filtered'::text, 'paused'::text]))),
+    CONSTRAINT unit_when_accepted CHECK (((outcome = 'accepted'::text) = (unit_id IS NOT NULL)))
+);
+CREATE INDEX trigger_deliveries_newest ON public.trigger_deliveries USING btree (tenant, trigger, id DESC);
+CREATE INDEX trigger_deliveries_old ON public.trigger_deliveries USING btree (received_at);
+
+CREATE TABLE triggers (
+    tenant text NOT NULL,
+    name text NOT NULL,
+    scheme jsonb NOT NULL,
+    secrets bytea[] NOT NULL,
+    fingerprints text[] NOT NULL,
+    events jsonb NOT NULL,
+    filter text NOT NULL,
+    event_from text NOT NULL,
+    delivery_from text NOT NULL,
+    mapping jsonb NOT NULL,
+    paused boolean NOT NULL DEFAULT false,
+    unit json NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT triggers_pkey PRIMARY KEY (tenant, name),
+    CONSTRAINT triggers_secrets_check CHECK (((cardinality(secrets) >= 1) AND (cardinality(secrets) <= 2)))
+);
+
 CREATE TABLE unit_files (
     unit_id uuid NOT NULL,
     file_id uuid NOT NULL,

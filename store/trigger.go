@@ -1,0 +1,283 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/lib/pq"
+
+	"piecework/internal/work"
+)
+
+const triggerColumns = `tenant, name, scheme, secrets, fingerprints, events, filter, event_from, delivery_from, mapping, paused, unit, created_at, updated_at`
+
+type triggerRow struct {
+	Tenant       string         `db:"tenant"`
+	Name         string         `db:"name"`
+	Scheme       []byte         `db:"scheme"`
+	Secrets      pq.ByteaArray  `db:"secrets"`
+	Fingerprints pq.StringArray `db:"fingerprints"`
+	Events       []byte         `db:"events"`
+	Filter       string         `db:"filter"`
+	EventFrom    string         `db:"event_from"`
+	DeliveryFrom string         `db:"delivery_from"`
+	Mapping      []byte         `db:"mapping"`
+	Paused       bool           `db:"paused"`
+	Unit         []byte         `db:"unit"`
+	CreatedAt    time.Time      `db:"created_at"`
+	UpdatedAt    time.Time      `db:"updated_at"`
+}
+
+func (r triggerRow) trigger() (work.Trigger, error) {
+	t := work.Trigger{Tenant: r.Tenant, Name: r.Name, Sealed: r.Secrets, Filter: r.Filter, EventFrom: r.EventFrom,
+		DeliveryFrom: r.DeliveryFrom, Paused: r.Paused, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt}
+	for _, f := range r.Fingerprints {
+		t.Secrets = append(t.Secrets, work.Secret{Fingerprint: f})
+	}
+	for name, part := range map[string]struct {
+		text []byte
+		into any
+	}{"scheme": {r.Scheme, &t.Scheme}, "events": {r.Events, &t.Events}, "mapping": {r.Mapping, &t.Mapping}, "unit": {r.Unit, &t.Unit}} {
+		if err := json.Unmarshal(part.text, part.into); err != nil {
+			return t, fmt.Errorf("read the %s of trigger %s: %w", name, t.Name, err)
+		}
+	}
+	return t, nil
+}
+
+// PutTrigger makes a trigger or replaces the one of its name. Without secrets it
+// keeps those of the one that it replaces, and is work.ErrNotFound when there
+// is none.
+func (s *Store) PutTrigger(ctx context.Context, t work.Trigger) (work.Trigger, error) {
+	var parts [4]string
+	for i, part := range []any{t.Scheme, t.Events, t.Mapping, t.Unit} {
+		var err error
+		if parts[i], err = encode(part); err != nil {
+			return t, fmt.Errorf("encode trigger %s: %w", t.Name, err)
+		}
+	}
+	fingerprints := make([]string, len(t.Secrets))
+	for i, secret := range t.Secrets {
+		fingerprints[i] = secret.Fingerprint
+	}
+	args := []any{t.Tenant, t.Name, parts[0], parts[1], work.Clean(t.Filter), work.Clean(t.EventFrom), work.Clean(t.DeliveryFrom), parts[2], t.Paused, parts[3]}
+	query := `UPDATE triggers SET scheme = $3, events = $4, filter = $5, event_from = $6, delivery_from = $7, mapping = $8, paused = $9,
+		unit = $10, updated_at = clock_timestamp() WHERE tenant = $1 AND name = $2 RETURNING ` + triggerColumns
+	if len(t.Sealed) > 0 {
+		args = append(args, pq.ByteaArray(t.Sealed), pq.StringArray(fingerprints))
+		query = `INSERT INTO triggers (tenant, name, scheme, events, filter, event_from, delivery_from, mapping, paused, unit, secrets, fingerprints, created_at, updated_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, clock_timestamp(), clock_timestamp())
+			ON CONFLICT (tenant, name) DO UPDATE SET scheme = excluded.scheme, events = excluded.events, filter = excluded.filter,
+				event_from = excluded.event_from, delivery_from = excluded.delivery_from, mapping = excluded.mapping, paused = excluded.paused,
+				unit = excluded.unit, secrets = excluded.secrets, fingerprints = excluded.fingerprints, updated_at = excluded.updated_at
+			RETURNING ` + triggerColumns
+	}
+	var row triggerRow
+	if err := s.db.GetContext(ctx, &row, query, args...); err != nil {
+		return t, translate(fmt.Errorf("put trigger %s: %w", t.Name, err))
+	}
+	return row.trigger()
+}
+
+// Trigger returns one trigger.
+func (s *Store) Trigger(ctx context.Context, tenant, name string) (work.Trigger, error) {
+	var row triggerRow
+	err := s.db.GetContext(ctx, &row, `SELECT `+triggerColumns+` FROM triggers WHERE tenant = $1 AND name = $2`, tenant, work.Clean(name))
+	if err != nil {
+		return work.Trigger{}, translate(fmt.Errorf("read trigger %s: %w", name, err))
+	}
+	return row.trigger()
+}
+
+// maxTriggers bounds a list: triggers are written by people.
+const maxTriggers = 1000
+
+// Triggers returns every trigger by name.
+func (s *Store) Triggers(ctx context.Context, tenant string) ([]work.Trigger, error) {
+	var rows []triggerRow
+	err := s.db.SelectContext(ctx, &rows, `SELECT `+triggerColumns+` FROM triggers WHERE tenant = $1 ORDER BY name LIMIT $2`, tenant, maxTriggers)
+	if err != nil {
+		return nil, translate(fmt.Errorf("list triggers: %w", err))
+	}
+	list := make([]work.Trigger, 0, len(rows))
+	for _, r := range rows {
+		t, err := r.trigger()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, t)
+	}
+	return list, nil
+}
+
+// DeleteTrigger removes a trigger; its units stay, and what came for it is
+// remembered as long as it would be otherwise.
+func (s *Store) DeleteTrigger(ctx context.Context, tenant, name string) error {
+	var gone string
+	err := s.db.GetContext(ctx, &gone, `DELETE FROM triggers WHERE tenant = $1 AND name = $2 RETURNING name`, tenant, work.Clean(name))
+	if err != nil {
+		return translate(fmt.Errorf("delete trigger %s: %w", name, err))
+	}
+	return nil
+}
+
+const deliveryColumns = `id, tenant, trigger, delivery, event, outcome, unit_id, duplicates, received_at`
+
+// DeliveryFilter chooses what came for one trigger.
+type DeliveryFilter struct {
+	Tenant  string
+	Trigger string
+	After   uuid.UUID // the last id of the page before
+	Limit   int       // 0: 50
+}
+
+// TriggerDeliveries lists what came for a trigger, newest first, and tells the
+// id to go on after when there is more.
+func (s *Store) TriggerDeliveries(ctx context.Context, f DeliveryFilter) ([]work.TriggerDelivery, *uuid.UUID, error) {
+	f.Limit = cmp.Or(f.Limit, defaultLimit)
+	var w where
+	w.add("tenant = ?", f.Tenant)
+	w.add("trigger = ?", f.Trigger)
+	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
+	rows := []work.TriggerDelivery{}
+	if err := s.page(ctx, &rows, `SELECT `+deliveryColumns+` FROM trigger_deliveries`, "id", w, f.Limit); err != nil {
+		return nil, nil, fmt.Errorf("list deliveries of trigger %s: %w", f.Trigger, err)
+	}
+	return cutPage(rows, f.Limit, func(d work.TriggerDelivery) uuid.UUID { return d.ID })
+}
+
+// Decline notes a delivery that makes no unit, or finds the one that the same
+// delivery made before: a repeat of what was accepted is told so.
+func (s *Store) Decline(ctx context.Context, d work.TriggerDelivery) (work.TriggerDelivery, error) {
+	d.Delivery, d.Event = work.Clean(d.Delivery), work.Clean(d.Event)
+	out, err := s.decline.do(ctx, d)
+	if err != nil {
+		return d, fmt.Errorf("note delivery to trigger %s: %w", d.Trigger, err)
+	}
+	return out, nil
+}
+
+// deliveryIn is one row for json_to_recordset.
+type deliveryIn struct {
+	work.TriggerDelivery
+	Tenant string `json:"tenant"`
+}
+
+// In: $1 a JSON array of deliveries, no two with one name. What is there stays
+// as it was, but for the count.
+const declineDeliveries = `
+INSERT INTO trigger_deliveries (id, tenant, trigger, delivery, event, outcome, received_at)
+SELECT id, tenant, trigger, delivery, event, outcome, clock_timestamp()
+FROM json_to_recordset($1) AS r(id uuid, tenant text, trigger text, delivery text, event text, outcome text)
+ORDER BY tenant COLLATE "C", trigger COLLATE "C", delivery COLLATE "C"
+ON CONFLICT (tenant, trigger, delivery) DO UPDATE SET duplicates = trigger_deliveries.duplicates + (trigger_deliveries.id <> excluded.id)::integer
+RETURNING ` + deliveryColumns
+
+func (s *Store) declineAll(ctx context.Context, rows []work.TriggerDelivery) ([]work.TriggerDelivery, error) {
+	var in []deliveryIn
+	seen := map[deliveryKey]bool{}
+	for _, d := range rows {
+		if key := keyOf(d); !seen[key] {
+			seen[key] = true
+			in = append(in, deliveryIn{d, d.Tenant})
+		}
+	}
+	param, err := encode(in)
+	if err != nil {
+		return nil, err
+	}
+	var found []work.TriggerDelivery
+	if err := s.db.SelectContext(ctx, &found, declineDeliveries, param); err != nil {
+		return nil, err
+	}
+	byKey := make(map[deliveryKey]work.TriggerDelivery, len(found))
+	for _, d := range found {
+		byKey[keyOf(d)] = d
+	}
+	outs := make([]work.TriggerDelivery, len(rows))
+	for i, d := range rows {
+		outs[i] = byKey[keyOf(d)]
+	}
+	return outs, nil
+}
+
+// deliveryKey is what a delivery must not be twice.
+type deliveryKey struct{ tenant, trigger, delivery string }
+
+func keyOf(d work.TriggerDelivery) deliveryKey {
+	return deliveryKey{d.Tenant, d.Trigger, d.Delivery}
+}
+
+// In: $1 a JSON array of deliveries that have made a unit, each with the id of
+// the unit that it would have made now. Out: these ids with the units that are.
+// Rows are locked in one order, as elsewhere.
+const redelivered = `
+WITH r AS (
+    SELECT * FROM json_to_recordset($1) AS r(id uuid, tenant text, trigger text, delivery text)
+), d AS (
+    SELECT tenant, trigger, delivery, unit_id FROM trigger_deliveries
+    WHERE (tenant, trigger, delivery) IN (SELECT tenant, trigger, delivery FROM r) AND unit_id IS NOT NULL
+    ORDER BY tenant COLLATE "C", trigger COLLATE "C", delivery COLLATE "C" FOR UPDATE
+), c AS (
+    SELECT tenant, trigger, delivery, count(*) FILTER (WHERE r.id <> d.unit_id) AS times
+    FROM r JOIN d USING (tenant, trigger, delivery) GROUP BY tenant, trigger, delivery
+), counted AS (
+    UPDATE trigger_deliveries t SET duplicates = duplicates + c.times FROM c
+    WHERE t.tenant = c.tenant AND t.trigger = c.trigger AND t.delivery = c.delivery AND c.times > 0
+)
+SELECT r.id AS asked, u.* FROM r JOIN d USING (tenant, trigger, delivery),
+    LATERAL (SELECT ` + unitColumns + ` FROM work_units WHERE work_units.id = d.unit_id) u`
+
+// redelivered finds the units that deliveries made before, and counts the
+// repeats; or the very unit of the row, committed by a statement whose answer was
+// lost. It fills in outs for the rows that which names.
+func (s *Store) redelivered(ctx context.Context, rows []NewUnit, which []int, outs []accepted) error {
+	if len(which) == 0 {
+		return nil
+	}
+	in := make([]deliveryIn, len(which))
+	for i, row := range which {
+		d := *rows[row].Delivery
+		d.ID = rows[row].ID
+		in[i] = deliveryIn{d, d.Tenant}
+	}
+	param, err := encode(in)
+	if err != nil {
+		return err
+	}
+	var found []struct {
+		unitRow
+		Asked uuid.UUID `db:"asked"`
+	}
+	if err := s.db.SelectContext(ctx, &found, redelivered, param); err != nil {
+		return err
+	}
+	units := make(map[uuid.UUID]work.Unit, len(found))
+	for _, f := range found {
+		units[f.Asked] = f.unit()
+	}
+	for _, row := range which {
+		unit, ok := units[rows[row].ID]
+		outs[row] = accepted{unit: unit, replayed: unit.ID != rows[row].ID}
+		if !ok {
+			outs[row] = accepted{err: work.ErrNotFound}
+		}
+	}
+	return nil
+}
+
+// PruneDeliveries forgets what came for triggers longer ago than keep, at most
+// limit rows, and returns how many that were.
+func (s *Store) PruneDeliveries(ctx context.Context, keep time.Duration, limit int) (int64, error) {
+	result, err := s.db.ExecContext(ctx, `DELETE FROM trigger_deliveries WHERE ctid = ANY(ARRAY(SELECT ctid FROM trigger_deliveries
+		WHERE received_at < clock_timestamp() - $1 * interval '1 second' ORDER BY received_at LIMIT $2))`, keep.Seconds(), limit)
+	if err != nil {
+		return 0, translate(fmt.Errorf("forget old deliveries: %w", err))
+	}
+	n, err := result.RowsAffected()
+	return n, translate(err)
+}
