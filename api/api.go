@@ -15,6 +15,8 @@
 //	idempotency.go keys that name a unit
 //	wait.go        hold an answer until a unit is final
 //	schedule.go    units that are made again and again
+//	trigger.go     triggers: put, read, list, delete; what came for them
+//	receive.go     webhooks that come for triggers
 //	run.go         runs: read, list
 //	event.go       event streams: what they send, and how they are asked for
 //	hub.go         what changes in the ledger, read once for all who follow it
@@ -54,8 +56,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"piecework/internal/blob"
+	"piecework/internal/expr"
 	"piecework/internal/process"
 	"piecework/internal/roots"
+	"piecework/internal/webhook"
 	"piecework/internal/work"
 	"piecework/jobs"
 	"piecework/store"
@@ -71,7 +75,8 @@ type Options struct {
 	FilePolicy work.FilePolicy
 	Version    string
 	MaxBody    int64 // bytes of a JSON body
-	Loopback   bool  // serves this machine only: refuse other host names
+	Sealer     webhook.Sealer
+	Loopback   bool // serves this machine only: refuse other host names
 	Log        *slog.Logger
 	Registry   *prometheus.Registry
 	// Containment is how the worker process of this house holds agents
@@ -87,8 +92,11 @@ type API struct {
 	watchers *watchers
 	filling  chan struct{}                 // has one when there is a batch to fill
 	parts    map[reflect.Type]*huma.Schema // of what parseAs reads
+	hooks    *hooks
+	language *expr.Language
 	hub      *hub
 	accepted *prometheus.CounterVec
+	received *prometheus.CounterVec
 	requests *prometheus.HistogramVec
 
 	// bodyTime is how long a caller may take to send a body. It is not the
@@ -100,12 +108,16 @@ type API struct {
 
 // New makes the front door. Call Watch once to make waiting fast.
 func New(o Options) *API {
-	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), filling: make(chan struct{}, 1), bodyTime: time.Minute, lookAgain: time.Second}
+	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), filling: make(chan struct{}, 1), hooks: newHooks(), language: expr.New(),
+		bodyTime: time.Minute, lookAgain: time.Second}
 	a.hub = newHub(o.Store, o.Log, o.Registry)
 	metrics := promauto.With(o.Registry)
 	a.accepted = metrics.NewCounterVec(prometheus.CounterOpts{
 		Name: "piecework_units_accepted_total", Help: "Units committed to the ledger.",
 	}, []string{"backend"})
+	a.received = metrics.NewCounterVec(prometheus.CounterOpts{
+		Name: "piecework_trigger_deliveries_total", Help: "Webhooks that came for triggers.",
+	}, []string{"outcome"})
 	a.requests = metrics.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "piecework_http_request_duration_seconds", Help: "From request to answer, waiting included.",
 		Buckets: prometheus.ExponentialBuckets(0.001, 4, 9),
@@ -192,6 +204,11 @@ func (a *API) routes() {
 	register(a, op("put-schedule", "PUT", "/schedules/{name}", "Make a schedule, or replace it", 200, 408, 413, 415), a.putSchedule)
 	register(a, op("delete-schedule", "DELETE", "/schedules/{name}", "Delete a schedule; its units stay", 204, 404), a.deleteSchedule)
 	register(a, op("run-schedule", "POST", "/schedules/{name}/run", "Make a schedule's unit now", 202, 404), a.runSchedule)
+	register(a, op("list-triggers", "GET", "/triggers", "List triggers", 200), a.listTriggers)
+	register(a, op("get-trigger", "GET", "/triggers/{name}", "Read a trigger", 200, 404), a.getTrigger)
+	register(a, op("put-trigger", "PUT", "/triggers/{name}", "Make a trigger, or replace it", 200, 408, 413, 415), a.putTrigger)
+	register(a, op("delete-trigger", "DELETE", "/triggers/{name}", "Delete a trigger; its units stay", 204, 404), a.deleteTrigger)
+	register(a, op("list-trigger-deliveries", "GET", "/triggers/{name}/deliveries", "List what came for a trigger, newest first", 200), a.listDeliveries)
 	register(a, op("pause-backend", "POST", "/backends/{name}/pause", "Let no unit of a backend begin", 200, 404, 408, 413, 415), a.pauseBackend)
 	register(a, op("resume-backend", "POST", "/backends/{name}/resume", "Let a backend go on, also one that refused its credentials", 200, 404), a.resumeBackend)
 	register(a, op("list-queues", "GET", "/queues", "List queues: what waits and runs in them", 200), a.listQueues)
@@ -212,6 +229,7 @@ func (a *API) routes() {
 	register(a, op("get-readiness", "GET", "/readyz", "Can it take work, and what is missing?", 200), a.readyz)
 	a.describe()
 
+	a.echo.POST("/triggers/:name", a.receiveWebhook) // raw: what is signed is the body's bytes
 	a.echo.GET("/openapi.json", a.openapi)
 	a.echo.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(a.Registry, promhttp.HandlerOpts{})))
 	a.pages()
@@ -252,6 +270,8 @@ func tagOf(path string) string {
 		return "Backends"
 	case strings.HasPrefix(path, "/schedules"):
 		return "Schedules"
+	case strings.HasPrefix(path, "/triggers"):
+		return "Triggers"
 	case strings.HasPrefix(path, "/files"):
 		return "Files"
 	case strings.HasPrefix(path, "/queues"):

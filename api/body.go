@@ -65,8 +65,16 @@ func (a *API) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *Problem
 	if problem := checkBodyHeaders(r.Header); problem != nil {
 		return nil, problem
 	}
-	tooBig := newProblem(http.StatusRequestEntityTooLarge,
-		fmt.Sprintf("the body is larger than %d bytes; put large inputs into files and name them in file_path", a.MaxBody))
+	body, problem := a.readRaw(w, r, "; put large inputs into files and name them in file_path")
+	if problem != nil {
+		return nil, problem
+	}
+	return body, checkJSON(body)
+}
+
+// readRaw reads a body of any kind; hint follows when it is too large.
+func (a *API) readRaw(w http.ResponseWriter, r *http.Request, hint string) ([]byte, *Problem) {
+	tooBig := newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes%s", a.MaxBody, hint))
 	if r.ContentLength > a.MaxBody {
 		if r.Header.Get("Expect") == "" { // who asks first has not begun
 			_, _ = io.CopyN(io.Discard, r.Body, drained)
@@ -84,7 +92,7 @@ func (a *API) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *Problem
 	case err != nil:
 		return nil, newProblem(http.StatusBadRequest, "the body could not be read to its end: it is shorter than announced, or cut off")
 	}
-	return body, checkJSON(body)
+	return body, nil
 }
 
 func checkBodyHeaders(h http.Header) *Problem {

@@ -61,6 +61,8 @@ func schemaName(t reflect.Type, hint string) string {
 		return "StopRules"
 	case reflect.TypeFor[retryBatchBody](), reflect.TypeFor[*retryBatchBody]():
 		return "RetryBatch"
+	case reflect.TypeFor[triggerBody]():
+		return "NewTrigger"
 	case reflect.TypeFor[work.Spec]():
 		return "Spec"
 	}
@@ -70,7 +72,7 @@ func schemaName(t reflect.Type, hint string) string {
 // describe adds to the description what the Go types cannot say: what may be
 // null, the words a field may hold, other content types, examples.
 // requestBodies are the schemas that callers are held to.
-var requestBodies = []string{"NewUnit", "NewSchedule", "NewPause", "Changes", "NewBatch", "BatchOptions", "Source", "StopRules", "Synthesis",
+var requestBodies = []string{"NewTrigger", "NewUnit", "NewSchedule", "NewPause", "Changes", "NewBatch", "BatchOptions", "Source", "StopRules", "Synthesis",
 	"BatchChanges", "BatchReason", "RetryBatch"}
 
 func (a *API) describe() {
@@ -89,6 +91,7 @@ func (a *API) describe() {
 	describeLive(schemas)
 	describeFiles(doc, schemas)
 	describeBatches(doc, schemas)
+	describeTriggers(schemas)
 	describeRest(schemas)
 	addExamples(schemas)
 	for _, item := range doc.Paths {
@@ -210,6 +213,24 @@ func describeFiles(doc *huma.OpenAPI, schemas map[string]*huma.Schema) {
 	content.Responses["200"], content.Responses["206"] = whole, &part
 }
 
+func describeTriggers(schemas map[string]*huma.Schema) {
+	asked := schemas["NewTrigger"].Properties
+	asked["secrets"].WriteOnly = true
+	p := schemas["Trigger"].Properties
+	p["preset"].Enum, p["algorithm"].Enum, p["encoding"].Enum = asked["preset"].Enum, asked["algorithm"].Enum, asked["encoding"].Enum
+	p["events"].Nullable, p["secrets"].Nullable = false, false
+	p["secrets"].Description = "The current one first. They themselves are never told"
+	for _, field := range []string{"header", "prefix", "signed", "timestamp_header", "id_header", "username", "events", "filter", "event_from", "delivery_from", "mapping"} {
+		p[field].Description = asked[field].Description
+	}
+	p["tolerance"].Description = "Seconds"
+	p = schemas["TriggerDelivery"].Properties
+	p["id"].Format, p["unit_id"].Format, p["unit_id"].Nullable = "uuid", "uuid", true
+	p["outcome"].Enum = []any{work.DeliveryAccepted, work.DeliveryFiltered, work.DeliveryPaused}
+	p["delivery"].Description, p["duplicates"].Description = "As the sender calls it", "How often it came again"
+	schemas["DeliveryList"].Properties["next"] = nextCursor()
+}
+
 func describeRest(schemas map[string]*huma.Schema) {
 	spec := schemas["Spec"].Properties
 	spec["labels"].Type, spec["labels"].AdditionalProperties = huma.TypeObject, &huma.Schema{Type: huma.TypeString}
@@ -278,8 +299,17 @@ func addExamples(schemas map[string]*huma.Schema) {
 	next := run.StartedAt.Add(time.Hour)
 	schedule := work.Schedule{Name: "daily-report", Cron: "0 6 * * 1-5", Timezone: "Europe/Berlin", CatchUp: work.CatchUpOne,
 		Title: unit.Title, Unit: unit.Spec, NextAt: next, CreatedAt: run.StartedAt}
+	trigger := work.Trigger{Name: "reviews", Scheme: work.Scheme{Preset: "github"}, Secrets: []work.Secret{{Fingerprint: "5f1d2a90"}},
+		Events: []string{"pull_request"}, Filter: `body.action == "opened"`, Mapping: map[string]string{"title": "body.pull_request.title"},
+		Unit: unit.Spec, CreatedAt: run.StartedAt, UpdatedAt: run.StartedAt}
+	delivery := work.TriggerDelivery{ID: unit.ID, Trigger: trigger.Name, Delivery: "72d3162e-cc78-11e3-81ab-4c9367dc0958", Event: "pull_request",
+		Outcome: work.DeliveryAccepted, UnitID: &unit.ID, ReceivedAt: run.StartedAt}
 	for name, value := range map[string]any{
-		"Schedule": schedule, "ScheduleList": map[string]any{"items": []work.Schedule{schedule}},
+		"Trigger": trigger, "TriggerList": map[string]any{"items": []work.Trigger{trigger}},
+		"NewTrigger": map[string]any{"preset": "github", "secrets": []string{"one of at least 24 characters"}, "events": trigger.Events,
+			"filter": trigger.Filter, "mapping": trigger.Mapping, "unit": map[string]any{"backend": "mock", "prompt": "Review {title}"}},
+		"DeliveryList": map[string]any{"items": []work.TriggerDelivery{delivery}, "next": nil},
+		"Schedule":     schedule, "ScheduleList": map[string]any{"items": []work.Schedule{schedule}},
 		"NewSchedule": map[string]any{"cron": schedule.Cron, "timezone": schedule.Timezone,
 			"unit": map[string]any{"backend": "mock", "prompt": "Summarise yesterday"}},
 		"Unit": view, "UnitSummary": unitItem{Unit: short}, "Run": run, "RunSummary": runItem{Run: run},

@@ -26,6 +26,9 @@ const (
 	epochKey    = "piecework:epoch"
 	foldAtATime = 50
 	tallyBudget = 2 * time.Second // for counting what was not counted yet
+	// What came for triggers is remembered for longer than any sender repeats it.
+	keepDeliveries = 7 * 24 * time.Hour
+	pruneAtATime   = 10_000
 	// After Postgres was away, worker processes get this long to give a sign
 	// of life and to hand in what they finished meanwhile.
 	recovery = 10 * time.Second
@@ -105,11 +108,22 @@ func (r *Reconciler) sweep(ctx context.Context) error {
 		}
 	}
 	r.swept = time.Now()
-	tallyErr := r.tally(ctx)
+	laterErr := errors.Join(r.tally(ctx), r.pruneDeliveries(ctx))
 	if !r.Bell.Up() {
-		return tallyErr
+		return laterErr
 	}
-	return errors.Join(tallyErr, r.Bell.trimArchives(ctx))
+	return errors.Join(laterErr, r.Bell.trimArchives(ctx))
+}
+
+// pruneDeliveries forgets old deliveries. Much that was left is for the next
+// sweep.
+func (r *Reconciler) pruneDeliveries(ctx context.Context) error {
+	for begun := time.Now(); time.Since(begun) < tallyBudget; {
+		if n, err := r.Store.PruneDeliveries(ctx, keepDeliveries, pruneAtATime); err != nil || n < pruneAtATime {
+			return err
+		}
+	}
+	return nil
 }
 
 // tally counts what is over, so that the overview need not. Much that was left

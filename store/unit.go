@@ -86,7 +86,7 @@ WITH r AS (
         idempotency_key text, body_hash text, trigger text, delivery text, event text)
 ), first AS (
     INSERT INTO trigger_deliveries AS d (id, tenant, trigger, delivery, event, outcome, unit_id, received_at)
-    SELECT id, tenant, trigger, delivery, event, 'accepted', id, clock_timestamp() FROM r WHERE trigger IS NOT NULL
+    SELECT id, tenant, trigger, delivery, coalesce(event, ''), 'accepted', id, clock_timestamp() FROM r WHERE trigger IS NOT NULL
     ON CONFLICT (tenant, trigger, delivery) DO UPDATE SET outcome = 'accepted', unit_id = excluded.unit_id, id = excluded.id, event = excluded.event,
         received_at = excluded.received_at, duplicates = d.duplicates + 1 WHERE d.unit_id IS NULL
     RETURNING unit_id

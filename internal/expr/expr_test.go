@@ -8,15 +8,6 @@ import (
 	"time"
 )
 
-func language(t *testing.T) *Language {
-	t.Helper()
-	l, err := New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
 func vars(t *testing.T, body string) Vars {
 	t.Helper()
 	v, err := Read([]byte(body))
@@ -31,7 +22,7 @@ const pull = `{"action":"opened","number":7,"id":9007199254740993,"ratio":0.5,"d
 
 func TestJSON(t *testing.T) {
 	t.Parallel()
-	l, v := language(t), vars(t, pull)
+	l, v := New(), vars(t, pull)
 	for source, want := range map[string]string{
 		`body.pull_request.title`: `"Mend <it>"`,
 		`body.id`:                 `9007199254740993`,
@@ -67,7 +58,7 @@ func TestJSON(t *testing.T) {
 
 func TestWhatIsNotThere(t *testing.T) {
 	t.Parallel()
-	l, v := language(t), vars(t, pull)
+	l, v := New(), vars(t, pull)
 	for source, gone := range map[string]bool{
 		`body.nope`: true, `body.pull_request.nope.deep`: true, `body.pull_request.labels[9]`: true, `headers["x"]`: true,
 		`body.none.deep`: true, `body.number.deep`: true,
@@ -86,7 +77,7 @@ func TestWhatIsNotThere(t *testing.T) {
 
 func TestConditionsAndTexts(t *testing.T) {
 	t.Parallel()
-	l, v := language(t), vars(t, pull)
+	l, v := New(), vars(t, pull)
 	for source, want := range map[string]string{
 		`body.action == "opened"`: "true <nil>", `event in ["pull_request"]`: "false <nil>", `body.draft`: "false <nil>",
 		`event.startsWith("pu") && event.matches("^p.*h$")`: "true <nil>",
@@ -124,7 +115,7 @@ func TestConditionsAndTexts(t *testing.T) {
 
 func TestBadExpressionsAreRefused(t *testing.T) {
 	t.Parallel()
-	l := language(t)
+	l := New()
 	for source, want := range map[string]string{
 		``: "empty", `body.`: "Syntax error", `nope.x`: "undeclared reference", `env("HOME")`: "undeclared reference", `event + 1`: "no matching overload",
 		`event.matches("(")`:                    "invalid matches argument",
@@ -142,7 +133,7 @@ func TestBadExpressionsAreRefused(t *testing.T) {
 // Whatever an author or a sender thinks up ends soon, and small.
 func TestExpressionsAreBounded(t *testing.T) {
 	t.Parallel()
-	l := language(t)
+	l := New()
 	items := `["` + strings.Repeat(`x","`, 200_000) + `x"]`
 	many, long := vars(t, items), vars(t, `"`+strings.Repeat("a", 4_000_000)+`"`)
 	eight := "[a,a,a,a,a,a,a,a]"

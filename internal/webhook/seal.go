@@ -12,8 +12,8 @@ import (
 )
 
 // Sealer keeps secrets as they are stored: encrypted when there is a key, as
-// they are when there is none. What was stored without a key is still read when
-// there is one.
+// they are when there is none, as in the zero Sealer. What was stored without a
+// key is still read when there is one.
 type Sealer struct{ gcm cipher.AEAD }
 
 // The first byte of what is stored says how.
@@ -27,25 +27,25 @@ const minSealKey = 24
 
 // NewSealer makes a Sealer of a key of at least 24 characters; an empty one is
 // none.
-func NewSealer(key string) (*Sealer, error) {
+func NewSealer(key string) (Sealer, error) {
 	if key == "" {
-		return &Sealer{}, nil
+		return Sealer{}, nil
 	}
 	if len(key) < minSealKey {
-		return nil, fmt.Errorf("is too short: give at least %d characters, such as `openssl rand -hex 32` makes", minSealKey)
+		return Sealer{}, fmt.Errorf("is too short: give at least %d characters, such as `openssl rand -hex 32` makes", minSealKey)
 	}
 	sum := sha256.Sum256([]byte("piecework secrets\x00" + key))
 	block, err := aes.NewCipher(sum[:])
 	if err != nil {
-		return nil, err
+		return Sealer{}, err
 	}
 	gcm, err := cipher.NewGCM(block)
-	return &Sealer{gcm}, err
+	return Sealer{gcm}, err
 }
 
 // Seal makes of a secret what may be stored. It can only be opened again for
 // the same owner.
-func (s *Sealer) Seal(owner, secret string) []byte {
+func (s Sealer) Seal(owner, secret string) []byte {
 	if s.gcm == nil {
 		return append([]byte{plain}, secret...)
 	}
@@ -59,7 +59,7 @@ func (s *Sealer) Seal(owner, secret string) []byte {
 var ErrSealed = errors.New("a secret cannot be read with this server's secrets key: give all parts the same PIECEWORK_SECRETS_KEY, or store the secret again")
 
 // Open returns the secret.
-func (s *Sealer) Open(owner string, stored []byte) (string, error) {
+func (s Sealer) Open(owner string, stored []byte) (string, error) {
 	if len(stored) > 0 && stored[0] == plain {
 		return string(stored[1:]), nil
 	}

@@ -212,7 +212,7 @@ func TestSealer(t *testing.T) {
 		t.Errorf("stored as %q", stored)
 	}
 	for i, test := range []struct {
-		by     *Sealer
+		by     Sealer
 		owner  string
 		stored []byte
 		good   bool

@@ -1,0 +1,237 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/expr"
+	"piecework/internal/webhook"
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// triggerBody is what a caller wants to happen when a webhook comes.
+type triggerBody struct {
+	Preset  string   `json:"preset" enum:"github,stripe,slack,standard,hmac,basic,api_key" doc:"How senders prove who they are. standard is Standard Webhooks, which OpenAI's are too; hmac, basic and api_key are for all others"`
+	Secrets []string `json:"secrets,omitempty" nullable:"false" maxItems:"2" doc:"The current secret, and the one before it while senders change over. They are never told again; when left out, those that the trigger has stay"`
+
+	Header          string    `json:"header,omitempty" doc:"hmac: has the signature. api_key: has the key, X-API-Key when left out" example:"X-Signature"`
+	Algorithm       string    `json:"algorithm,omitempty" enum:"sha256,sha512" doc:"hmac; sha256 when left out"`
+	Encoding        string    `json:"encoding,omitempty" enum:"hex,base64" doc:"hmac: of the signature; hex when left out"`
+	Prefix          string    `json:"prefix,omitempty" doc:"hmac, api_key: stands before the signature or the key" example:"sha256="`
+	Signed          string    `json:"signed,omitempty" doc:"hmac: what is signed, made of {body}, {timestamp} and {id}; {body} when left out" example:"{timestamp}.{body}"`
+	TimestampHeader string    `json:"timestamp_header,omitempty" doc:"hmac: has the {timestamp}, in seconds since 1970"`
+	IDHeader        string    `json:"id_header,omitempty" doc:"hmac, basic, api_key: has the delivery's {id}, which makes one unit however often it comes"`
+	Username        string    `json:"username,omitempty" doc:"basic"`
+	Tolerance       *duration `json:"tolerance,omitempty" doc:"How far a timestamp may be from now; 5 min when left out"`
+
+	Events       []string          `json:"events,omitempty" nullable:"false" maxItems:"100" doc:"Which events make units; * stands for any characters. All when left out"`
+	Filter       string            `json:"filter,omitempty" doc:"Expression (CEL) over body, headers, event and delivery that must be true" example:"body.action == \"opened\""`
+	EventFrom    string            `json:"event_from,omitempty" doc:"hmac, basic, api_key: expression for the event" example:"body.type"`
+	DeliveryFrom string            `json:"delivery_from,omitempty" doc:"hmac, basic, api_key: expression for the delivery's id, instead of id_header" example:"body.id"`
+	Mapping      map[string]string `json:"mapping,omitempty" maxProperties:"100" doc:"Payload of the unit: key to expression. When left out the payload gets body, event and delivery"`
+	Paused       bool              `json:"paused,omitempty" doc:"Makes no units until it is put again without this"`
+	Unit         unitBody          `json:"unit" doc:"What its units are asked for; without not_before, delay, deadline and expires_at"`
+}
+
+type triggerInput struct {
+	ByName
+	Body triggerBody
+}
+
+type triggerAnswer struct{ Body work.Trigger }
+
+type triggerList struct {
+	Body struct {
+		Items []work.Trigger `json:"items" nullable:"false"`
+	} `nameHint:"TriggerList"`
+}
+
+func (a *API) putTrigger(ctx context.Context, in *triggerInput) (*triggerAnswer, error) {
+	if !nameForm.MatchString(in.Name) {
+		return nil, work.Invalidf("#/name", "%.100q: a name has 1 to 64 lower-case letters, digits, - and _, and begins with no sign", in.Name)
+	}
+	t, err := a.newTrigger(ctx, in.Name, &in.Body)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := a.compile(t); err != nil {
+		return nil, err
+	}
+	if err := a.setSecrets(ctx, &t, in.Body.Secrets); err != nil {
+		return nil, err
+	}
+	saved, err := a.Store.PutTrigger(ctx, t)
+	a.hooks.forget(in.Name)
+	return &triggerAnswer{saved}, err
+}
+
+func (a *API) newTrigger(ctx context.Context, name string, b *triggerBody) (work.Trigger, error) {
+	t := work.Trigger{Tenant: work.DefaultTenant, Name: name, Events: append([]string{}, b.Events...), Filter: b.Filter,
+		EventFrom: b.EventFrom, DeliveryFrom: b.DeliveryFrom, Mapping: b.Mapping, Paused: b.Paused}
+	scheme := work.Scheme{Preset: b.Preset, Header: b.Header, Algorithm: b.Algorithm, Encoding: b.Encoding, Prefix: b.Prefix,
+		Signed: b.Signed, TimestampHeader: b.TimestampHeader, IDHeader: b.IDHeader, Username: b.Username}
+	if b.Tolerance != nil {
+		if err := scheme.Tolerance.UnmarshalJSON(*b.Tolerance); err != nil {
+			return t, work.Invalidf("#/tolerance", "%.200v", err)
+		}
+	}
+	var err error
+	if t.Scheme, err = webhook.Check(scheme); err != nil {
+		return t, err
+	}
+	for i, pattern := range t.Events {
+		if pattern == "" || len(pattern) > 200 || work.CheckEvent(pattern) != nil {
+			return t, work.Invalidf(fmt.Sprintf("#/events/%d", i), "%.200q names no event: write its name; * stands for any characters", pattern)
+		}
+	}
+	n, err := a.newUnit(ctx, &b.Unit)
+	if err != nil {
+		return t, within("#/unit", err)
+	}
+	if n.NotBefore != nil || n.Delay > 0 || n.Deadline != nil || n.ExpiresAt != nil {
+		return t, work.Invalidf("#/unit", "a trigger's unit has no not_before, delay, deadline or expires_at: it runs when the webhook has come, and timeout says for how long")
+	}
+	t.Unit = n.Spec
+	t.Unit.Labels, err = withTriggerLabel(t.Unit.Labels, name)
+	return t, err
+}
+
+// triggerLabel finds a trigger's units again.
+const triggerLabel = "trigger"
+
+func withTriggerLabel(given json.RawMessage, name string) (json.RawMessage, error) {
+	all := map[string]string{}
+	if err := json.Unmarshal(given, &all); err != nil {
+		return nil, err
+	}
+	if _, ok := all[triggerLabel]; !ok {
+		all[triggerLabel] = name
+	}
+	return json.Marshal(all)
+}
+
+// setSecrets seals new secrets. Without any the trigger that is replaced keeps
+// its own, if they are of the same kind.
+func (a *API) setSecrets(ctx context.Context, t *work.Trigger, secrets []string) error {
+	if len(secrets) == 0 {
+		had, err := a.Store.Trigger(ctx, t.Tenant, t.Name)
+		if err == nil && had.Preset == t.Preset {
+			return nil
+		}
+		return work.Invalidf("#/secrets", "is needed: the secret that you give the sender, or that it gives you")
+	}
+	for i, secret := range secrets {
+		if wrong := webhook.CheckSecret(t.Preset, secret); wrong != "" {
+			return work.Invalidf(fmt.Sprintf("#/secrets/%d", i), "%s", wrong)
+		}
+		t.Sealed = append(t.Sealed, a.Sealer.Seal(sealOwner(t), secret))
+		t.Secrets = append(t.Secrets, work.Secret{Fingerprint: webhook.Fingerprint(secret)})
+	}
+	return nil
+}
+
+func sealOwner(t *work.Trigger) string { return "trigger " + t.Tenant + " " + t.Name }
+
+func (a *API) getTrigger(ctx context.Context, in *ByName) (*triggerAnswer, error) {
+	t, err := a.Store.Trigger(ctx, work.DefaultTenant, in.Name)
+	return &triggerAnswer{t}, err
+}
+
+func (a *API) listTriggers(ctx context.Context, _ *struct{}) (*triggerList, error) {
+	triggers, err := a.Store.Triggers(ctx, work.DefaultTenant)
+	var list triggerList
+	list.Body.Items = triggers
+	return &list, err
+}
+
+func (a *API) deleteTrigger(ctx context.Context, in *ByName) (*struct{}, error) {
+	err := a.Store.DeleteTrigger(ctx, work.DefaultTenant, in.Name)
+	a.hooks.forget(in.Name)
+	return nil, err
+}
+
+type listDeliveriesInput struct {
+	ByName
+	After string `query:"after" doc:"The next of the page before"`
+	Limit int    `query:"limit" default:"50" minimum:"1" maximum:"500"`
+}
+
+type deliveryList struct {
+	Body struct {
+		Items []work.TriggerDelivery `json:"items" nullable:"false"`
+		Next  *uuid.UUID             `json:"next" doc:"Give it as after to get the next page; null on the last"`
+	} `nameHint:"DeliveryList"`
+}
+
+// listDeliveries also tells what came for a trigger that is no more.
+func (a *API) listDeliveries(ctx context.Context, in *listDeliveriesInput) (*deliveryList, error) {
+	after, err := parseAfter(in.After)
+	if err != nil {
+		return nil, err
+	}
+	var list deliveryList
+	list.Body.Items, list.Body.Next, err = a.Store.TriggerDeliveries(ctx, store.DeliveryFilter{
+		Tenant: work.DefaultTenant, Trigger: in.Name, After: after, Limit: in.Limit})
+	return &list, err
+}
+
+// rules are a trigger's expressions, compiled; nil where it has none.
+type rules struct {
+	filter, event, delivery *expr.Program
+	mapping                 map[string]*expr.Program
+	keys                    []string // of mapping, sorted
+}
+
+var mappingKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
+
+// hostKeys of a payload choose files and directories of the server. What others
+// send must not.
+var hostKeys = []string{"file_path", "file_paths", "working_directory"}
+
+// compile makes the rules of a trigger, or says which of them is wrong.
+func (a *API) compile(t work.Trigger) (rules, error) {
+	var r rules
+	named := t.Preset == webhook.HMAC || t.Preset == webhook.Basic || t.Preset == webhook.APIKey
+	for pointer, part := range map[string]struct {
+		source  string
+		into    **expr.Program
+		compile func(string) (*expr.Program, error)
+	}{
+		"#/filter":        {t.Filter, &r.filter, a.language.CompileCondition},
+		"#/event_from":    {t.EventFrom, &r.event, a.language.Compile},
+		"#/delivery_from": {t.DeliveryFrom, &r.delivery, a.language.Compile},
+	} {
+		if part.source == "" {
+			continue
+		}
+		if pointer != "#/filter" && !named {
+			return r, work.Invalidf(pointer, "%s says itself where that stands; leave it out", t.Preset)
+		}
+		var err error
+		if *part.into, err = part.compile(part.source); err != nil {
+			return r, work.Invalidf(pointer, "%v", err)
+		}
+	}
+	r.mapping, r.keys = map[string]*expr.Program{}, slices.Sorted(maps.Keys(t.Mapping))
+	for _, key := range r.keys {
+		pointer := "#/mapping/" + escapePointer(key)
+		if !mappingKey.MatchString(key) {
+			return r, work.Invalidf(pointer, "a key has 1 to 64 letters, digits and _, and begins with no digit")
+		}
+		if slices.Contains(hostKeys, key) {
+			return r, work.Invalidf(pointer, "chooses what is read on the server, which a webhook must not; set it in the unit's own payload")
+		}
+		var err error
+		if r.mapping[key], err = a.language.Compile(t.Mapping[key]); err != nil {
+			return r, work.Invalidf(pointer, "%v", err)
+		}
+	}
+	return r, nil
+}
