@@ -124,6 +124,7 @@ type request struct {
 	stream         io.Reader // sent as it is, if there is no body
 	contentType    string    // of stream
 	idempotencyKey string    // makes a POST safe to repeat
+	header         http.Header
 }
 
 func (r request) repeatable() bool { return r.method == http.MethodGet || r.idempotencyKey != "" }
@@ -194,6 +195,9 @@ func (c *client) build(ctx context.Context, r request) (*http.Request, error) {
 	}
 	if c.key != "" {
 		req.Header.Set("Authorization", "Bearer "+c.key)
+	}
+	for name, values := range r.header {
+		req.Header[name] = values
 	}
 	return req, nil
 }

@@ -22,6 +22,7 @@ import (
 	"piecework/internal/blob"
 	"piecework/internal/process"
 	"piecework/internal/roots"
+	"piecework/internal/webhook"
 	"piecework/internal/work"
 )
 
@@ -33,7 +34,8 @@ type Base struct {
 	Data        string `env:"PIECEWORK_DATA" default:"${data}" placeholder:"DIR" help:"Directory for what units need on disk; the user's data directory when left out."`
 	Roots       string `env:"PIECEWORK_ROOTS" placeholder:"NAME=DIR,…" help:"Directories that units may use; give API and worker processes the same."`
 	Storage
-	LogLevel string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
+	SecretsKey string `env:"PIECEWORK_SECRETS_KEY" placeholder:"KEY" help:"Encrypts triggers' secrets in the database; give all parts the same, of at least 24 characters. Stored as they are when left out." secret:"true"`
+	LogLevel   string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
 }
 
 // Storage is where files are kept, and which.
@@ -341,9 +343,22 @@ func (b *Base) needURLs() error {
 	return nil
 }
 
+// sealer keeps secrets in the database.
+func (b *Base) sealer() (webhook.Sealer, error) {
+	sealer, err := webhook.NewSealer(b.SecretsKey)
+	if err != nil {
+		return sealer, usagef("--secrets-key: %w", err)
+	}
+	return sealer, nil
+}
+
 // secrets are values of the configuration that must never be stored.
 func (b *Base) secrets() []string {
-	return append(passwords(b.DatabaseURL), passwords(b.RedisURL)...)
+	values := append(passwords(b.DatabaseURL), passwords(b.RedisURL)...)
+	if b.SecretsKey != "" {
+		values = append(values, b.SecretsKey)
+	}
+	return values
 }
 
 // keyword finds a password in a keyword string for Postgres.

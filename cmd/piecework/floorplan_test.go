@@ -40,6 +40,8 @@ var floorPlan = []struct {
 	{"internal/roots", nil},
 	{"internal/source", nil},
 	{"internal/process", nil},
+	{"internal/expr", nil},
+	{"internal/webhook", nil},
 	{"internal/local", nil},
 	{"internal/testkit", []string{"store", "migrations"}}, // it makes databases with the real schema
 	{"internal/testkit/fakemodel", nil},
@@ -69,6 +71,7 @@ var walls = []struct {
 	{"github.com/schollz/progressbar/v3", []string{"cmd/piecework"}, nil, "only commands have a terminal"},
 	{"github.com/anthropics/anthropic-sdk-go", []string{"internal/backend"}, nil, "models are reached by backends"},
 	{"github.com/openai/openai-go/v3", []string{"internal/backend"}, nil, "models are reached by backends"},
+	{"cel.dev/cel-go", []string{"internal/expr"}, nil, "one place bounds what an expression may cost"},
 	{"github.com/chromedp/chromedp", nil, []string{"api"}, "the pages are tested in a browser; the binary drives none"},
 	{"github.com/chromedp/cdproto", nil, []string{"api"}, "the pages are tested in a browser; the binary drives none"},
 	{"testing", []string{"internal/testkit", "internal/testkit/fakemodel", "internal/testkit/fakecli"}, nil,

@@ -16,6 +16,7 @@
 //	wait.go        wait
 //	watch.go       watch
 //	transcript.go  transcript
+//	trigger.go     trigger
 //	queue.go       queue ls
 //	backend.go     backend ls
 //	pause.go       pause and resume, of both

@@ -70,7 +70,7 @@ func settingsTable(t *testing.T) string {
 func TestGoldenHelp(t *testing.T) {
 	var all bytes.Buffer
 	for _, command := range []string{"", "dev", "api", "worker", "migrate", "submit", "get", "ls", "wait", "cancel", "retry",
-		"transcript", "doctor", "demo"} {
+		"trigger put", "trigger send", "transcript", "doctor", "demo"} {
 		var out bytes.Buffer
 		app := &App{Ctx: t.Context(), Stdout: &out, Stderr: &out, Version: "v0", Getenv: func(string) string { return "" }}
 		if code := run(app, strings.Fields(command+" --help")); code != 0 {

@@ -75,7 +75,7 @@ func (c *SchedulePutCommand) Run(app *App) error {
 	if err != nil {
 		return err
 	}
-	unit, err := c.unit(app)
+	unit, err := readUnit(app, c.Unit)
 	if err != nil {
 		return err
 	}
@@ -95,21 +95,23 @@ func (c *SchedulePutCommand) Run(app *App) error {
 	return printSchedules(app.Stdout, []work.Schedule{s})
 }
 
-func (c *SchedulePutCommand) unit(app *App) (json.RawMessage, error) {
-	var text []byte
-	var err error
-	if c.Unit == "-" {
-		text, err = io.ReadAll(app.Stdin)
-	} else {
-		text, err = os.ReadFile(c.Unit)
-	}
+// readUnit reads a unit as the API takes it from a file; - is standard input.
+func readUnit(app *App, path string) (json.RawMessage, error) {
+	text, err := readInput(app, path)
 	if err != nil {
 		return nil, usagef("read the unit: %w", err)
 	}
 	if !json.Valid(text) {
-		return nil, usagef("the unit in %s is not JSON: write an object such as {\"backend\":\"mock\",\"prompt\":\"…\"}", c.Unit)
+		return nil, usagef("the unit in %s is not JSON: write an object such as {\"backend\":\"mock\",\"prompt\":\"…\"}", path)
 	}
 	return text, nil
+}
+
+func readInput(app *App, path string) ([]byte, error) {
+	if path == "-" {
+		return io.ReadAll(app.Stdin)
+	}
+	return os.ReadFile(path)
 }
 
 // ScheduleRmCommand is `piecework schedule rm`.

@@ -23,6 +23,7 @@ import (
 	"piecework/internal/blob"
 	"piecework/internal/process"
 	"piecework/internal/roots"
+	"piecework/internal/webhook"
 	"piecework/internal/work"
 	"piecework/jobs"
 	"piecework/store"
@@ -84,6 +85,7 @@ type house struct {
 	roots    roots.Roots
 	files    *blob.Store
 	policy   work.FilePolicy
+	sealer   webhook.Sealer
 	// containment is how the worker process holds agents together; empty
 	// without one.
 	containment process.Containment
@@ -121,6 +123,10 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		return err
 	}
 	defer func() { _ = files.Close() }()
+	sealer, err := base.sealer()
+	if err != nil {
+		return err
+	}
 	logConfig(log, base, door, crew)
 
 	if _, err := store.Migrate(app.Ctx, base.DatabaseURL); err != nil {
@@ -140,7 +146,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		return usagef("%w", err)
 	}
 	defer func() { _ = bell.Close() }()
-	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy}
+	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy, sealer: sealer}
 	if err := bell.Probe(app.Ctx); err != nil {
 		log.Warn("redis is away; units are accepted and claimed from postgres", "err", err)
 	}
@@ -206,7 +212,7 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 		return usagef("--buckets: %w", err)
 	}
 	front := api.New(api.Options{
-		Store: h.store, Buckets: buckets, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, Version: app.Version, MaxBody: door.MaxBody,
+		Store: h.store, Buckets: buckets, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
 		Loopback: loopback, Log: h.log, Registry: h.registry, Containment: h.containment,
 	})
 	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // as long as there are event streams
