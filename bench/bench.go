@@ -4,6 +4,8 @@
 //
 //	accept_test.go     units accepted per second, beside River and Asynq
 //	inflight_test.go   memory of 5,000 units in flight in one worker process
+//	readers_test.go    memory and delay of 1,000 readers of events
+//	triggers_test.go   2,000 signed webhooks a second for one API process
 //	slowmodel_test.go  the model that they wait for
 //	main_test.go       parts of a benchmark in processes of their own
 //	chaos              what breaks things instead of measuring them

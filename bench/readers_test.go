@@ -33,10 +33,7 @@ const (
 // keeps up hears every step once, in order.
 func TestReaders(t *testing.T) {
 	database, redis, dir := testkit.DB(t, migrate), testkit.Redis(t), t.TempDir()
-	binary := filepath.Join(dir, "piecework")
-	if out, err := exec.Command("go", "build", "-o", binary, "piecework/cmd/piecework").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	binary := buildProgram(t, dir)
 	env := append(os.Environ(), "DATABASE_URL="+database, "REDIS_URL="+redis, "PIECEWORK_DATA="+dir, "PIECEWORK_LISTEN=127.0.0.1:0",
 		"PIECEWORK_CONCURRENCY="+strconv.Itoa(followed))
 	api, url := startServer(t, binary, "api", env)
@@ -107,6 +104,19 @@ func TestReaders(t *testing.T) {
 	if float64(full-idle)/readers/1024 > perReader {
 		t.Errorf("a reader takes more than %d KB", perReader)
 	}
+}
+
+// buildProgram builds piecework, from its own module: this one does not know all
+// that it needs.
+func buildProgram(t *testing.T, dir string) string {
+	t.Helper()
+	binary := filepath.Join(dir, "piecework")
+	cmd := exec.Command("go", "build", "-o", binary, "./cmd/piecework")
+	cmd.Dir = ".."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return binary
 }
 
 // startServer starts a part of Piecework until the test ends.
