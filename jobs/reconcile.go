@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,7 @@ type Reconciler struct {
 	Bell  *Bell
 	Log   *slog.Logger
 
+	keep  time.Duration // of deliveries; 0: keepDeliveries. The tests shorten it
 	swept time.Time
 	moved uuid.UUID // the batch that was looked at last
 	away  bool      // Postgres was, so bells may have been heard for nothing
@@ -119,7 +121,7 @@ func (r *Reconciler) sweep(ctx context.Context) error {
 // sweep.
 func (r *Reconciler) pruneDeliveries(ctx context.Context) error {
 	for begun := time.Now(); time.Since(begun) < tallyBudget; {
-		if n, err := r.Store.PruneDeliveries(ctx, keepDeliveries, pruneAtATime); err != nil || n < pruneAtATime {
+		if n, err := r.Store.PruneDeliveries(ctx, cmp.Or(r.keep, keepDeliveries), pruneAtATime); err != nil || n < pruneAtATime {
 			return err
 		}
 	}

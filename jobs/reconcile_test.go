@@ -248,3 +248,19 @@ func TestLeasesRestAfterPostgresWasAway(t *testing.T) {
 		t.Errorf("later the unit is %s with %d losses", got.State, got.Losses)
 	}
 }
+
+func TestOldDeliveriesAreForgotten(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	_, err := h.store.Decline(t.Context(), work.TriggerDelivery{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
+		Trigger: "t", Delivery: "d", Outcome: work.DeliveryFiltered})
+	h.must(err)
+	for _, keep := range []time.Duration{0, time.Nanosecond} {
+		h.rec.keep, h.rec.swept = keep, time.Time{}
+		h.once()
+		left, _, err := h.store.TriggerDeliveries(t.Context(), store.DeliveryFilter{Tenant: work.DefaultTenant, Trigger: "t"})
+		if err != nil || (len(left) == 1) != (keep == 0) {
+			t.Errorf("kept for %s: %+v, error %v", keep, left, err)
+		}
+	}
+}
