@@ -11,18 +11,18 @@ import (
 	"piecework/internal/work"
 )
 
-func keyOf(name string) []byte {
+func cacheKey(name string) []byte {
 	sum := sha256.Sum256([]byte(name))
 	return sum[:]
 }
 
 func keptAs(name string) func(*Finish) {
-	return func(f *Finish) { f.Cache, f.CacheKey, f.Model = work.CacheMiss, keyOf(name), "m" }
+	return func(f *Finish) { f.Cache, f.CacheKey, f.Model = work.CacheMiss, cacheKey(name), "m" }
 }
 
 func (l *ledger) cached(name string, ttl time.Duration) *Cached {
 	l.t.Helper()
-	c, err := l.Cached(l.t.Context(), work.DefaultTenant, keyOf(name), ttl)
+	c, err := l.Cached(l.t.Context(), work.DefaultTenant, cacheKey(name), ttl)
 	l.must(err)
 	return c
 }
@@ -47,7 +47,7 @@ func TestResultIsKeptAndTakenOver(t *testing.T) {
 	if l.cached("b", time.Minute) != nil {
 		t.Error("the repeat was kept")
 	}
-	if c, err := l.Cached(t.Context(), "another", keyOf("a"), time.Minute); c != nil || err != nil {
+	if c, err := l.Cached(t.Context(), "another", cacheKey("a"), time.Minute); c != nil || err != nil {
 		t.Errorf("another tenant sees %v, %v", c, err)
 	}
 
