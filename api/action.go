@@ -33,6 +33,7 @@ func (a *API) actions() {
 	a.echo.POST("/units/:id/retry", a.retryForm)
 	a.echo.GET("/units/retry", a.askRetryAll)
 	a.echo.POST("/units/retry", a.retryAllForm)
+	a.echo.POST("/webhooks/deliveries/:id/redeliver", a.redeliverForm)
 	for _, kind := range []store.PauseKind{store.PauseQueue, store.PauseBackend} {
 		path := "/operate/" + string(kind) + "s/:name/"
 		a.echo.GET(path+"pause", a.askPause(kind))
@@ -119,8 +120,8 @@ func (a *API) acted(c echo.Context, back, done string, err error) error {
 }
 
 // doneParameter says what was done just now: cancelled, retried, retried:57,
-// paused:queue:default. Who writes one by hand sees what is true all the same.
-var doneParameter = regexp.MustCompile(`^(cancelled|retried|paused|resumed)(?::(queue|backend):([a-z0-9_-]{1,64})|:(\d{1,9})(\+?))?$`)
+// redelivered, paused:queue:default. Who writes one by hand sees what is true all the same.
+var doneParameter = regexp.MustCompile(`^(cancelled|retried|redelivered|paused|resumed)(?::(queue|backend):([a-z0-9_-]{1,64})|:(\d{1,9})(\+?))?$`)
 
 // notice tells what done says on the page back, nil when it says nothing.
 func (a *API) notice(ctx context.Context, done, back string) (*web.Notice, error) {
@@ -147,6 +148,8 @@ func (a *API) notice(ctx context.Context, done, back string) (*web.Notice, error
 		if more != "" {
 			n.Text += " Others are left: do it again for them."
 		}
+	case verb == "redelivered":
+		n.Text = "It is delivered again."
 	case strings.HasPrefix(back, "/units/"):
 		return a.noticeOfUnit(ctx, verb, back)
 	default:

@@ -17,6 +17,8 @@
 //	schedule.go    units that are made again and again
 //	trigger.go     triggers: put, read, list, delete; what came for them
 //	receive.go     webhooks that come for triggers
+//	webhook.go     who is told of events, and by which secrets they know it is us
+//	delivery.go    what they were told, and how often it was tried
 //	run.go         runs: read, list
 //	event.go       event streams: what they send, and how they are asked for
 //	hub.go         what changes in the ledger, read once for all who follow it
@@ -73,6 +75,7 @@ type Options struct {
 	Files      *blob.Store
 	Buckets    blob.Buckets // that batches may read
 	FilePolicy work.FilePolicy
+	Webhooks   webhook.Guard // which addresses messages may go to
 	Version    string
 	MaxBody    int64 // bytes of a JSON body
 	Sealer     webhook.Sealer
@@ -208,7 +211,21 @@ func (a *API) routes() {
 	register(a, op("get-trigger", "GET", "/triggers/{name}", "Read a trigger", 200, 404), a.getTrigger)
 	register(a, op("put-trigger", "PUT", "/triggers/{name}", "Make a trigger, or replace it", 200, 408, 413, 415), a.putTrigger)
 	register(a, op("delete-trigger", "DELETE", "/triggers/{name}", "Delete a trigger; its units stay", 204, 404), a.deleteTrigger)
-	register(a, op("list-trigger-deliveries", "GET", "/triggers/{name}/deliveries", "List what came for a trigger, newest first", 200), a.listDeliveries)
+	register(a, op("list-trigger-deliveries", "GET", "/triggers/{name}/deliveries", "List what came for a trigger, newest first", 200), a.listTriggerDeliveries)
+	register(a, op("list-webhook-endpoints", "GET", "/webhook-endpoints", "List webhook endpoints", 200), a.listEndpoints)
+	register(a, op("add-webhook-endpoint", "POST", "/webhook-endpoints", "Add a webhook endpoint; the answer shows its secret", 201, 408, 413, 415), a.addEndpoint)
+	register(a, op("get-webhook-endpoint", "GET", "/webhook-endpoints/{id}", "Read a webhook endpoint", 200, 404), a.getEndpoint)
+	register(a, op("put-webhook-endpoint", "PUT", "/webhook-endpoints/{id}", "Change, disable or enable a webhook endpoint", 200, 404, 408, 413, 415), a.putEndpoint)
+	register(a, op("delete-webhook-endpoint", "DELETE", "/webhook-endpoints/{id}", "Delete a webhook endpoint; its deliveries can still be read", 204, 404), a.deleteEndpoint)
+	register(a, op("get-webhook-secret", "GET", "/webhook-endpoints/{id}/secret", "Read what signs the messages of an endpoint", 200, 404), a.getSecret)
+	register(a, op("rotate-webhook-secret", "POST", "/webhook-endpoints/{id}/rotate", "Give an endpoint another secret", 200, 404, 408, 413, 415), a.rotateSecret)
+	register(a, op("test-webhook-endpoint", "POST", "/webhook-endpoints/{id}/test", "Send an endpoint a message that tells of nothing", 202, 404, 409), a.testEndpoint)
+	register(a, op("get-callback-secret", "GET", "/callback-secret", "Read what signs the messages to callback_urls", 200), a.getCallbackSecret)
+	register(a, op("rotate-callback-secret", "POST", "/callback-secret/rotate", "Give callbacks another secret", 200, 408, 413, 415), a.rotateCallbackSecret)
+	register(a, op("list-deliveries", "GET", "/deliveries", "List deliveries, newest first", 200), a.listDeliveries)
+	register(a, op("get-delivery", "GET", "/deliveries/{id}", "Read a delivery with its body", 200, 404), a.getDelivery)
+	register(a, op("redeliver", "POST", "/deliveries/{id}/redeliver", "Deliver again, with the same id and body", 202, 404, 409), a.redeliver)
+	register(a, op("redeliver-all", "POST", "/deliveries/redeliver", "Deliver many again", 200), a.redeliverAll)
 	register(a, op("pause-backend", "POST", "/backends/{name}/pause", "Let no unit of a backend begin", 200, 404, 408, 413, 415), a.pauseBackend)
 	register(a, op("resume-backend", "POST", "/backends/{name}/resume", "Let a backend go on, also one that refused its credentials", 200, 404), a.resumeBackend)
 	register(a, op("list-queues", "GET", "/queues", "List queues: what waits and runs in them", 200), a.listQueues)
@@ -272,6 +289,8 @@ func tagOf(path string) string {
 		return "Schedules"
 	case strings.HasPrefix(path, "/triggers"):
 		return "Triggers"
+	case strings.HasPrefix(path, "/webhook-endpoints"), strings.HasPrefix(path, "/callback-secret"), strings.HasPrefix(path, "/deliveries"):
+		return "Webhooks"
 	case strings.HasPrefix(path, "/files"):
 		return "Files"
 	case strings.HasPrefix(path, "/queues"):

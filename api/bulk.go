@@ -21,7 +21,9 @@ type Bulk struct {
 
 // Resolve refuses parameters without a value: a script whose variable was
 // empty must not change more units than it meant to.
-func (in *Bulk) Resolve(ctx huma.Context) (errs []error) {
+func (in *Bulk) Resolve(ctx huma.Context) []error { return blankParameters(ctx) }
+
+func blankParameters(ctx huma.Context) (errs []error) {
 	u := ctx.URL()
 	for name, values := range u.Query() {
 		if slices.Contains(values, "") {

@@ -51,6 +51,10 @@ func schemaName(t reflect.Type, hint string) string {
 		return "NewUnit"
 	case reflect.TypeFor[retryBody](), reflect.TypeFor[*retryBody]():
 		return "Changes"
+	case reflect.TypeFor[endpointBody]():
+		return "NewEndpoint"
+	case reflect.TypeFor[rotationBody](), reflect.TypeFor[*rotationBody]():
+		return "Rotation"
 	case reflect.TypeFor[scheduleBody]():
 		return "NewSchedule"
 	case reflect.TypeFor[batchBody]():
@@ -73,7 +77,7 @@ func schemaName(t reflect.Type, hint string) string {
 // null, the words a field may hold, other content types, examples.
 // requestBodies are the schemas that callers are held to.
 var requestBodies = []string{"NewTrigger", "NewUnit", "NewSchedule", "NewPause", "Changes", "NewBatch", "BatchOptions", "Source", "StopRules", "Synthesis",
-	"BatchChanges", "BatchReason", "RetryBatch"}
+	"BatchChanges", "BatchReason", "RetryBatch", "NewEndpoint", "EndpointChange", "Rotation"}
 
 func (a *API) describe() {
 	doc := a.huma.OpenAPI()
@@ -92,6 +96,7 @@ func (a *API) describe() {
 	describeFiles(doc, schemas)
 	describeBatches(doc, schemas)
 	describeTriggers(schemas)
+	describeWebhooks(schemas)
 	describeRest(schemas)
 	addExamples(schemas)
 	for _, item := range doc.Paths {
@@ -228,7 +233,7 @@ func describeTriggers(schemas map[string]*huma.Schema) {
 	p["id"].Format, p["unit_id"].Format, p["unit_id"].Nullable = "uuid", "uuid", true
 	p["outcome"].Enum = []any{work.DeliveryAccepted, work.DeliveryFiltered, work.DeliveryPaused}
 	p["delivery"].Description, p["duplicates"].Description = "As the sender calls it", "How often it came again"
-	schemas["DeliveryList"].Properties["next"] = nextCursor()
+	schemas["TriggerDeliveries"].Properties["next"] = nextCursor()
 }
 
 func describeRest(schemas map[string]*huma.Schema) {
@@ -308,7 +313,7 @@ func addExamples(schemas map[string]*huma.Schema) {
 		"Trigger": trigger, "TriggerList": map[string]any{"items": []work.Trigger{trigger}},
 		"NewTrigger": map[string]any{"preset": "github", "secrets": []string{"one of at least 24 characters"}, "events": trigger.Events,
 			"filter": trigger.Filter, "mapping": trigger.Mapping, "unit": map[string]any{"backend": "mock", "prompt": "Review {title}"}},
-		"DeliveryList": map[string]any{"items": []work.TriggerDelivery{delivery}, "next": nil},
+		"TriggerDeliveries": map[string]any{"items": []work.TriggerDelivery{delivery}, "next": nil},
 		"Schedule":     schedule, "ScheduleList": map[string]any{"items": []work.Schedule{schedule}},
 		"NewSchedule": map[string]any{"cron": schedule.Cron, "timezone": schedule.Timezone,
 			"unit": map[string]any{"backend": "mock", "prompt": "Summarise yesterday"}},
@@ -342,6 +347,9 @@ func addExamples(schemas map[string]*huma.Schema) {
 			"workers": {OK: true, Detail: "1 worker processes with 8 slots"}, "backends": {OK: true, Detail: "mock"},
 		}},
 	} {
+		schemas[name].Examples = []any{value}
+	}
+	for name, value := range webhookExamples(unit) {
 		schemas[name].Examples = []any{value}
 	}
 }

@@ -35,6 +35,7 @@ func (a *API) pages() {
 	a.echo.GET("/units/:id/steps", a.stepsPage, small)
 	a.echo.GET("/overview", a.overviewPage, small)
 	a.echo.GET("/worker-processes", a.processesPage, small)
+	a.echo.GET("/webhooks", a.webhooksPage, small)
 	a.echo.GET("/compare", a.comparePage, small)
 	a.actions()
 	a.echo.GET("/stories", a.storiesPage, small)

@@ -289,8 +289,7 @@ func jsonFormat() huma.Format {
 
 // later are fields that other versions of Piecework know.
 var later = map[string]string{
-	"callback_url": "webhooks are not supported by this server; poll the unit or use ?wait=",
-	"batch_id":     "batches are not supported by this server; submit units one by one",
+	"batch_id": "batches are not supported by this server; submit units one by one",
 }
 
 func unknownField(name string) string {

@@ -9,7 +9,7 @@ import (
 var screenshots = flag.String("screenshots", "", "write pictures of the pages to this directory")
 
 // pictured are the stories that the pictures show.
-var pictured = []string{"list", "unit-running", "unit-done", "unit-failed", "unit-retry", "compare", "overview", "processes"}
+var pictured = []string{"list", "unit-running", "unit-done", "unit-failed", "unit-retry", "compare", "overview", "processes", "unit-told", "webhooks"}
 
 func TestScreenshots(t *testing.T) {
 	if *screenshots == "" {

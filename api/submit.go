@@ -48,6 +48,7 @@ type unitBody struct {
 	MaxRetries       *int       `json:"max_retries,omitempty" minimum:"0" maximum:"100" doc:"Runs after failed ones. When left out: 2, and 0 after a timeout, which has cost its full price already. Lost worker processes and rate limits use none up"`
 	Queue            string     `json:"queue,omitempty" pattern:"^[a-z0-9_-]{1,64}$" doc:"default when left out"`
 	Priority         *int       `json:"priority,omitempty" minimum:"0" maximum:"9" doc:"5 when left out; 7 and above go before the rest, 3 and below after"`
+	CallbackURL      *string    `json:"callback_url,omitempty" doc:"Is told when the unit is final, by a signed POST: see /callback-secret" example:"https://example.com/done"`
 	Labels           labels     `json:"labels,omitempty" maxProperties:"32" doc:"For finding units again"`
 }
 
@@ -104,7 +105,7 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 			Backend: b.Backend, Model: b.Model, Prompt: b.Prompt, SystemPrompt: b.SystemPrompt,
 			Payload: json.RawMessage(b.Payload), Files: b.Files, WorkingDirectory: b.WorkingDirectory, OutputSchema: json.RawMessage(b.OutputSchema),
 			MissingKey: b.MissingKey, SessionPolicy: cmp.Or(b.SessionPolicy, work.Resume), MaxTurns: b.MaxTurns, MaxCostUSD: b.MaxCostUSD, MaxRetries: b.MaxRetries,
-			Queue: b.Queue, Priority: work.DefaultPriority, NotBefore: b.NotBefore, Deadline: b.Deadline, ExpiresAt: b.ExpiresAt,
+			Queue: b.Queue, Priority: work.DefaultPriority, NotBefore: b.NotBefore, Deadline: b.Deadline, ExpiresAt: b.ExpiresAt, CallbackURL: b.CallbackURL,
 		},
 	}}
 	s := &n.Spec
@@ -119,7 +120,7 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 		s.WorkingDirectory = payloadDirectory(s.Payload)
 	}
 	for _, check := range []func(context.Context, *unitBody, *store.NewUnit) error{
-		checkBackend, checkTimes, checkLabels, checkLimits, a.checkFiles,
+		checkBackend, checkTimes, checkLabels, checkLimits, a.checkCallback, a.checkFiles,
 	} {
 		if err := check(ctx, b, &n); err != nil {
 			return n, err
@@ -283,6 +284,16 @@ func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	}
 	if failure := backend.CheckSchema(n.OutputSchema); failure != nil {
 		return work.Invalidf("#/output_schema", "%s", failure.Message)
+	}
+	return nil
+}
+
+func (a *API) checkCallback(_ context.Context, b *unitBody, _ *store.NewUnit) error {
+	if b.CallbackURL == nil {
+		return nil
+	}
+	if err := a.Webhooks.CheckURL(*b.CallbackURL); err != nil {
+		return work.Invalidf("#/callback_url", "%v", err)
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func TestFieldsOfLaterVersionsAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	for name, value := range map[string]string{
-		"callback_url": `"https://example.com"`, "batch_id": `"x"`,
+		"batch_id": `"x"`,
 	} {
 		f.post("/work-units", mock(`,"`+name+`":`+value)).refused(422, "#/"+name, "not supported by this server")
 	}

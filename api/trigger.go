@@ -157,27 +157,27 @@ func (a *API) deleteTrigger(ctx context.Context, in *ByName) (*struct{}, error) 
 	return nil, err
 }
 
-type listDeliveriesInput struct {
+type listTriggerDeliveriesInput struct {
 	ByName
 	After string `query:"after" doc:"The next of the page before"`
 	Limit int    `query:"limit" default:"50" minimum:"1" maximum:"500"`
 }
 
-type deliveryList struct {
+type triggerDeliveryList struct {
 	Body struct {
 		Items []work.TriggerDelivery `json:"items" nullable:"false"`
 		Next  *uuid.UUID             `json:"next" doc:"Give it as after to get the next page; null on the last"`
-	} `nameHint:"DeliveryList"`
+	} `nameHint:"TriggerDeliveries"`
 }
 
-// listDeliveries also tells what came for a trigger that is no more.
-func (a *API) listDeliveries(ctx context.Context, in *listDeliveriesInput) (*deliveryList, error) {
+// listTriggerDeliveries also tells what came for a trigger that is no more.
+func (a *API) listTriggerDeliveries(ctx context.Context, in *listTriggerDeliveriesInput) (*triggerDeliveryList, error) {
 	after, err := parseAfter(in.After)
 	if err != nil {
 		return nil, err
 	}
-	var list deliveryList
-	list.Body.Items, list.Body.Next, err = a.Store.TriggerDeliveries(ctx, store.DeliveryFilter{
+	var list triggerDeliveryList
+	list.Body.Items, list.Body.Next, err = a.Store.TriggerDeliveries(ctx, store.TriggerDeliveryFilter{
 		Tenant: work.DefaultTenant, Trigger: in.Name, After: after, Limit: in.Limit})
 	return &list, err
 }

@@ -24,6 +24,7 @@ const (
 	maxCounts = 10_000 // units of one state that are counted
 	pageCards = 50
 	pageRuns  = 100 // of one unit
+	pageTold  = 20  // deliveries about one unit
 )
 
 // partHeader is how the script asks for a part of a page: list, cards, unit or
@@ -228,6 +229,10 @@ func (a *API) unitOf(c echo.Context, id uuid.UUID, whole bool) (web.Unit, error)
 	}
 	page := web.NewUnit(unit, runs, run, steps, time.Now())
 	page.Filter, page.At = filterOf(c), at
+	page.Deliveries, _, err = a.Store.Deliveries(ctx, store.DeliveryFilter{Tenant: work.DefaultTenant, Unit: id, Limit: pageTold})
+	if err != nil {
+		return page, err
+	}
 	if unit.State == work.Queued {
 		e, err := a.explain(ctx, id)
 		if err != nil && !errors.Is(err, work.ErrNotFound) {

@@ -16,6 +16,7 @@
 //	recorder.go  steps on their way to the ledger
 //	beat.go      signs of life, and what comes back with them
 //	poll.go      work without Redis
+//	delivery.go  messages to receivers of webhooks
 //	spool.go     finished runs on disk while Postgres is away
 //	disk.go      no room for a run
 //	prune.go     old directories of units, bytes that are no file's, old results
@@ -42,6 +43,7 @@ import (
 	"piecework/internal/process"
 	"piecework/internal/roots"
 	"piecework/internal/transcript"
+	"piecework/internal/webhook"
 	"piecework/internal/work"
 	"piecework/jobs"
 	"piecework/store"
@@ -61,6 +63,7 @@ type Options struct {
 	Data       string         // directory for what units need on disk
 	Roots      roots.Roots
 	Files      *blob.Store
+	Sender     *webhook.Sender // of messages to receivers of webhooks
 	FilePolicy work.FilePolicy
 	Secrets    []string // values that must not be stored
 	Version    string
@@ -90,6 +93,9 @@ type Worker struct {
 	alone    sync.RWMutex // held by each run, and by a suspect for itself
 	secluded atomic.Bool  // a suspect runs alone, or waits to
 
+	courier      *courier
+	deliveryRung chan struct{}
+
 	aloneTime time.Duration // a suspect waits for the others to end
 	keepTime  time.Duration // for storing a run's output files
 	redact    func(string) string
@@ -116,7 +122,7 @@ func New(o Options) *Worker {
 		Options: o, id: uuid.Must(uuid.NewV7()),
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), news: make(chan struct{}, 1),
 		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, asking: map[uuid.UUID]bool{},
-		batches: newMarks(), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
+		batches: newMarks(), courier: newCourier(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
 	}
 	if w.full == nil {
 		w.full = func() bool { return diskFull(o.Data) }
@@ -152,10 +158,14 @@ func (w *Worker) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchLease, w.watchBackends, w.watchSpool, w.poll, w.hear, w.prune} {
+	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchLease, w.watchBackends, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune} {
 		loops.Go(func() { loop(life) })
 	}
 	stop, err := w.serve(jobs.Lanes(w.Queues, w.laneNames(everyLane)))
+	if err != nil {
+		return err
+	}
+	stopDeliveries, err := w.serveDeliveries()
 	if err != nil {
 		return err
 	}
@@ -164,7 +174,10 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	w.Log.Info("worker process ready", "id", w.id, "slots", w.Slots, "backends", w.available())
 	<-ctx.Done()
+	var delivered sync.WaitGroup
+	delivered.Go(stopDeliveries)
 	w.drain(stop)
+	delivered.Wait()
 	end()
 	loops.Wait()
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -250,6 +263,10 @@ func (w *Worker) hear(ctx context.Context) {
 			default:
 			}
 		default:
+			if n.Lane == jobs.DeliveryLane {
+				w.wakeDeliveries()
+				return
+			}
 			w.wake()
 		}
 	}, jobs.NoticeWake, jobs.NoticeCancel, jobs.NoticePause)

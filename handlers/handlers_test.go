@@ -17,6 +17,7 @@ import (
 	"piecework/internal/roots"
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
+	"piecework/internal/webhook"
 	"piecework/internal/work"
 	"piecework/jobs"
 	"piecework/store"
@@ -136,7 +137,7 @@ func (h *house) start(change func(*Options)) *worker {
 	o := Options{
 		Store: h.store, Bell: h.bell, Backends: []backend.Backend{h.puppet}, Queues: map[string]int{"default": 1}, Slots: 4,
 		Lease: 3 * time.Second, Beat: 200 * time.Millisecond, Probe: 200 * time.Millisecond, Grace: 50 * time.Millisecond, Data: h.t.TempDir(),
-		Roots: roots.Roots{}, Files: h.files, FilePolicy: work.DefaultFilePolicy(), Log: h.log, Metrics: prometheus.NewRegistry(), Hears: hears,
+		Roots: roots.Roots{}, Files: h.files, Sender: webhook.NewSender(webhook.Guard{Allow: webhook.Loopback()}, "test", 2*time.Second), FilePolicy: work.DefaultFilePolicy(), Log: h.log, Metrics: prometheus.NewRegistry(), Hears: hears,
 	}
 	if change != nil {
 		change(&o)

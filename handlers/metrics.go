@@ -16,6 +16,8 @@ type metrics struct {
 	cost    *prometheus.CounterVec
 	paused  *prometheus.CounterVec
 	cache   *prometheus.CounterVec
+
+	deliveries *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
@@ -34,6 +36,9 @@ func newMetrics(r prometheus.Registerer) metrics {
 		cache: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "piecework_cache_lookups_total", Help: "Runs that looked for an earlier result, by what came of it.",
 		}, []string{"backend", "result"}),
+		deliveries: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "piecework_delivery_tries_total", Help: "Tries to deliver a webhook, by how they ended.",
+		}, []string{"outcome"}),
 		cost: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "piecework_cost_usd_total", Help: "What runs have cost, as far as backends tell.",
 		}, []string{"backend"}),

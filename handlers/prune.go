@@ -12,7 +12,8 @@ import (
 const keepDirectories = 7 * 24 * time.Hour
 
 // prune removes directories of units that nobody has touched for a week, bytes
-// that no file stands for, and results that are too old to be taken over.
+// that no file stands for, results that are too old to be taken over, and
+// deliveries that were settled long ago.
 func (w *Worker) prune(ctx context.Context) {
 	ticker := time.NewTicker(time.Hour)
 	defer ticker.Stop()
@@ -22,6 +23,7 @@ func (w *Worker) prune(ctx context.Context) {
 		if err := w.Store.PruneCache(ctx); err != nil {
 			w.Log.Warn("forget old results", "err", err)
 		}
+		w.pruneDeliveries(ctx, time.Now().Add(-keepDeliveries))
 		select {
 		case <-ctx.Done():
 			return

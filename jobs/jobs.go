@@ -10,6 +10,7 @@
 //	notice.go     hints between processes: cancel, unit changed, steps, paused
 //	reconcile.go  ring lost bells, free dead leases: once a second
 //	batch.go      let the units of batches go
+//	delivery.go   bells for what is to be delivered to receivers of webhooks
 //	schedule.go   units that are made again and again
 //	diagnose.go   whether this Redis is fit to be a bell
 package jobs
@@ -31,7 +32,7 @@ import (
 	"piecework/internal/work"
 )
 
-// TypeRun is the one task type: run a unit.
+// TypeRun is the task of units: run one.
 const TypeRun = "unit:run"
 
 // Task is the payload of TypeRun: ids, never data.

@@ -73,6 +73,9 @@ func (r *Reconciler) Once(ctx context.Context) error {
 		if _, err := r.Store.RecheckAll(ctx); err != nil {
 			return err
 		}
+		if err := r.Store.DoubtDeliveries(ctx); err != nil {
+			return err
+		}
 		r.away, r.calm = false, time.Now().Add(recovery)
 	}
 	var lost int64
@@ -86,8 +89,12 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if lost+overdue > 0 {
-		r.Log.Warn("reconciled", "runs_lost", lost, "units_overdue", overdue)
+	undelivered, err := r.Store.ExpireDeliveries(ctx)
+	if err != nil {
+		return err
+	}
+	if lost+overdue+undelivered > 0 {
+		r.Log.Warn("reconciled", "runs_lost", lost, "units_overdue", overdue, "deliveries_lost", undelivered)
 	}
 	laterErr := errors.Join(r.makeScheduled(ctx), r.moveBatches(ctx)) // must not keep the bells from ringing
 	if lost > 0 || time.Since(r.swept) > sweepEvery {
@@ -99,7 +106,7 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	if err := r.checkEpoch(ctx); err != nil {
 		return errors.Join(laterErr, err)
 	}
-	return errors.Join(laterErr, r.ringLost(ctx))
+	return errors.Join(laterErr, r.ringLost(ctx), r.ringDeliveries(ctx))
 }
 
 func (r *Reconciler) sweep(ctx context.Context) error {
@@ -121,7 +128,7 @@ func (r *Reconciler) sweep(ctx context.Context) error {
 // sweep.
 func (r *Reconciler) pruneDeliveries(ctx context.Context) error {
 	for begun := time.Now(); time.Since(begun) < tallyBudget; {
-		if n, err := r.Store.PruneDeliveries(ctx, cmp.Or(r.keep, keepDeliveries), pruneAtATime); err != nil || n < pruneAtATime {
+		if n, err := r.Store.PruneTriggerDeliveries(ctx, cmp.Or(r.keep, keepDeliveries), pruneAtATime); err != nil || n < pruneAtATime {
 			return err
 		}
 	}
@@ -155,6 +162,9 @@ func (r *Reconciler) checkEpoch(ctx context.Context) error {
 	}
 	doubted, err := r.Store.RecheckAll(ctx)
 	if err != nil {
+		return err
+	}
+	if err := r.Store.DoubtDeliveries(ctx); err != nil {
 		return err
 	}
 	for key, mark := range unmarked {

@@ -258,7 +258,7 @@ func TestOldDeliveriesAreForgotten(t *testing.T) {
 	for _, keep := range []time.Duration{0, time.Nanosecond} {
 		h.rec.keep, h.rec.swept = keep, time.Time{}
 		h.once()
-		left, _, err := h.store.TriggerDeliveries(t.Context(), store.DeliveryFilter{Tenant: work.DefaultTenant, Trigger: "t"})
+		left, _, err := h.store.TriggerDeliveries(t.Context(), store.TriggerDeliveryFilter{Tenant: work.DefaultTenant, Trigger: "t"})
 		if err != nil || (len(left) == 1) != (keep == 0) {
 			t.Errorf("kept for %s: %+v, error %v", keep, left, err)
 		}

@@ -17,6 +17,8 @@
 //	transcript.go  chunks while a run goes on, one blob at its end
 //	schedule.go    schedules: put, read, list, due
 //	trigger.go     triggers: put, read, list; what came for them
+//	webhook.go     webhook endpoints and what signs their messages
+//	delivery.go    messages to them: written, claimed, tried
 //	process.go     worker processes: register, beat, stop
 //	overview.go    what happened in an hour, a day, a month; tallies of hours that are over
 //	pause.go       queues and backends that operators hold back

@@ -125,10 +125,10 @@ func (s *Store) DeleteTrigger(ctx context.Context, tenant, name string) error {
 	return nil
 }
 
-const deliveryColumns = `id, tenant, trigger, delivery, event, outcome, unit_id, duplicates, received_at`
+const triggerDeliveryColumns = `id, tenant, trigger, delivery, event, outcome, unit_id, duplicates, received_at`
 
-// DeliveryFilter chooses what came for one trigger.
-type DeliveryFilter struct {
+// TriggerDeliveryFilter chooses what came for one trigger.
+type TriggerDeliveryFilter struct {
 	Tenant  string
 	Trigger string
 	After   uuid.UUID // the last id of the page before
@@ -137,14 +137,14 @@ type DeliveryFilter struct {
 
 // TriggerDeliveries lists what came for a trigger, newest first, and tells the
 // id to go on after when there is more.
-func (s *Store) TriggerDeliveries(ctx context.Context, f DeliveryFilter) ([]work.TriggerDelivery, *uuid.UUID, error) {
+func (s *Store) TriggerDeliveries(ctx context.Context, f TriggerDeliveryFilter) ([]work.TriggerDelivery, *uuid.UUID, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	var w where
 	w.add("tenant = ?", f.Tenant)
 	w.add("trigger = ?", f.Trigger)
 	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
 	rows := []work.TriggerDelivery{}
-	if err := s.page(ctx, &rows, `SELECT `+deliveryColumns+` FROM trigger_deliveries`, "id", w, f.Limit); err != nil {
+	if err := s.page(ctx, &rows, `SELECT `+triggerDeliveryColumns+` FROM trigger_deliveries`, "id", w, f.Limit); err != nil {
 		return nil, nil, fmt.Errorf("list deliveries of trigger %s: %w", f.Trigger, err)
 	}
 	return cutPage(rows, f.Limit, func(d work.TriggerDelivery) uuid.UUID { return d.ID })
@@ -175,7 +175,7 @@ SELECT id, tenant, trigger, delivery, event, outcome, clock_timestamp()
 FROM json_to_recordset($1) AS r(id uuid, tenant text, trigger text, delivery text, event text, outcome text)
 ORDER BY tenant COLLATE "C", trigger COLLATE "C", delivery COLLATE "C"
 ON CONFLICT (tenant, trigger, delivery) DO UPDATE SET duplicates = trigger_deliveries.duplicates + (trigger_deliveries.id <> excluded.id)::integer
-RETURNING ` + deliveryColumns
+RETURNING ` + triggerDeliveryColumns
 
 func (s *Store) declineAll(ctx context.Context, rows []work.TriggerDelivery) ([]work.TriggerDelivery, error) {
 	var in []deliveryIn
@@ -270,9 +270,9 @@ func (s *Store) redelivered(ctx context.Context, rows []NewUnit, which []int, ou
 	return nil
 }
 
-// PruneDeliveries forgets what came for triggers longer ago than keep, at most
+// PruneTriggerDeliveries forgets what came for triggers longer ago than keep, at most
 // limit rows, and returns how many that were.
-func (s *Store) PruneDeliveries(ctx context.Context, keep time.Duration, limit int) (int64, error) {
+func (s *Store) PruneTriggerDeliveries(ctx context.Context, keep time.Duration, limit int) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `DELETE FROM trigger_deliveries WHERE ctid = ANY(ARRAY(SELECT ctid FROM trigger_deliveries
 		WHERE received_at < clock_timestamp() - $1 * interval '1 second' ORDER BY received_at LIMIT $2))`, keep.Seconds(), limit)
 	if err != nil {

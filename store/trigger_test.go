@@ -21,9 +21,9 @@ func ofDelivery(trigger, delivery string) func(*NewUnit) {
 	}
 }
 
-func (l *ledger) deliveries(trigger string) []work.TriggerDelivery {
+func (l *ledger) cameFor(trigger string) []work.TriggerDelivery {
 	l.t.Helper()
-	list, _, err := l.TriggerDeliveries(l.t.Context(), DeliveryFilter{Tenant: work.DefaultTenant, Trigger: trigger, Limit: 100})
+	list, _, err := l.TriggerDeliveries(l.t.Context(), TriggerDeliveryFilter{Tenant: work.DefaultTenant, Trigger: trigger, Limit: 100})
 	l.must(err)
 	return list
 }
@@ -118,7 +118,7 @@ func TestADeliveryMakesOneUnit(t *testing.T) {
 	if n := get[int](l, `SELECT count(*) FROM work_units WHERE idempotency_key IS NULL`); n != names || made != names {
 		t.Errorf("%d units, %d callers were told that theirs is new; want %d", n, made, names)
 	}
-	for _, d := range l.deliveries("t") {
+	for _, d := range l.cameFor("t") {
 		if d.Duplicates != times-1 || d.Outcome != work.DeliveryAccepted || d.UnitID == nil {
 			t.Errorf("%+v", d)
 		}
@@ -137,11 +137,11 @@ func TestADeliveryWhoseUnitFailsMayComeAgain(t *testing.T) {
 	if _, _, err := l.Accept(t.Context(), newUnit(ofDelivery("t", "d"), func(n *NewUnit) { n.Files = work.Refs{gone} })); err == nil {
 		t.Fatal("a unit with a file that is not there was accepted")
 	}
-	if got := l.deliveries("t"); len(got) != 0 {
+	if got := l.cameFor("t"); len(got) != 0 {
 		t.Errorf("%+v", got)
 	}
 	l.put(ofDelivery("t", "d"))
-	if got := l.deliveries("t"); len(got) != 1 || got[0].Duplicates != 0 {
+	if got := l.cameFor("t"); len(got) != 1 || got[0].Duplicates != 0 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -154,7 +154,7 @@ func TestDeclinedDeliveries(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	u := l.put(ofDelivery("t", "d")) // the filter was changed, and the sender asked to send it again
-	got := l.deliveries("t")
+	got := l.cameFor("t")
 	if len(got) != 1 || got[0].Outcome != work.DeliveryAccepted || *got[0].UnitID != u.ID || got[0].Duplicates != 2 {
 		t.Errorf("%+v", got)
 	}
@@ -166,11 +166,11 @@ func TestDeclinedDeliveries(t *testing.T) {
 		all.Go(func() error { l.decline("t", fmt.Sprint("many", i%4), work.DeliveryPaused); return nil })
 	}
 	l.must(all.Wait())
-	page, next, err := l.TriggerDeliveries(t.Context(), DeliveryFilter{Tenant: work.DefaultTenant, Trigger: "t", Limit: 3})
+	page, next, err := l.TriggerDeliveries(t.Context(), TriggerDeliveryFilter{Tenant: work.DefaultTenant, Trigger: "t", Limit: 3})
 	if err != nil || len(page) != 3 || next == nil {
 		t.Fatalf("%+v, %v, error %v", page, next, err)
 	}
-	if page, next, err = l.TriggerDeliveries(t.Context(), DeliveryFilter{Tenant: work.DefaultTenant, Trigger: "t", After: *next}); err != nil || len(page) != 2 || next != nil {
+	if page, next, err = l.TriggerDeliveries(t.Context(), TriggerDeliveryFilter{Tenant: work.DefaultTenant, Trigger: "t", After: *next}); err != nil || len(page) != 2 || next != nil {
 		t.Errorf("%+v, %v, error %v", page, next, err)
 	}
 }
@@ -183,11 +183,11 @@ func TestPruneDeliveries(t *testing.T) {
 	}
 	l.exec(`UPDATE trigger_deliveries SET received_at = received_at - interval '8 days' WHERE delivery < '3'`)
 	for _, want := range []int64{2, 1, 0} {
-		if n, err := l.PruneDeliveries(t.Context(), 7*24*time.Hour, 2); err != nil || n != want {
+		if n, err := l.PruneTriggerDeliveries(t.Context(), 7*24*time.Hour, 2); err != nil || n != want {
 			t.Errorf("%d, error %v; want %d", n, err, want)
 		}
 	}
-	if got := l.deliveries("t"); len(got) != 2 {
+	if got := l.cameFor("t"); len(got) != 2 {
 		t.Errorf("%+v", got)
 	}
 }

@@ -169,11 +169,11 @@ func deceives(r rune) bool {
 // there too.
 func stateClass(state any) string {
 	switch fmt.Sprint(state) {
-	case "succeeded", "done":
+	case "succeeded", "done", "delivered":
 		return "good"
-	case "failed", "timed_out", "lost", "fenced", "error":
+	case "failed", "timed_out", "lost", "fenced", "error", "dead":
 		return "bad"
-	case "running", "waiting":
+	case "running", "waiting", "pending":
 		return "busy"
 	}
 	return "quiet"

@@ -58,8 +58,47 @@ func Stories() []Story {
 		{"overview-empty", "nothing has happened", Overview{Now: storyNow, Figures: work.Figures{Window: "1h", To: storyNow,
 			From: storyNow.Add(-time.Hour), Bucket: 60, Series: []work.Interval{{From: storyNow}}}}},
 		{"processes", "worker processes and what they run", storyProcesses()},
+		{"unit-told", "others were told of its end", storyUnit(storyTold())},
+		{"webhooks", "endpoints, and deliveries in every state", storyWebhooks()},
+		{"webhooks-none", "nobody wants to be told", Webhooks{Now: storyNow, Status: "dead"}},
 		{"processes-none", "no worker process is there", Processes{Now: storyNow}},
 	}
+}
+
+func storyWebhooks() Webhooks {
+	p := Webhooks{Now: storyNow, Next: uuid.Max.String()}
+	for n, url := range []string{"https://crm.example.com/hooks", "https://old.example.com/" + strings.Repeat("long/", 30), evil} {
+		e := work.Endpoint{ID: uuid.UUID{0: 7, 6: 0x70, 8: 0x80, 15: byte(n)}, URL: url, Description: "The CRM", Events: []string{"work_unit.failed", "batch.*"}, CreatedAt: *before(time.Hour)}
+		if n == 1 {
+			e.DisabledAt, e.DisabledWhy = before(time.Minute), "the receiver answered 410"
+		}
+		p.Endpoints = append(p.Endpoints, e)
+	}
+	p.Deliveries = storyDeliveries(uuid.UUID{0: 1, 6: 0x70, 8: 0x80, 15: 3})
+	return p
+}
+
+func storyDeliveries(unit uuid.UUID) (list []work.Delivery) {
+	failure, refused, evilError := 503, 307, evil
+	next, text := storyNow.Add(5*time.Minute), "the receiver answered 503"
+	for n, d := range []work.Delivery{
+		{State: work.DeliveryPending, NextAt: &storyNow},
+		{State: work.DeliveryPending, Attempts: 2, NextAt: &next, LastStatus: &failure, LastError: &text},
+		{State: work.DeliveryDelivered, Attempts: 1, DeliveredAt: before(time.Minute)},
+		{State: work.DeliveryDead, Attempts: 10, LastStatus: &refused, LastError: &evilError},
+		{State: work.DeliveryCancelled},
+	} {
+		d.ID, d.UnitID, d.EventType, d.URL = uuid.UUID{0: 8, 6: 0x70, 8: 0x80, 15: byte(n)}, &unit, "work_unit.failed", "https://crm.example.com/hooks"
+		d.CreatedAt = *before(time.Duration(n) * time.Minute)
+		list = append(list, d)
+	}
+	return list
+}
+
+func storyTold() Unit {
+	u := storySilent()
+	u.Deliveries = storyDeliveries(u.ID)[1:4]
+	return u
 }
 
 // storyNow is when all stories are told.

@@ -16,14 +16,15 @@ import (
 // Unit is the right column: one unit, and one of its runs.
 type Unit struct {
 	work.Unit
-	Filter Filter     // of the list beside it
-	Waits  []string   // why it has not begun; empty unless it is queued
-	Held   []Switch   // what keeps it back and can be resumed
-	Runs   []work.Run // newest first, without prompts and results
-	Run    *work.Run  // the chosen one, whole; nil when there is none
-	Script *Script    // of the chosen run; nil when it has no transcript
-	At     int        // the step to show; 0: the end
-	Now    time.Time
+	Filter     Filter     // of the list beside it
+	Waits      []string   // why it has not begun; empty unless it is queued
+	Held       []Switch   // what keeps it back and can be resumed
+	Runs       []work.Run // newest first, without prompts and results
+	Run        *work.Run  // the chosen one, whole; nil when there is none
+	Script     *Script    // of the chosen run; nil when it has no transcript
+	At         int        // the step to show; 0: the end
+	Now        time.Time
+	Deliveries []work.Delivery // of messages about it, newest first
 }
 
 // Render writes the unit alone, for the script.

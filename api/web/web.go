@@ -13,6 +13,7 @@
 //	timeline.go    where the time of a run went
 //	markdown.go    what a model wrote, as HTML that can do no harm
 //	overview.go    Overview and Processes: what happened, and what runs where
+//	webhook.go     Webhooks: who is told, and what came of it
 //	chart.go       columns and bars, drawn as SVG
 //	story.go       Stories: every state of every page, with made-up data
 //	format.go      times, money and counts for people

@@ -28,6 +28,7 @@ type cli struct {
 	Retry      RetryCommand      `cmd:"" help:"Run final units again." group:"Client commands"`
 	Schedule   ScheduleCommand   `cmd:"" help:"Have units made again and again." group:"Client commands"`
 	Trigger    TriggerCommand    `cmd:"" help:"Have units made of what others send." group:"Client commands"`
+	Webhook    WebhookCommand    `cmd:"" help:"Be told by signed messages what becomes of units." group:"Client commands"`
 	Transcript TranscriptCommand `cmd:"" help:"Show what an agent did." group:"Client commands"`
 	Queue      QueueCommand      `cmd:"" help:"List, pause and resume queues." group:"Client commands"`
 	Backend    BackendCommand    `cmd:"" help:"List, pause and resume backends." group:"Client commands"`

@@ -34,8 +34,18 @@ type Base struct {
 	Data        string `env:"PIECEWORK_DATA" default:"${data}" placeholder:"DIR" help:"Directory for what units need on disk; the user's data directory when left out."`
 	Roots       string `env:"PIECEWORK_ROOTS" placeholder:"NAME=DIR,…" help:"Directories that units may use; give API and worker processes the same."`
 	Storage
-	SecretsKey string `env:"PIECEWORK_SECRETS_KEY" placeholder:"KEY" help:"Encrypts triggers' secrets in the database; give all parts the same, of at least 24 characters. Stored as they are when left out." secret:"true"`
-	LogLevel   string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
+	SecretsKey   string `env:"PIECEWORK_SECRETS_KEY" placeholder:"KEY" help:"Encrypts triggers' secrets in the database; give all parts the same, of at least 24 characters. Stored as they are when left out." secret:"true"`
+	WebhookAllow string `env:"PIECEWORK_WEBHOOK_ALLOW" placeholder:"CIDR,…" help:"Addresses outside the public internet that messages to webhook endpoints may go to, such as 10.1.0.0/16; dev allows this machine."`
+	LogLevel     string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
+}
+
+// webhooks reads which addresses messages may go to.
+func (b *Base) webhooks() (webhook.Guard, error) {
+	allow, err := webhook.ParseAllow(b.WebhookAllow)
+	if err != nil {
+		return webhook.Guard{}, usagef("--webhook-allow: %w", err)
+	}
+	return webhook.Guard{Allow: allow}, nil
 }
 
 // Storage is where files are kept, and which.
@@ -84,10 +94,11 @@ func (Storage) secrets(getenv func(string) string) (values []string) {
 
 // Door is what a command that listens needs.
 type Door struct {
-	Listen  string `env:"PIECEWORK_LISTEN" default:"127.0.0.1:7070" placeholder:"HOST:PORT" help:"Address to serve (${default}); port 0 picks one."`
-	NoAuth  bool   `name:"no-auth" env:"PIECEWORK_NO_AUTH" help:"Serve addresses other than loopback although no key protects them."`
-	MaxBody int64  `env:"PIECEWORK_MAX_BODY" default:"10485760" placeholder:"BYTES" help:"Largest JSON body (${default})."`
-	Buckets string `env:"PIECEWORK_BUCKETS" placeholder:"NAME=URL,…" help:"Buckets that batches may read objects of: s3://BUCKET/PREFIX?region=…, gs://BUCKET/PREFIX or file:///DIR."`
+	Listen    string `env:"PIECEWORK_LISTEN" default:"127.0.0.1:7070" placeholder:"HOST:PORT" help:"Address to serve (${default}); port 0 picks one."`
+	NoAuth    bool   `name:"no-auth" env:"PIECEWORK_NO_AUTH" help:"Serve addresses other than loopback although no key protects them."`
+	PublicURL string `name:"public-url" env:"PIECEWORK_PUBLIC_URL" placeholder:"URL" help:"Address under which others reach this API; messages to webhook endpoints name it."`
+	MaxBody   int64  `env:"PIECEWORK_MAX_BODY" default:"10485760" placeholder:"BYTES" help:"Largest JSON body (${default})."`
+	Buckets   string `env:"PIECEWORK_BUCKETS" placeholder:"NAME=URL,…" help:"Buckets that batches may read objects of: s3://BUCKET/PREFIX?region=…, gs://BUCKET/PREFIX or file:///DIR."`
 }
 
 // Crew is what a command that runs units needs.
@@ -410,6 +421,9 @@ func (d *Door) listen() (net.Listener, bool, error) {
 // check finds what is wrong with the address, and tells whether only this
 // machine can reach it.
 func (d *Door) check() (loopback bool, err error) {
+	if u, err := url.Parse(d.PublicURL); d.PublicURL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery+u.Fragment != "") {
+		return false, usagef("--public-url: %q is no address such as https://piecework.example.com", d.PublicURL)
+	}
 	host, _, err := net.SplitHostPort(d.Listen)
 	if err != nil {
 		return false, usagef("--listen: %q: write HOST:PORT, such as 127.0.0.1:7070", d.Listen)

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"piecework/internal/local"
+	"piecework/internal/webhook"
 )
 
 // DevCommand is `piecework dev`.
@@ -30,6 +32,11 @@ func (c *DevCommand) Run(app *App) error {
 		}
 		c.Roots = "cwd=" + dir
 	}
+	loopback := make([]string, 0, 2)
+	for _, block := range webhook.Loopback() {
+		loopback = append(loopback, block.String())
+	}
+	c.WebhookAllow = strings.Join(append(loopback, c.WebhookAllow), ",")
 	// Before servers are started, only to be stopped again.
 	if _, err := c.Crew.check(); err != nil {
 		return err

@@ -74,6 +74,7 @@ var walls = []struct {
 	{"cel.dev/cel-go", []string{"internal/expr"}, nil, "one place bounds what an expression may cost"},
 	{"github.com/chromedp/chromedp", nil, []string{"api"}, "the pages are tested in a browser; the binary drives none"},
 	{"github.com/chromedp/cdproto", nil, []string{"api"}, "the pages are tested in a browser; the binary drives none"},
+	{"github.com/standard-webhooks/standard-webhooks/libraries", nil, []string{"internal/webhook"}, "receivers verify by it what we send; we sign by ourselves"},
 	{"testing", []string{"internal/testkit", "internal/testkit/fakemodel", "internal/testkit/fakecli"}, nil,
 		"the binary carries no test code"},
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -86,6 +87,7 @@ type house struct {
 	files    *blob.Store
 	policy   work.FilePolicy
 	sealer   webhook.Sealer
+	webhooks webhook.Guard
 	// containment is how the worker process holds agents together; empty
 	// without one.
 	containment process.Containment
@@ -127,6 +129,10 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	if err != nil {
 		return err
 	}
+	guard, err := base.webhooks()
+	if err != nil {
+		return err
+	}
 	logConfig(log, base, door, crew)
 
 	if _, err := store.Migrate(app.Ctx, base.DatabaseURL); err != nil {
@@ -146,7 +152,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		return usagef("%w", err)
 	}
 	defer func() { _ = bell.Close() }()
-	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy, sealer: sealer}
+	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy, webhooks: guard, sealer: sealer}
 	if err := bell.Probe(app.Ctx); err != nil {
 		log.Warn("redis is away; units are accepted and claimed from postgres", "err", err)
 	}
@@ -192,10 +198,11 @@ func newRegistry() *prometheus.Registry {
 }
 
 func (h house) worker(app *App, base *Base, crew *Crew, gear gear, hears chan struct{}) *handlers.Worker {
+	sender := webhook.NewSender(h.webhooks, "piecework/"+app.Version, webhook.Timeout)
 	return handlers.New(handlers.Options{
 		Store: h.store, Bell: h.bell, Backends: gear.backends, Queues: gear.queues, Slots: crew.Concurrency,
 		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
-		Files: h.files, FilePolicy: h.policy,
+		Files: h.files, FilePolicy: h.policy, Sender: sender,
 		Secrets: slices.Concat(gear.secrets, base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
 	})
 }
@@ -207,12 +214,17 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 	if err != nil {
 		return err
 	}
+	if door.PublicURL != "" {
+		if err := h.store.SetPublicURL(ctx, strings.TrimRight(door.PublicURL, "/")); err != nil {
+			return err
+		}
+	}
 	buckets, err := blob.ParseBuckets(door.Buckets)
 	if err != nil {
 		return usagef("--buckets: %w", err)
 	}
 	front := api.New(api.Options{
-		Store: h.store, Buckets: buckets, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
+		Store: h.store, Buckets: buckets, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, Webhooks: h.webhooks, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
 		Loopback: loopback, Log: h.log, Registry: h.registry, Containment: h.containment,
 	})
 	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // as long as there are event streams

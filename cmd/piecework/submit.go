@@ -41,6 +41,7 @@ type SubmitCommand struct {
 	Queue            string   `help:"Queue to wait in." placeholder:"NAME"`
 	Priority         *int     `help:"From 0 to 9; higher goes first." placeholder:"N"`
 	Label            []string `help:"Label to find the unit by." short:"l" sep:"none" placeholder:"KEY=VALUE"`
+	CallbackURL      string   `name:"callback-url" help:"Send a signed message there when the unit is final." placeholder:"URL"`
 	IdempotencyKey   string   `help:"Submit at most once under this key; a new one is made up by default." placeholder:"KEY"`
 	Wait             bool     `help:"Wait until the unit is final, print its output, and exit with 1 unless it succeeded." short:"w"`
 }
@@ -66,6 +67,7 @@ type submission struct {
 	Queue            string            `json:"queue,omitempty"`
 	Priority         *int              `json:"priority,omitempty"`
 	Labels           map[string]string `json:"labels,omitempty"`
+	CallbackURL      string            `json:"callback_url,omitempty"`
 }
 
 // Run submits one unit and prints its id, or with --wait its result.
@@ -99,7 +101,7 @@ func (c *SubmitCommand) Run(app *App) error {
 func (c *SubmitCommand) submission(stdin io.Reader) (*submission, error) {
 	body := &submission{
 		Backend: c.Backend, Model: c.Model, SystemPrompt: c.SystemPrompt, MaxTurns: c.MaxTurns, MaxCostUSD: c.MaxCostUSD,
-		MaxRetries: c.MaxRetries, Queue: c.Queue, Priority: c.Priority,
+		MaxRetries: c.MaxRetries, Queue: c.Queue, Priority: c.Priority, CallbackURL: c.CallbackURL,
 	}
 	var err error
 	if body.Prompt, err = c.prompt(stdin); err != nil {

@@ -221,10 +221,10 @@ func (c *TriggerShowCommand) Run(app *App) error {
 		fmt.Fprintf(app.Stdout, "%s = %s\n", safeLine(key), safeLine(t.Mapping[key]))
 	}
 	fmt.Fprintln(app.Stdout)
-	return printDeliveries(app.Stdout, list.Items)
+	return printTriggerDeliveries(app.Stdout, list.Items)
 }
 
-func printDeliveries(w io.Writer, deliveries []work.TriggerDelivery) error {
+func printTriggerDeliveries(w io.Writer, deliveries []work.TriggerDelivery) error {
 	t := newTable(w, "RECEIVED", "OUTCOME", "EVENT", "UNIT", "AGAIN", "DELIVERY")
 	for _, d := range deliveries {
 		unit := "-"

@@ -18,8 +18,8 @@ type Sealer struct{ gcm cipher.AEAD }
 
 // The first byte of what is stored says how.
 const (
-	plain  = 'p'
-	sealed = 's' // AES-256-GCM: nonce, then text and tag
+	unsealed = 'p'
+	sealed   = 's' // AES-256-GCM: nonce, then text and tag
 )
 
 // minSealKey is how long a key must be, in bytes.
@@ -47,7 +47,7 @@ func NewSealer(key string) (Sealer, error) {
 // the same owner.
 func (s Sealer) Seal(owner, secret string) []byte {
 	if s.gcm == nil {
-		return append([]byte{plain}, secret...)
+		return append([]byte{unsealed}, secret...)
 	}
 	out := make([]byte, 1+s.gcm.NonceSize(), 1+s.gcm.NonceSize()+len(secret)+s.gcm.Overhead())
 	out[0] = sealed
@@ -60,7 +60,7 @@ var ErrSealed = errors.New("a secret cannot be read with this server's secrets k
 
 // Open returns the secret.
 func (s Sealer) Open(owner string, stored []byte) (string, error) {
-	if len(stored) > 0 && stored[0] == plain {
+	if len(stored) > 0 && stored[0] == unsealed {
 		return string(stored[1:]), nil
 	}
 	if s.gcm == nil || len(stored) < 1+s.gcm.NonceSize() || stored[0] != sealed {

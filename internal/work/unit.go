@@ -57,8 +57,9 @@ type Spec struct {
 	Priority         int             `json:"priority" db:"priority"`
 	Labels           json.RawMessage `json:"labels" db:"labels"`
 	NotBefore        *time.Time      `json:"not_before,omitempty" db:"not_before"`
-	Deadline         *time.Time      `json:"deadline,omitempty" db:"deadline"`     // it ends by then
-	ExpiresAt        *time.Time      `json:"expires_at,omitempty" db:"expires_at"` // it starts by then, or never
+	Deadline         *time.Time      `json:"deadline,omitempty" db:"deadline"`         // it ends by then
+	ExpiresAt        *time.Time      `json:"expires_at,omitempty" db:"expires_at"`     // it starts by then, or never
+	CallbackURL      *string         `json:"callback_url,omitempty" db:"callback_url"` // is told when it is final
 }
 
 // Unit is one accepted piece of work.

@@ -14,6 +14,7 @@
 //	finding.go     Finding: what a look at Postgres, Redis or a backend came to
 //	schedule.go    Schedule: units made again and again
 //	trigger.go     Trigger: units made of what others send, and TriggerDelivery
+//	webhook.go     who is told of what, and how far each message got
 //	figures.go     what happened in a stretch of time, and what it has cost
 //	seconds.go     lengths of time as callers write them
 //	clean.go       text that Postgres can hold, that fits, that a terminal can show

@@ -2,6 +2,63 @@
 
 CREATE EXTENSION pg_trgm;
 
+CREATE OR REPLACE FUNCTION public.announce(of_tenant text, event text, data jsonb, unit uuid, batch uuid, callback text)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    at timestamptz := clock_timestamp();
+BEGIN
+    INSERT INTO webhook_deliveries (id, tenant, endpoint_id, receiver, url, unit_id, batch_id, event_type, body, state, next_at, check_at, created_at)
+    SELECT fresh_id(), of_tenant, r.endpoint, r.receiver, r.url, unit, batch, event,
+        convert_to(json_build_object('type', event, 'timestamp', to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), 'data', data)::text, 'UTF8'),
+        'pending', at, at, at
+    FROM (
+        SELECT e.id AS endpoint, e.id AS receiver, e.url FROM webhook_endpoints e
+        WHERE e.tenant = of_tenant AND e.disabled_at IS NULL AND e.events && ARRAY[event, split_part(event, '.', 1) || '.*', '*']
+        UNION ALL
+        SELECT NULL, md5(lower(substring(callback FROM '^[^:]+://[^/?]+')))::uuid, callback WHERE callback IS NOT NULL
+    ) AS r;
+END $function$;
+
+CREATE OR REPLACE FUNCTION public.announce_batch()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    PERFORM announce(NEW.tenant, 'batch.' || NEW.status, jsonb_strip_nulls(jsonb_build_object(
+        'id', NEW.id, 'status', NEW.status, 'title', left(NEW.title, 200), 'why', nullif(left(NEW.why, 1000), ''), 'counts', NEW.counts,
+        'url', coalesce((SELECT value FROM settings WHERE name = 'public_url'), '') || '/batches/' || NEW.id)), NULL, NEW.id, NEW.callback_url);
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION public.announce_unit()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF NEW.callback_url IS NULL AND NOT EXISTS (SELECT FROM webhook_endpoints WHERE tenant = NEW.tenant AND disabled_at IS NULL
+        AND events && ARRAY['work_unit.' || NEW.state, 'work_unit.*', '*']) THEN
+        RETURN NULL;
+    END IF;
+    PERFORM announce(NEW.tenant, 'work_unit.' || NEW.state, jsonb_strip_nulls(jsonb_build_object(
+        'id', NEW.id, 'status', NEW.state, 'backend', NEW.backend, 'title', left(NEW.title, 200), 'cost_usd', NEW.cost_usd,
+        'batch_id', NEW.batch_id, 'custom_id', left(NEW.custom_id, 200),
+        'labels', CASE WHEN octet_length(NEW.labels::text) <= 8000 THEN NEW.labels END,
+        'error', CASE WHEN NEW.error_class IS NOT NULL AND NEW.state <> 'succeeded' THEN
+            jsonb_build_object('class', NEW.error_class, 'message', left(NEW.error_message, 1000)) END,
+        'url', coalesce((SELECT value FROM settings WHERE name = 'public_url'), '') || '/work-units/' || NEW.id)), NEW.id, NEW.batch_id, NEW.callback_url);
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION public.fresh_id()
+ RETURNS uuid
+ LANGUAGE sql
+AS $function$
+    SELECT encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+        PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid
+$function$;
+
 CREATE OR REPLACE FUNCTION public.note_change()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -48,6 +105,7 @@ CREATE TABLE batches (
     finished_at timestamp with time zone,
     idempotency_key text,
     body_hash bytea,
+    callback_url text,
     CONSTRAINT batches_pkey PRIMARY KEY (id),
     CONSTRAINT batches_protocol_check CHECK ((protocol = ANY (ARRAY['native'::text, 'openai'::text, 'anthropic'::text]))),
     CONSTRAINT batches_status_check CHECK ((status = ANY (ARRAY['enumerating'::text, 'testing'::text, 'awaiting_approval'::text, 'in_progress'::text, 'finalizing'::text, 'cancelling'::text, 'completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))),
@@ -56,6 +114,15 @@ CREATE TABLE batches (
 CREATE UNIQUE INDEX batches_idempotency ON public.batches USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE INDEX batches_live ON public.batches USING btree (id) WHERE (finished_at IS NULL);
 CREATE INDEX batches_newest ON public.batches USING btree (tenant, id DESC);
+CREATE TRIGGER announce_batch AFTER UPDATE OF status ON public.batches FOR EACH ROW WHEN (((new.status <> old.status) AND (new.status = ANY (ARRAY['awaiting_approval'::text, 'completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])))) EXECUTE FUNCTION announce_batch();
+
+CREATE TABLE callback_secrets (
+    tenant text NOT NULL,
+    secret text NOT NULL,
+    previous_secret text,
+    previous_until timestamp with time zone,
+    CONSTRAINT callback_secrets_pkey PRIMARY KEY (tenant)
+);
 
 CREATE TABLE files (
     id uuid NOT NULL,
@@ -209,6 +276,59 @@ CREATE TABLE unit_files (
 );
 CREATE INDEX unit_files_by_file ON public.unit_files USING btree (file_id);
 
+CREATE TABLE webhook_deliveries (
+    id uuid NOT NULL,
+    tenant text NOT NULL,
+    endpoint_id uuid,
+    receiver uuid NOT NULL,
+    url text NOT NULL,
+    unit_id uuid,
+    batch_id uuid,
+    event_type text NOT NULL,
+    body bytea NOT NULL,
+    state text NOT NULL,
+    attempts integer NOT NULL DEFAULT 0,
+    failed smallint NOT NULL DEFAULT 0,
+    next_at timestamp with time zone NOT NULL,
+    check_at timestamp with time zone NOT NULL,
+    dispatch integer NOT NULL DEFAULT 0,
+    claimed_by uuid,
+    lease_until timestamp with time zone,
+    tried_at timestamp with time zone,
+    last_status integer,
+    last_error text,
+    response text,
+    created_at timestamp with time zone NOT NULL,
+    delivered_at timestamp with time zone,
+    CONSTRAINT webhook_deliveries_pkey PRIMARY KEY (id),
+    CONSTRAINT delivered_when_delivered CHECK (((state = 'delivered'::text) = (delivered_at IS NOT NULL))),
+    CONSTRAINT leased_when_claimed CHECK (((claimed_by IS NULL) = (lease_until IS NULL))),
+    CONSTRAINT webhook_deliveries_state_check CHECK ((state = ANY (ARRAY['pending'::text, 'delivered'::text, 'dead'::text, 'cancelled'::text])))
+);
+CREATE INDEX webhook_deliveries_by_batch ON public.webhook_deliveries USING btree (batch_id, id DESC) WHERE (batch_id IS NOT NULL);
+CREATE INDEX webhook_deliveries_by_endpoint ON public.webhook_deliveries USING btree (endpoint_id, id DESC) WHERE (endpoint_id IS NOT NULL);
+CREATE INDEX webhook_deliveries_by_state ON public.webhook_deliveries USING btree (tenant, state, id DESC);
+CREATE INDEX webhook_deliveries_by_unit ON public.webhook_deliveries USING btree (unit_id) WHERE (unit_id IS NOT NULL);
+CREATE INDEX webhook_deliveries_claimed ON public.webhook_deliveries USING btree (lease_until) WHERE (claimed_by IS NOT NULL);
+CREATE INDEX webhook_deliveries_due ON public.webhook_deliveries USING btree (receiver, next_at) WHERE (state = 'pending'::text);
+CREATE INDEX webhook_deliveries_newest ON public.webhook_deliveries USING btree (tenant, id DESC);
+
+CREATE TABLE webhook_endpoints (
+    id uuid NOT NULL,
+    tenant text NOT NULL,
+    url text NOT NULL,
+    description text NOT NULL,
+    events text[] NOT NULL,
+    secret text NOT NULL,
+    previous_secret text,
+    previous_until timestamp with time zone,
+    disabled_at timestamp with time zone,
+    disabled_why text NOT NULL DEFAULT ''::text,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT webhook_endpoints_pkey PRIMARY KEY (id)
+);
+CREATE INDEX webhook_endpoints_of ON public.webhook_endpoints USING btree (tenant, id);
+
 CREATE TABLE work_units (
     id uuid NOT NULL,
     tenant text NOT NULL,
@@ -265,6 +385,7 @@ CREATE TABLE work_units (
     cache_ttl double precision,
     cache text,
     cached_from uuid,
+    callback_url text,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT cache_without_directory CHECK (((cache_ttl IS NULL) OR (working_directory = ''::text))),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
@@ -301,6 +422,8 @@ CREATE INDEX work_units_of_batch ON public.work_units USING btree (batch_id, sta
 CREATE INDEX work_units_search ON public.work_units USING gin (title gin_trgm_ops);
 CREATE INDEX work_units_started ON public.work_units USING btree (tenant, started_at) INCLUDE (created_at) WHERE (started_at IS NOT NULL);
 CREATE INDEX work_units_unchecked ON public.work_units USING btree (check_at) WHERE (state = 'queued'::text);
+CREATE TRIGGER announce_unit AFTER UPDATE OF state ON public.work_units FOR EACH ROW WHEN (((new.state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) AND (old.state <> ALL (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])))) EXECUTE FUNCTION announce_unit();
+CREATE TRIGGER announce_unit_at_once AFTER INSERT ON public.work_units FOR EACH ROW WHEN ((new.state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text]))) EXECUTE FUNCTION announce_unit();
 CREATE TRIGGER note_change BEFORE UPDATE OF state, cancel_requested_at, not_before, cost_usd ON public.work_units FOR EACH ROW EXECUTE FUNCTION note_change();
 
 CREATE TABLE worker_processes (

@@ -1,0 +1,158 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+	"github.com/labstack/echo/v4"
+
+	"piecework/api/web"
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// ByDelivery chooses deliveries.
+type ByDelivery struct {
+	Endpoint string    `query:"endpoint" doc:"Those to this endpoint" format:"uuid"`
+	Unit     string    `query:"unit" doc:"Those about this unit" format:"uuid"`
+	Batch    string    `query:"batch" doc:"Those about this batch and its units" format:"uuid"`
+	Status   string    `query:"status" doc:"One or more states, separated by commas" example:"dead,pending"`
+	Since    time.Time `query:"since" doc:"Those that were written then or later"`
+	Until    time.Time `query:"until" doc:"Those that were written before"`
+}
+
+func (in *ByDelivery) filter() (f store.DeliveryFilter, err error) {
+	f = store.DeliveryFilter{Tenant: work.DefaultTenant, Since: in.Since, Until: in.Until}
+	if f.States, err = parseStates(in.Status, work.DeliveryStates); err != nil {
+		return f, err
+	}
+	for _, p := range []struct {
+		name, text string
+		id         *uuid.UUID
+	}{{"endpoint", in.Endpoint, &f.Endpoint}, {"unit", in.Unit, &f.Unit}, {"batch", in.Batch, &f.Batch}} {
+		if p.text == "" {
+			continue
+		}
+		if *p.id, err = uuid.Parse(p.text); err != nil {
+			return f, badParameter(p.name, "must be an id")
+		}
+	}
+	return f, nil
+}
+
+type listDeliveriesInput struct {
+	ByDelivery
+	After string `query:"after" doc:"The next of the page before"`
+	Limit int    `query:"limit" default:"50" minimum:"1" maximum:"500"`
+}
+
+type deliveryList struct {
+	Body struct {
+		Items []work.Delivery `json:"items" nullable:"false"`
+		Next  *uuid.UUID      `json:"next"`
+	} `nameHint:"DeliveryList"`
+}
+
+type deliveryAnswer struct{ Body work.Delivery }
+
+func (a *API) listDeliveries(ctx context.Context, in *listDeliveriesInput) (*deliveryList, error) {
+	f, err := in.filter()
+	if err != nil {
+		return nil, err
+	}
+	f.Limit = in.Limit
+	if f.After, err = parseAfter(in.After); err != nil {
+		return nil, err
+	}
+	var list deliveryList
+	list.Body.Items, list.Body.Next, err = a.Store.Deliveries(ctx, f)
+	return &list, err
+}
+
+func (a *API) getDelivery(ctx context.Context, in *ByID) (*deliveryAnswer, error) {
+	id, err := parseID(in.ID)
+	if err != nil {
+		return nil, err
+	}
+	d, err := a.Store.Delivery(ctx, work.DefaultTenant, id)
+	return &deliveryAnswer{d}, err
+}
+
+func (a *API) redeliver(ctx context.Context, in *ByID) (*deliveryAnswer, error) {
+	id, err := parseID(in.ID)
+	if err != nil {
+		return nil, err
+	}
+	d, err := a.Store.Redeliver(ctx, work.DefaultTenant, id)
+	return &deliveryAnswer{d}, err
+}
+
+type redeliverInput struct {
+	ByDelivery
+	All bool `query:"all" doc:"Needed when there is no filter: the call then means every delivery that is dead"`
+}
+
+// Resolve refuses parameters without a value.
+func (in *redeliverInput) Resolve(ctx huma.Context) []error { return blankParameters(ctx) }
+
+type redelivery struct {
+	Count int  `json:"count" doc:"Deliveries that are delivered again"`
+	More  bool `json:"more" doc:"Others may match: one call takes 10000, the oldest first. Call again"`
+}
+
+type redeliveryAnswer struct{ Body redelivery }
+
+func (a *API) redeliverAll(ctx context.Context, in *redeliverInput) (*redeliveryAnswer, error) {
+	f, err := in.filter()
+	if err != nil {
+		return nil, err
+	}
+	if !in.All && f.Endpoint == uuid.Nil && f.Unit == uuid.Nil && f.Batch == uuid.Nil && len(f.States) == 0 && f.Since.IsZero() && f.Until.IsZero() {
+		return nil, badParameter("all", "without a filter every dead delivery would be delivered again: give a filter, or all=true if you mean it")
+	}
+	if len(f.States) == 0 {
+		f.States = []work.DeliveryState{work.DeliveryDead}
+	}
+	n, err := a.Store.RedeliverAll(ctx, f)
+	return &redeliveryAnswer{redelivery{Count: n, More: n == store.MaxBulk}}, err
+}
+
+// webhooksPage shows endpoints and deliveries.
+func (a *API) webhooksPage(c echo.Context) error {
+	ctx := c.Request().Context()
+	in := ByDelivery{Endpoint: c.QueryParam("endpoint"), Status: c.QueryParam("status")}
+	f, err := in.filter()
+	if err != nil {
+		return err
+	}
+	if f.After, err = parseAfter(c.QueryParam("after")); err != nil {
+		return err
+	}
+	page := web.Webhooks{Now: time.Now(), Status: in.Status, Endpoint: in.Endpoint}
+	if page.Endpoints, err = a.Store.Endpoints(ctx, work.DefaultTenant); err != nil {
+		return err
+	}
+	deliveries, next, err := a.Store.Deliveries(ctx, f)
+	if err != nil {
+		return err
+	}
+	page.Deliveries = deliveries
+	if next != nil {
+		page.Next = next.String()
+	}
+	if page.Notice, err = a.notice(ctx, c.QueryParam("done"), "/webhooks"+page.Query()); err != nil {
+		return err
+	}
+	return a.render(c, page)
+}
+
+func (a *API) redeliverForm(c echo.Context) error {
+	values, err := a.form(c)
+	if err != nil {
+		return err
+	}
+	_, err = a.redeliver(c.Request().Context(), &ByID{c.Param("id")})
+	return a.acted(c, ownPath(values.Get("back")), "redelivered", err)
+}

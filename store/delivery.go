@@ -1,0 +1,330 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/work"
+)
+
+// testEvent writes a delivery for one endpoint, whatever that asks for; other
+// events are written by the database, with what they tell of.
+const testEvent = `INSERT INTO webhook_deliveries (id, tenant, endpoint_id, receiver, url, event_type, body, state, next_at, check_at, created_at)
+	SELECT fresh_id(), e.tenant, e.id, e.id, e.url, $3, convert_to(json_build_object('type', $3::text,
+		'timestamp', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+		'data', json_build_object('endpoint_id', e.id))::text, 'UTF8'), 'pending', clock_timestamp(), clock_timestamp(), clock_timestamp()
+	FROM webhook_endpoints e WHERE e.tenant = $1 AND e.id = $2 AND e.disabled_at IS NULL RETURNING `
+
+const deliveryColumns = `id, tenant, endpoint_id, url, unit_id, batch_id, event_type, state, attempts,
+	CASE WHEN state = 'pending' THEN next_at END AS next_at, tried_at, last_status, last_error, response, created_at, delivered_at`
+
+// TestEndpoint writes a delivery that tells an endpoint of nothing. A disabled
+// endpoint is a conflict.
+func (s *Store) TestEndpoint(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
+	var d work.Delivery
+	err := translate(s.db.GetContext(ctx, &d, testEvent+deliveryColumns, tenant, id, work.EventTest))
+	if errors.Is(err, work.ErrNotFound) {
+		if _, err := s.Endpoint(ctx, tenant, id); err != nil {
+			return d, err
+		}
+		return d, fmt.Errorf("%w: the endpoint is disabled; enable it first", work.ErrConflict)
+	}
+	if err != nil {
+		return d, fmt.Errorf("test webhook endpoint %s: %w", id, err)
+	}
+	return named(d), nil
+}
+
+func named(d work.Delivery) work.Delivery {
+	d.WebhookID = work.WebhookID(d.ID)
+	return d
+}
+
+// Delivery returns one delivery with its body.
+func (s *Store) Delivery(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
+	var d work.Delivery
+	err := s.db.GetContext(ctx, &d, `SELECT `+deliveryColumns+`, convert_from(body, 'UTF8') AS body FROM webhook_deliveries
+		WHERE tenant = $1 AND id = $2`, tenant, id)
+	if err != nil {
+		return d, translate(fmt.Errorf("read delivery %s: %w", id, err))
+	}
+	return named(d), nil
+}
+
+// DeliveryFilter chooses deliveries of one tenant; zero fields choose all.
+type DeliveryFilter struct {
+	Tenant   string
+	Endpoint uuid.UUID
+	Unit     uuid.UUID
+	Batch    uuid.UUID // and its units
+	States   []work.DeliveryState
+	Since    time.Time // when they were written, at the earliest
+	Until    time.Time // and before this
+	After    uuid.UUID // the last id of the page before
+	Limit    int       // 0: 50
+}
+
+func (f DeliveryFilter) where() (w where) {
+	w.add("tenant = ?", f.Tenant)
+	w.addIf(f.Endpoint != uuid.Nil, "endpoint_id = ?", f.Endpoint)
+	w.addIf(f.Unit != uuid.Nil, "unit_id = ?", f.Unit)
+	w.addIf(f.Batch != uuid.Nil, "batch_id = ?", f.Batch)
+	w.addIf(len(f.States) == 1, "state = ?", first(f.States))
+	w.addIf(len(f.States) > 1, "state = ANY(?)", textArray(f.States))
+	w.addIf(!f.Since.IsZero(), "created_at >= ?", f.Since)
+	w.addIf(!f.Until.IsZero(), "created_at < ?", f.Until)
+	return w
+}
+
+// Deliveries lists deliveries, newest first, and tells the id to go on after
+// when there are more.
+func (s *Store) Deliveries(ctx context.Context, f DeliveryFilter) ([]work.Delivery, *uuid.UUID, error) {
+	f.Limit = cmp.Or(f.Limit, defaultLimit)
+	w := f.where()
+	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
+	rows := []work.Delivery{}
+	if err := s.page(ctx, &rows, `SELECT `+deliveryColumns+` FROM webhook_deliveries`, "id", w, f.Limit); err != nil {
+		return nil, nil, fmt.Errorf("list deliveries: %w", err)
+	}
+	for i := range rows {
+		rows[i] = named(rows[i])
+	}
+	return cutPage(rows, f.Limit, func(d work.Delivery) uuid.UUID { return d.ID })
+}
+
+// redeliver begins the schedule anew for chosen deliveries whose endpoint is
+// there and enabled. One that is on its way just now is left to that try.
+func (s *Store) redeliver(ctx context.Context, rows any, w where, lock, columns string) error {
+	return translate(s.db.SelectContext(ctx, rows, `WITH chosen (delivery) AS (
+			SELECT id FROM webhook_deliveries WHERE `+w.text()+` AND claimed_by IS NULL
+			AND (endpoint_id IS NULL OR EXISTS (SELECT FROM webhook_endpoints e WHERE e.id = endpoint_id AND e.disabled_at IS NULL)) `+lock+`)
+		UPDATE webhook_deliveries SET state = 'pending', failed = 0, next_at = clock_timestamp(), check_at = clock_timestamp(), delivered_at = NULL
+		FROM chosen WHERE id = delivery RETURNING `+columns, w.args...))
+}
+
+// Redeliver sends a delivery again, with its id and its bytes, whatever has
+// become of it. It is a conflict when its endpoint is disabled or deleted.
+func (s *Store) Redeliver(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
+	var w where
+	w.add("tenant = ?", tenant)
+	w.add("id = ?", id)
+	var rows []work.Delivery
+	if err := s.redeliver(ctx, &rows, w, lockOne, deliveryColumns); err != nil {
+		return work.Delivery{}, fmt.Errorf("redeliver %s: %w", id, err)
+	}
+	if len(rows) == 1 {
+		return named(rows[0]), nil
+	}
+	d, err := s.Delivery(ctx, tenant, id)
+	if err != nil || d.State == work.DeliveryPending {
+		return d, err // it is on its way
+	}
+	return d, fmt.Errorf("%w: its endpoint is disabled or deleted", work.ErrConflict)
+}
+
+// RedeliverAll sends the deliveries that f chooses again, the oldest MaxBulk of
+// them, and returns how many. Page and length of f do not count.
+func (s *Store) RedeliverAll(ctx context.Context, f DeliveryFilter) (int, error) {
+	var rows []struct{ ID uuid.UUID }
+	if err := s.redeliver(ctx, &rows, f.where(), lockMany, "id"); err != nil {
+		return 0, fmt.Errorf("redeliver: %w", err)
+	}
+	return len(rows), nil
+}
+
+// pendingReceivers names every receiver that something is to be delivered to,
+// each found by one look into the index.
+const pendingReceivers = `RECURSIVE receivers AS (
+		(SELECT receiver FROM webhook_deliveries WHERE state = 'pending' ORDER BY receiver LIMIT 1)
+		UNION ALL
+		SELECT (SELECT d.receiver FROM webhook_deliveries d WHERE d.state = 'pending' AND d.receiver > r.receiver ORDER BY d.receiver LIMIT 1)
+		FROM receivers r WHERE r.receiver IS NOT NULL
+	)`
+
+// DeliveryBell is one bell: something may be due for a receiver.
+type DeliveryBell struct {
+	ID       uuid.UUID `db:"id"`
+	Number   int       `db:"dispatch"`
+	Receiver uuid.UUID `db:"receiver"`
+}
+
+// UnheardDeliveries gives due deliveries whose bell nobody has seen for a while
+// a new one, and returns the bells to ring: for each receiver no more than most.
+// Whoever hears one goes on with the receiver's others by itself.
+func (s *Store) UnheardDeliveries(ctx context.Context, most int) ([]DeliveryBell, error) {
+	var bells []DeliveryBell
+	err := s.db.SelectContext(ctx, &bells, `WITH `+pendingReceivers+`, due AS (
+			SELECT d.id FROM receivers r, LATERAL (SELECT id FROM webhook_deliveries
+				WHERE state = 'pending' AND receiver = r.receiver AND next_at <= now() AND check_at <= now() AND claimed_by IS NULL
+				ORDER BY next_at LIMIT $1 FOR UPDATE SKIP LOCKED) AS d)
+		UPDATE webhook_deliveries d SET dispatch = dispatch + 1, check_at = clock_timestamp() + $2 * interval '1 second'
+		FROM due WHERE d.id = due.id RETURNING d.id, d.dispatch, d.receiver`, most, recheck.Seconds())
+	if err != nil {
+		return nil, translate(fmt.Errorf("find unheard deliveries: %w", err))
+	}
+	return bells, nil
+}
+
+// DoubtDeliveries makes the bells of all due deliveries doubtful.
+func (s *Store) DoubtDeliveries(ctx context.Context) error {
+	_, err := s.db.ExecContext(ctx, `WITH due AS (
+			SELECT id FROM webhook_deliveries WHERE state = 'pending' AND next_at <= now() AND check_at > now() ORDER BY id FOR UPDATE SKIP LOCKED)
+		UPDATE webhook_deliveries d SET check_at = clock_timestamp() FROM due WHERE d.id = due.id`)
+	if err != nil {
+		return translate(fmt.Errorf("doubt the bells of deliveries: %w", err))
+	}
+	return nil
+}
+
+// DueReceivers returns receivers that something is due for: what a worker
+// process asks when Redis is away.
+func (s *Store) DueReceivers(ctx context.Context, limit int) ([]uuid.UUID, error) {
+	var due []uuid.UUID
+	err := s.db.SelectContext(ctx, &due, `WITH `+pendingReceivers+`
+		SELECT r.receiver FROM receivers r WHERE EXISTS (SELECT FROM webhook_deliveries d
+			WHERE d.state = 'pending' AND d.receiver = r.receiver AND d.next_at <= now() AND d.claimed_by IS NULL)
+		ORDER BY random() LIMIT $1`, limit)
+	if err != nil {
+		return nil, translate(fmt.Errorf("find receivers: %w", err))
+	}
+	return due, nil
+}
+
+// ClaimedDelivery is one that this caller is to try now.
+type ClaimedDelivery struct {
+	work.Delivery
+	Failed  int // tries of this round
+	Secrets work.Secrets
+	Body    []byte
+}
+
+type claimedDeliveryRow struct {
+	work.Delivery
+	Failed        int        `db:"failed"`
+	Body          []byte     `db:"body"`
+	Secret        *string    `db:"secret"`
+	Previous      *string    `db:"previous_secret"`
+	PreviousUntil *time.Time `db:"previous_until"`
+}
+
+// ClaimDelivery takes the delivery to a receiver that has been due the longest,
+// nil when there is none. Its number of attempts is the fence. One whose
+// endpoint is gone is cancelled instead.
+func (s *Store) ClaimDelivery(ctx context.Context, receiver, process uuid.UUID, lease time.Duration, fresh string) (*ClaimedDelivery, error) {
+	for {
+		var rows []claimedDeliveryRow
+		err := s.db.SelectContext(ctx, &rows, `WITH next AS (
+				SELECT d.id AS next_id, e.url AS to_url, d.endpoint_id IS NOT NULL AND (e.id IS NULL OR e.disabled_at IS NOT NULL) AS orphan,
+					coalesce(e.secret, c.secret) AS secret, coalesce(e.previous_secret, c.previous_secret) AS previous_secret,
+					coalesce(e.previous_until, c.previous_until) AS previous_until
+				FROM webhook_deliveries d LEFT JOIN webhook_endpoints e ON e.id = d.endpoint_id
+				LEFT JOIN callback_secrets c ON d.endpoint_id IS NULL AND c.tenant = d.tenant
+				WHERE d.state = 'pending' AND d.receiver = $1 AND d.next_at <= now() AND d.claimed_by IS NULL
+				ORDER BY d.next_at LIMIT 1 FOR UPDATE OF d SKIP LOCKED)
+			UPDATE webhook_deliveries SET attempts = attempts + CASE WHEN orphan THEN 0 ELSE 1 END, url = coalesce(to_url, url),
+				state = CASE WHEN orphan THEN 'cancelled' ELSE state END,
+				last_error = CASE WHEN orphan THEN 'the endpoint was disabled or deleted' ELSE last_error END,
+				claimed_by = CASE WHEN NOT orphan THEN $2::uuid END,
+				lease_until = CASE WHEN NOT orphan THEN clock_timestamp() + $3 * interval '1 second' END
+			FROM next WHERE id = next_id
+			RETURNING `+deliveryColumns+`, failed, body, secret,
+				CASE WHEN previous_until > clock_timestamp() THEN previous_secret END AS previous_secret, previous_until`,
+			receiver, process, lease.Seconds())
+		if err != nil || len(rows) == 0 {
+			return nil, translate(err)
+		}
+		r := rows[0]
+		if r.State != work.DeliveryPending {
+			continue
+		}
+		claimed := ClaimedDelivery{Delivery: named(r.Delivery), Failed: r.Failed, Body: r.Body}
+		if r.Secret == nil {
+			claimed.Secrets, err = s.CallbackSecrets(ctx, r.Tenant, fresh)
+			return &claimed, err
+		}
+		claimed.Secrets = work.Secrets{Secret: *r.Secret, Previous: r.Previous}
+		return &claimed, nil
+	}
+}
+
+// Try is what one try to deliver came to.
+type Try struct {
+	ID        uuid.UUID
+	Attempt   int
+	Delivered bool
+	Dead      bool          // it was the last
+	Released  bool          // the worker process shut down meanwhile: it counts as no failure
+	Wait      time.Duration // until the next one
+	Status    int           // of HTTP, 0 without an answer
+	Error     string
+	Response  string
+}
+
+// Tried writes down what became of a try, if it is the newest of its delivery,
+// and returns the state that it led to.
+func (s *Store) Tried(ctx context.Context, t Try) (work.DeliveryState, error) {
+	var state work.DeliveryState
+	err := translate(s.db.GetContext(ctx, &state, `UPDATE webhook_deliveries SET
+			state = CASE WHEN $3 THEN 'delivered' WHEN state = 'pending' AND $4 THEN 'dead' ELSE state END,
+			delivered_at = CASE WHEN $3 THEN clock_timestamp() END, failed = failed + CASE WHEN $3 OR $5 THEN 0 ELSE 1 END,
+			next_at = clock_timestamp() + $6 * interval '1 second', check_at = clock_timestamp() + $6 * interval '1 second',
+			claimed_by = NULL, lease_until = NULL, tried_at = clock_timestamp(),
+			last_status = nullif($7, 0), last_error = nullif($8, ''), response = nullif($9, '')
+		WHERE id = $1 AND attempts = $2 AND state IN ('pending', 'cancelled') RETURNING state`,
+		t.ID, t.Attempt, t.Delivered, t.Dead, t.Released, t.Wait.Seconds(), t.Status, work.Clean(t.Error), work.Clean(t.Response)))
+	if err != nil && !errors.Is(err, work.ErrNotFound) {
+		return "", fmt.Errorf("note a try of delivery %s: %w", t.ID, err)
+	}
+	return state, err
+}
+
+// Slow puts off what is due for a receiver that has asked for time.
+func (s *Store) Slow(ctx context.Context, receiver uuid.UUID, wait time.Duration) error {
+	_, err := s.db.ExecContext(ctx, `WITH held AS (
+			SELECT id FROM webhook_deliveries WHERE receiver = $1 AND state = 'pending' AND claimed_by IS NULL
+			AND next_at < clock_timestamp() + $2 * interval '1 second' ORDER BY id FOR UPDATE SKIP LOCKED)
+		UPDATE webhook_deliveries d SET next_at = clock_timestamp() + $2 * interval '1 second',
+			check_at = clock_timestamp() + $2 * interval '1 second' FROM held WHERE d.id = held.id`, receiver, wait.Seconds())
+	if err != nil {
+		return translate(fmt.Errorf("put off deliveries: %w", err))
+	}
+	return nil
+}
+
+// ExpireDeliveries takes deliveries from worker processes that are too late
+// with them or dead, and returns how many. They are due at once: the try is not
+// known to have failed.
+func (s *Store) ExpireDeliveries(ctx context.Context) (int64, error) {
+	result, err := s.db.ExecContext(ctx, `WITH late AS (
+			SELECT id FROM webhook_deliveries d WHERE claimed_by IS NOT NULL AND (lease_until < clock_timestamp() OR NOT EXISTS (
+				SELECT FROM worker_processes p WHERE p.id = d.claimed_by AND p.lease_until > clock_timestamp()))
+			ORDER BY id FOR UPDATE SKIP LOCKED)
+		UPDATE webhook_deliveries d SET claimed_by = NULL, lease_until = NULL, check_at = clock_timestamp()
+		FROM late WHERE d.id = late.id`)
+	if err != nil {
+		return 0, translate(fmt.Errorf("expire deliveries: %w", err))
+	}
+	return result.RowsAffected()
+}
+
+// PruneDeliveries deletes deliveries that are settled and were written before a
+// time, as many as one statement should, and tells whether others may be left.
+func (s *Store) PruneDeliveries(ctx context.Context, before time.Time) (bool, error) {
+	const most = 5000
+	var oldest uuid.UUID // an id of that time: ids are in order of time, and indexed
+	binary.BigEndian.PutUint64(oldest[:], uint64(before.UnixMilli())<<16)
+	result, err := s.db.ExecContext(ctx, `DELETE FROM webhook_deliveries WHERE id IN (
+		SELECT id FROM webhook_deliveries WHERE id < $1 AND state <> 'pending' AND claimed_by IS NULL
+		ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)`, oldest, most)
+	if err != nil {
+		return false, translate(fmt.Errorf("prune deliveries: %w", err))
+	}
+	n, err := result.RowsAffected()
+	return n == most, err
+}
