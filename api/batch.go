@@ -45,6 +45,7 @@ type BatchOptions struct {
 	Synthesis   *synthesis `json:"synthesis,omitempty" doc:"A unit that is given the results when the others are over"`
 	OnInvalid   string     `json:"on_invalid,omitempty" enum:"reject,skip" doc:"About items that no unit can be made of: reject the whole batch, or leave them out; reject when left out"`
 	ExpiresAt   *time.Time `json:"expires_at,omitempty" doc:"Units that have not ended by then are timed_out, and the batch is expired"`
+	CallbackURL *string    `json:"callback_url,omitempty" doc:"Is told when the batch is over or waits for an approval, by a signed POST: see /callback-secret" example:"https://example.com/done"`
 	Metadata    labels     `json:"metadata,omitempty" maxProperties:"32" doc:"Kept with the batch"`
 }
 
@@ -104,7 +105,7 @@ func (a *API) submitBatch(ctx context.Context, in *batchInput) (*batchAnswer, er
 			return answerBatch(b, nil, true), err
 		}
 	}
-	n, err := newBatch(&in.Body.BatchOptions)
+	n, err := a.newBatch(&in.Body.BatchOptions)
 	if err != nil {
 		return nil, err
 	}
@@ -128,14 +129,19 @@ func (a *API) submitBatch(ctx context.Context, in *batchInput) (*batchAnswer, er
 }
 
 // newBatch turns what is said about a batch into one.
-func newBatch(o *BatchOptions) (store.NewBatch, error) {
+func (a *API) newBatch(o *BatchOptions) (store.NewBatch, error) {
 	n := store.NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: o.Title, Protocol: work.ProtocolNative,
-		Unit: json.RawMessage(o.Unit), TestFirst: o.TestFirst, Concurrency: o.Concurrency, MaxCostUSD: o.MaxCostUSD, ExpiresAt: o.ExpiresAt}}
+		Unit: json.RawMessage(o.Unit), TestFirst: o.TestFirst, Concurrency: o.Concurrency, MaxCostUSD: o.MaxCostUSD, ExpiresAt: o.ExpiresAt, CallbackURL: o.CallbackURL}}
 	if o.MaxCostUSD != nil && !(*o.MaxCostUSD > 0 && *o.MaxCostUSD <= 1e9) {
 		return n, work.Invalidf("#/max_cost_usd", "must be more than 0")
 	}
 	if o.ExpiresAt != nil && !o.ExpiresAt.After(time.Now()) {
 		return n, work.Invalidf("#/expires_at", "lies in the past")
+	}
+	if o.CallbackURL != nil {
+		if err := a.Webhooks.CheckURL(*o.CallbackURL); err != nil {
+			return n, work.Invalidf("#/callback_url", "%v", err)
+		}
 	}
 	if s := o.StopWhen; s != nil {
 		if s.FailureRate == nil && s.RefusalRate == nil && s.MeanCostUSD == nil {
@@ -564,7 +570,7 @@ func (a *API) submitLines(ctx context.Context, header string, body io.Reader) (*
 	if err != nil {
 		return nil, err
 	}
-	n, err := newBatch(&options)
+	n, err := a.newBatch(&options)
 	if err != nil {
 		return nil, within("#/1/batch", err)
 	}

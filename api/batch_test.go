@@ -119,7 +119,7 @@ func (f *front) results(id uuid.UUID) (all []result) {
 func TestBatchOfUnits(t *testing.T) {
 	t.Parallel()
 	f, _ := newBatches(t)
-	a := f.post("/batches", `{"title":"letters","metadata":{"case":"7"},"unit":{"backend":"mock","prompt":"Sum {text} up","payload":{"tone":"dry"},"labels":{"team":"a"}},
+	a := f.post("/batches", `{"title":"letters","callback_url":"https://example.com/done","metadata":{"case":"7"},"unit":{"backend":"mock","prompt":"Sum {text} up","payload":{"tone":"dry"},"labels":{"team":"a"}},
 		"units":[{"payload":{"text":"one"}},{"custom_id":"x","payload":{"text":"two","tone":"wet"},"labels":{"b":"c"}},{"prompt":"Say {tone}"}]}`).is(202)
 	var b submittedBatch
 	a.into(&b)
@@ -168,6 +168,11 @@ func TestBatchOfUnits(t *testing.T) {
 	if len(list.Items) != 1 || list.Items[0].Counts.Succeeded != 3 {
 		t.Errorf("%+v", list)
 	}
+	var told struct{ Items []work.Delivery }
+	f.get("/deliveries?batch=" + b.ID.String()).is(200).into(&told)
+	if len(told.Items) != 1 || told.Items[0].BatchID == nil || *told.Items[0].BatchID != b.ID {
+		t.Errorf("%+v", told)
+	}
 }
 
 func TestBatchIsRefused(t *testing.T) {
@@ -201,6 +206,7 @@ func TestBatchIsRefused(t *testing.T) {
 		{`{` + unit + `,"units":[{}],"stop_when":{}}`, 422, "#/stop_when", "failure_rate"},
 		{`{` + unit + `,"units":[{}],"expires_at":"2020-01-01T00:00:00Z"}`, 422, "#/expires_at", "past"},
 		{`{` + unit + `,"units":[{}],"metadata":{"a":1}}`, 422, "#/metadata/a", "text"},
+		{`{` + unit + `,"units":[{}],"callback_url":"http://10.0.0.1/"}`, 422, "#/callback_url", ""},
 		{`{` + unit + `,"units":[{}],"synthesis":{"unit":{}}}`, 422, "#/synthesis/unit/prompt", "is missing"},
 	} {
 		f.post("/batches", c.body).refused(c.status, c.place, c.detail)

@@ -22,7 +22,7 @@ type NewBatch struct {
 }
 
 const batchColumns = `id, tenant, title, status, protocol, source, unit, input_file, metadata, test_first, concurrency, max_cost_usd,
-    stop_when, coalesce(synthesis, 'null') AS synthesis, synthesis_unit, expires_at, rejected, problems, paused_at, paused_by, paused_why, why, counts,
+    stop_when, coalesce(synthesis, 'null') AS synthesis, synthesis_unit, expires_at, callback_url, rejected, problems, paused_at, paused_by, paused_why, why, counts,
     created_at, enumerated_at, approved_at, cancelled_at, finished_at`
 
 type batchRow struct {
@@ -75,11 +75,11 @@ func (s *Store) AddBatch(ctx context.Context, n NewBatch) (work.Batch, bool, err
 	key := work.Clean(n.IdempotencyKey)
 	var rows []batchRow
 	err = s.db.SelectContext(ctx, &rows, `INSERT INTO batches (id, tenant, title, status, protocol, source, unit, input_file, metadata,
-			test_first, concurrency, max_cost_usd, stop_when, synthesis, expires_at, created_at, idempotency_key, body_hash, rejected, problems)
-		VALUES ($1, $2, $3, 'enumerating', $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, clock_timestamp(), nullif($15, ''), $16, $17, $18)
+			test_first, concurrency, max_cost_usd, stop_when, synthesis, expires_at, created_at, idempotency_key, body_hash, rejected, problems, callback_url)
+		VALUES ($1, $2, $3, 'enumerating', $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, clock_timestamp(), nullif($15, ''), $16, $17, $18, $19)
 		ON CONFLICT DO NOTHING RETURNING `+batchColumns,
 		n.ID, n.Tenant, work.Clean(n.Title), string(n.Protocol), jsonText(n.Source, "{}"), jsonText(n.Unit, "{}"), n.InputFile, jsonText(n.Metadata, "{}"),
-		n.TestFirst, n.Concurrency, n.MaxCostUSD, stop, jsonOrNull(n.Synthesis), n.ExpiresAt, key, n.BodyHash, n.Rejected, problems)
+		n.TestFirst, n.Concurrency, n.MaxCostUSD, stop, jsonOrNull(n.Synthesis), n.ExpiresAt, key, n.BodyHash, n.Rejected, problems, n.CallbackURL)
 	if err != nil {
 		return work.Batch{}, false, translate(fmt.Errorf("add batch: %w", err))
 	}

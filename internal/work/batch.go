@@ -78,6 +78,7 @@ type Batch struct {
 	Synthesis     json.RawMessage `json:"synthesis,omitempty" db:"synthesis"`
 	SynthesisUnit *uuid.UUID      `json:"synthesis_unit,omitempty" db:"synthesis_unit"`
 	ExpiresAt     *time.Time      `json:"expires_at,omitempty" db:"expires_at"`
+	CallbackURL   *string         `json:"callback_url,omitempty" db:"callback_url"` // is told when it is over, or waits for a person
 
 	Counts   BatchCounts    `json:"counts" db:"-"`
 	Rejected int            `json:"rejected" db:"rejected"` // items that no unit could be made of
