@@ -89,6 +89,6 @@ func finishOf(c *store.Claimed, r backend.Result) store.Finish {
 		UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount,
 		Result: r.Output, Error: r.Error, Model: m.Model, SessionID: m.SessionID, NumTurns: m.NumTurns,
 		Usage: m.Usage, TotalCostUSD: m.TotalCostUSD, CostIncomplete: r.CostIncomplete,
-		DurationMS: m.DurationMS, DurationAPIMS: m.DurationAPIMS,
+		DurationMS: m.DurationMS, DurationAPIMS: m.DurationAPIMS, HTTPStatus: m.HTTPStatus, RequestID: m.RequestID,
 	}
 }

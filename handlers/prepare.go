@@ -32,6 +32,13 @@ func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work
 		Payload: c.Payload, OutputSchema: c.OutputSchema, MaxTurns: c.MaxTurns, MaxCostUSD: c.MaxCostUSD,
 		IdleTimeout: c.IdleTimeout.Duration(), StartupTimeout: c.StartupTimeout.Duration(), SessionID: c.SessionID, SessionCostUSD: c.SessionCostUSD,
 	}}
+	var err error
+	if p.req.Call, err = c.Call(); err != nil {
+		return p, work.Fail(work.ClassInvalidRequest, err.Error())
+	}
+	if p.req.Call != nil { // it has no prompt, no files and no directory
+		return p, nil
+	}
 	rendered, err := prompt.Render(c.Prompt, c.Payload, prompt.Missing(c.MissingKey))
 	if err != nil {
 		return p, work.Fail(work.ClassInvalidRequest, err.Error())

@@ -12,13 +12,19 @@ import (
 const keepDirectories = 7 * 24 * time.Hour
 
 // prune removes directories of units that nobody has touched for a week, bytes
-// that no file stands for, results that are too old to be taken over, and
-// deliveries that were settled long ago.
+// that no file stands for, files whose time is over, deleted batches, results that
+// are too old to be taken over, and deliveries that were settled long ago.
 func (w *Worker) prune(ctx context.Context) {
 	ticker := time.NewTicker(time.Hour)
 	defer ticker.Stop()
 	for {
 		w.pruneOnce(time.Now().Add(-keepDirectories))
+		if err := w.Store.ExpireFiles(ctx); err != nil {
+			w.Log.Warn("look for files whose time is over", "err", err)
+		}
+		if err := w.Store.PurgeBatches(ctx); err != nil {
+			w.Log.Warn("remove deleted batches", "err", err)
+		}
 		w.sweepBlobs(ctx)
 		if err := w.Store.PruneCache(ctx); err != nil {
 			w.Log.Warn("forget old results", "err", err)

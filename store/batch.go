@@ -129,7 +129,7 @@ func jsonOrNull(raw json.RawMessage) *string {
 // Batch returns one batch with what its units have come to.
 func (s *Store) Batch(ctx context.Context, tenant string, id uuid.UUID) (work.Batch, error) {
 	var row batchRow
-	err := s.db.GetContext(ctx, &row, `SELECT `+batchColumns+` FROM batches WHERE id = $1 AND tenant = $2`, id, tenant)
+	err := s.db.GetContext(ctx, &row, `SELECT `+batchColumns+` FROM batches WHERE id = $1 AND tenant = $2 AND deleted_at IS NULL`, id, tenant)
 	if err != nil {
 		return work.Batch{}, translate(fmt.Errorf("read batch %s: %w", id, err))
 	}
@@ -166,6 +166,18 @@ func countBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (c wor
 	return c, nil
 }
 
+// usageOfBatch is what the final runs of a batch's units have used.
+func usageOfBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (*work.Usage, error) {
+	var u work.Usage
+	err := sqlx.GetContext(ctx, q, &u, `SELECT coalesce(sum(r.input_tokens), 0)::bigint AS input_tokens, coalesce(sum(r.output_tokens), 0)::bigint AS output_tokens,
+			coalesce(sum(r.cache_read_tokens), 0)::bigint AS cache_read_tokens, coalesce(sum(r.cache_creation_tokens), 0)::bigint AS cache_creation_tokens
+		FROM work_units u JOIN worker_runs r ON r.id = u.final_run WHERE u.batch_id = $1`, id)
+	if err != nil {
+		return nil, translate(fmt.Errorf("add up the usage of batch %s: %w", id, err))
+	}
+	return &u, nil
+}
+
 // BatchFilter chooses batches of one tenant; zero fields choose all.
 type BatchFilter struct {
 	Tenant   string
@@ -182,7 +194,7 @@ type BatchFilter struct {
 func (s *Store) Batches(ctx context.Context, f BatchFilter) ([]work.Batch, *uuid.UUID, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	var w where
-	w.add("tenant = ?", f.Tenant)
+	w.add("tenant = ? AND deleted_at IS NULL", f.Tenant)
 	w.addIf(len(f.Statuses) > 0, "status = ANY(?)", textArray(f.Statuses))
 	w.addIf(f.Protocol != "", "protocol = ?", string(f.Protocol))
 	w.addIf(f.Search != "", "title ILIKE ?", "%"+escapeLike(f.Search)+"%")
@@ -221,6 +233,9 @@ type BatchResult struct {
 	NumTurns  int    `db:"num_turns"`
 	SessionID string `db:"session_id"`
 	RunModel  string `db:"run_model"`
+	// Of the API's answer to a call.
+	HTTPStatus int    `db:"http_status"`
+	RequestID  string `db:"request_id"`
 }
 
 // resultsPage is how many results are read at once, outputs and all.
@@ -242,20 +257,24 @@ func (s *Store) BatchResults(ctx context.Context, batch uuid.UUID, states []work
 			unitRow
 			FinalRun *uuid.UUID `db:"final_run"`
 			work.Usage
-			NumTurns  int    `db:"num_turns"`
-			SessionID string `db:"session_id"`
-			RunModel  string `db:"run_model"`
+			NumTurns   int    `db:"num_turns"`
+			SessionID  string `db:"session_id"`
+			RunModel   string `db:"run_model"`
+			HTTPStatus int    `db:"http_status"`
+			RequestID  string `db:"request_id"`
 		}
 		err := s.db.SelectContext(ctx, &rows, `SELECT u.*, r.result AS output, coalesce(r.input_tokens, 0) AS input_tokens, coalesce(r.output_tokens, 0) AS output_tokens,
 				coalesce(r.cache_read_tokens, 0) AS cache_read_tokens, coalesce(r.cache_creation_tokens, 0) AS cache_creation_tokens,
-				coalesce(r.num_turns, 0) AS num_turns, coalesce(r.session_id, '') AS session_id, coalesce(r.model, '') AS run_model
+				coalesce(r.num_turns, 0) AS num_turns, coalesce(r.session_id, '') AS session_id, coalesce(r.model, '') AS run_model,
+				coalesce(r.http_status, 0) AS http_status, coalesce(r.request_id, '') AS request_id
 			FROM (SELECT `+unitColumns+`, final_run FROM work_units WHERE id = ANY($1::uuid[])) AS u LEFT JOIN worker_runs r ON r.id = u.final_run
 			ORDER BY u.id`, pqUUIDs(page))
 		if err != nil {
 			return translate(fmt.Errorf("read results of batch %s: %w", batch, err))
 		}
 		for _, r := range rows {
-			out := BatchResult{Unit: r.unit(), FinalRun: r.FinalRun, Usage: r.Usage, NumTurns: r.NumTurns, SessionID: r.SessionID, RunModel: r.RunModel}
+			out := BatchResult{Unit: r.unit(), FinalRun: r.FinalRun, Usage: r.Usage, NumTurns: r.NumTurns, SessionID: r.SessionID, RunModel: r.RunModel,
+				HTTPStatus: r.HTTPStatus, RequestID: r.RequestID}
 			if err := f(out); err != nil {
 				return err
 			}

@@ -125,7 +125,7 @@ func (s *Store) FillMore(ctx context.Context, f Filled) (repeated []string, err 
 // EndFill notes that all units of a batch are there. It may go on now.
 func (s *Store) EndFill(ctx context.Context, batch, process uuid.UUID) error {
 	_, err := s.db.ExecContext(ctx, `UPDATE batches SET enumerated_at = clock_timestamp(), filler = NULL, fill_until = NULL,
-			status = CASE WHEN test_first > 0 THEN 'testing' ELSE 'in_progress' END
+			status = CASE WHEN cancelled_at IS NOT NULL THEN 'cancelling' WHEN test_first > 0 THEN 'testing' ELSE 'in_progress' END
 		WHERE id = $1 AND filler = $2 AND status = 'enumerating'`, batch, process)
 	if err != nil {
 		return translate(fmt.Errorf("end the enumeration of batch %s: %w", batch, err))

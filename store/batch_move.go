@@ -322,6 +322,9 @@ func (b *advancing) become(ctx context.Context, status work.BatchStatus) error {
 	var counts *string
 	if status.Final() {
 		c, err := countBatch(ctx, b.tx, b.ID)
+		if err == nil {
+			c.Usage, err = usageOfBatch(ctx, b.tx, b.ID)
+		}
 		if err != nil {
 			return err
 		}
@@ -441,10 +444,13 @@ func (s *Store) ResumeBatch(ctx context.Context, tenant string, id uuid.UUID, c 
 }
 
 // CancelBatch ends a batch: what has not begun does not, and what runs is asked
-// to stop. One that is over is returned as it is.
+// to stop. One that is over is returned as it is. Anthropic counts what it was
+// sent: a batch of its kind first gets all its units.
 func (s *Store) CancelBatch(ctx context.Context, tenant string, id uuid.UUID, why string) (work.Batch, error) {
-	b, err := s.moveBatch(ctx, tenant, id, notOverYet, "cancel", `status = 'cancelling', cancelled_at = coalesce(cancelled_at, clock_timestamp()),
-		filler = NULL, fill_until = NULL, why = coalesce(nullif($4, ''), why)`, work.Clean(why))
+	b, err := s.moveBatch(ctx, tenant, id, notOverYet, "cancel", `cancelled_at = coalesce(cancelled_at, clock_timestamp()),
+		status = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN status ELSE 'cancelling' END,
+		filler = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN filler END,
+		fill_until = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN fill_until END, why = coalesce(nullif($4, ''), why)`, work.Clean(why))
 	if errors.Is(err, work.ErrConflict) {
 		return b, nil
 	}

@@ -50,15 +50,15 @@ func (s *Store) BlobsGone(ctx context.Context, ids []uuid.UUID) error {
 	return nil
 }
 
-const fileColumns = `id, tenant, run_id, filename, bytes, media_type, encode(sha256, 'hex') AS sha256, created_at`
+const fileColumns = `id, tenant, run_id, filename, bytes, media_type, encode(sha256, 'hex') AS sha256, created_at, purpose, expires_at`
 
 // AddFile makes bytes that were expected and written a file. Repeating it is
 // safe.
 func (s *Store) AddFile(ctx context.Context, f work.File) (work.File, error) {
 	_, err := s.db.ExecContext(ctx, `WITH kept AS (DELETE FROM stray_blobs WHERE id = $1)
-		INSERT INTO files (id, tenant, filename, bytes, media_type, sha256, created_at)
-		VALUES ($1, $2, $3, $4, $5, decode($6, 'hex'), clock_timestamp()) ON CONFLICT (id) DO NOTHING`,
-		f.ID, f.Tenant, work.Clean(f.Name), f.Size, work.Clean(f.MediaType), f.SHA256)
+		INSERT INTO files (id, tenant, filename, bytes, media_type, sha256, created_at, purpose, expires_at)
+		VALUES ($1, $2, $3, $4, $5, decode($6, 'hex'), clock_timestamp(), $7, $8) ON CONFLICT (id) DO NOTHING`,
+		f.ID, f.Tenant, work.Clean(f.Name), f.Size, work.Clean(f.MediaType), f.SHA256, f.Purpose, f.ExpiresAt)
 	if err != nil {
 		return work.File{}, translate(fmt.Errorf("add file %s: %w", f.ID, err))
 	}
@@ -132,6 +132,13 @@ func (s *Store) DeleteFile(ctx context.Context, tenant string, id uuid.UUID) err
 		err = tx.SelectContext(ctx, &users, `SELECT u.id FROM unit_files f JOIN work_units u ON u.id = f.unit_id
 			WHERE f.file_id = $1 AND u.state IN ('queued', 'running', 'waiting') LIMIT 1`, id)
 	}
+	if err == nil && len(users) == 0 {
+		var batches []uuid.UUID
+		err = tx.SelectContext(ctx, &batches, `SELECT id FROM batches WHERE input_file = $1 AND status = 'enumerating' LIMIT 1`, id)
+		if err == nil && len(batches) > 0 {
+			return fmt.Errorf("%w: the units of the batch %s are being made of the file; cancel it or wait until they are", work.ErrConflict, batches[0])
+		}
+	}
 	if err == nil && len(users) > 0 {
 		return fmt.Errorf("%w: the unit %s uses the file and is not final; cancel it or wait for it", work.ErrConflict, users[0])
 	}
@@ -145,6 +152,21 @@ func (s *Store) DeleteFile(ctx context.Context, tenant string, id uuid.UUID) err
 	}
 	if err != nil {
 		return translate(fmt.Errorf("delete file %s: %w", id, err))
+	}
+	return nil
+}
+
+// ExpireFiles takes files whose time is over out of the ledger, as far as
+// nobody needs them; their bytes are removed next.
+func (s *Store) ExpireFiles(ctx context.Context) error {
+	_, err := s.db.ExecContext(ctx, `WITH over AS (SELECT id FROM files f WHERE expires_at <= clock_timestamp()
+			AND NOT EXISTS (SELECT FROM unit_files n JOIN work_units u ON u.id = n.unit_id WHERE n.file_id = f.id AND u.state IN ('queued', 'running', 'waiting'))
+			AND NOT EXISTS (SELECT FROM batches b WHERE b.input_file = f.id AND b.status = 'enumerating') FOR UPDATE SKIP LOCKED),
+		gone AS (DELETE FROM files USING over WHERE files.id = over.id RETURNING files.id)
+		INSERT INTO stray_blobs (id, remove_at) SELECT id, clock_timestamp() FROM gone
+		ON CONFLICT (id) DO UPDATE SET remove_at = excluded.remove_at`)
+	if err != nil {
+		return translate(fmt.Errorf("expire files: %w", err))
 	}
 	return nil
 }

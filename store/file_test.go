@@ -196,3 +196,68 @@ func TestFencedRunKeepsItsFiles(t *testing.T) {
 		t.Errorf("%+v, %v", f, err)
 	}
 }
+
+// A file stays as long as units are being made of it, and goes when its time is
+// over.
+func TestFilesOfBatches(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	f, old := l.upload("lines.jsonl"), l.upload("old.jsonl")
+	id := l.enumerating(func(b *NewBatch) { b.InputFile = &f.ID })
+	l.exec(`UPDATE files SET expires_at = now() - interval '1 second'`)
+	l.must(l.ExpireFiles(t.Context()))
+	if _, err := l.File(t.Context(), work.DefaultTenant, old.ID); !errors.Is(err, work.ErrNotFound) {
+		t.Errorf("a file whose time is over: %v", err)
+	}
+	if err := l.DeleteFile(t.Context(), work.DefaultTenant, f.ID); !errors.Is(err, work.ErrConflict) {
+		t.Errorf("delete of what units are made of: %v", err)
+	}
+	l.fillMore(id, 0, 3)
+	l.must(l.EndFill(t.Context(), id, l.process))
+	l.must(l.DeleteFile(t.Context(), work.DefaultTenant, f.ID))
+	strays, err := l.StrayBlobs(t.Context(), 10)
+	if l.must(err); len(strays) != 2 {
+		t.Errorf("%d blobs are to be removed", len(strays))
+	}
+}
+
+func TestDeletedBatchesAreRemoved(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	id, other := l.batch(5), l.batch(1)
+	if err := l.DeleteBatch(t.Context(), work.DefaultTenant, id); !errors.Is(err, work.ErrConflict) {
+		t.Errorf("delete of a batch that goes on: %v", err)
+	}
+	l.works(l.advance(id).Bells, nil, 1)
+	l.advance(id)
+	if b := l.is(id, work.BatchCompleted); b.Counts.Usage == nil {
+		t.Errorf("%+v has no usage", b.Counts)
+	}
+	l.must(l.DeleteBatch(t.Context(), work.DefaultTenant, id))
+	if _, err := l.Batch(t.Context(), work.DefaultTenant, id); !errors.Is(err, work.ErrNotFound) {
+		t.Errorf("a deleted batch: %v", err)
+	}
+	l.must(l.PurgeBatches(t.Context()))
+	if n := get[int](l, `SELECT (SELECT count(*) FROM batches) + (SELECT count(*) FROM work_units)`); n != 2 {
+		t.Errorf("%d rows are left", n)
+	}
+	l.is(other, work.BatchInProgress)
+}
+
+// A cancel of Anthropic's kind of batch lets all its units be made first.
+func TestCancelWhileFilling(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	id := l.enumerating(func(b *NewBatch) { b.Protocol = work.ProtocolAnthropic })
+	l.fillMore(id, 0, 2)
+	_, err := l.CancelBatch(t.Context(), work.DefaultTenant, id, "")
+	l.must(err)
+	l.is(id, work.BatchEnumerating)
+	l.fillMore(id, 2, 5)
+	l.must(l.EndFill(t.Context(), id, l.process))
+	for a := l.advance(id); a.More; a = l.advance(id) {
+	}
+	if b := l.is(id, work.BatchCancelled); b.Counts.Cancelled != 5 {
+		t.Errorf("%+v", b.Counts)
+	}
+}

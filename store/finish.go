@@ -38,6 +38,8 @@ type Finish struct {
 	CostIncomplete bool
 	DurationMS     int64
 	DurationAPIMS  int64
+	HTTPStatus     int    // of the answer to a call
+	RequestID      string // the API's own
 	OutputFiles    []work.OutputFile
 
 	Cache      work.Cache
@@ -99,6 +101,8 @@ type finishIn struct {
 	CostIncomplete bool              `json:"cost_incomplete"`
 	DurationMS     int64             `json:"duration_ms"`
 	DurationAPIMS  int64             `json:"duration_api_ms"`
+	HTTPStatus     int               `json:"http_status"`
+	RequestID      string            `json:"request_id"`
 	OutputFiles    []work.OutputFile `json:"output_files"`
 	Steps          int               `json:"steps"`
 	Rev            int               `json:"rev"`
@@ -125,7 +129,7 @@ WITH f AS (
         summary text, error_class text, error_message text, rendered_prompt text, model text, session_id text,
         resumable boolean, num_turns integer, tool_calls integer, input_tokens bigint, output_tokens bigint,
         cache_read_tokens bigint, cache_creation_tokens bigint, total_cost_usd double precision,
-        cost_incomplete boolean, duration_ms bigint, duration_api_ms bigint, output_files jsonb, steps integer, rev integer,
+        cost_incomplete boolean, duration_ms bigint, duration_api_ms bigint, http_status smallint, request_id text, output_files jsonb, steps integer, rev integer,
         cache text, cached_from uuid, cache_key text, blob_from integer, blob_length integer)
 ), locked AS (
     SELECT u.id, u.state, u.run_count, u.cancel_requested_at FROM work_units u JOIN f ON f.unit_id = u.id
@@ -166,6 +170,7 @@ WITH f AS (
         input_tokens = f.input_tokens, output_tokens = f.output_tokens, cache_read_tokens = f.cache_read_tokens,
         cache_creation_tokens = f.cache_creation_tokens, total_cost_usd = f.total_cost_usd,
         cost_incomplete = f.cost_incomplete, duration_ms = f.duration_ms, duration_api_ms = f.duration_api_ms,
+        http_status = f.http_status, request_id = f.request_id,
         output_files = f.output_files, rev = CASE WHEN f.rev > 0 OR f.steps = 0 THEN f.rev END, completed_at = clock_timestamp(),
         execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
     FROM f JOIN was ON was.id = f.run_id AND was.open WHERE r.id = f.run_id RETURNING r.id, r.tenant, was.mine
@@ -262,7 +267,7 @@ func (f Finish) row(from int) finishIn {
 		NumTurns: f.NumTurns, ToolCalls: f.ToolCalls, InputTokens: f.Usage.InputTokens,
 		OutputTokens: f.Usage.OutputTokens, CacheRead: f.Usage.CacheReadTokens,
 		CacheCreation: f.Usage.CacheCreationTokens, TotalCostUSD: f.TotalCostUSD, CostIncomplete: f.CostIncomplete,
-		DurationMS: f.DurationMS, DurationAPIMS: f.DurationAPIMS, OutputFiles: f.OutputFiles,
+		DurationMS: f.DurationMS, DurationAPIMS: f.DurationAPIMS, HTTPStatus: f.HTTPStatus, RequestID: work.Clean(f.RequestID), OutputFiles: f.OutputFiles,
 		Steps: f.Steps, Rev: f.Rev, From: from, Length: len(f.Blob),
 	}
 	if f.Cache != "" {

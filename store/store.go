@@ -10,6 +10,7 @@
 //	batch.go       batches: add, read, list, results
 //	batch_fill.go  their units, made a piece at a time
 //	batch_move.go  what may begin, when it is over; pause, approve, cancel
+//	batch_file.go  files that are read from a batch; batches that are deleted
 //	run.go         runs: claim; read, list
 //	finish.go      how a run ends, and what becomes of its unit
 //	file.go        files, and bytes that are none yet or no more

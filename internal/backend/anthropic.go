@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/anthropics/anthropic-sdk-go/option"
@@ -88,19 +89,34 @@ func (a *Anthropic) Execute(ctx context.Context, req Request, steps *transcript.
 		defer steps.Close()
 		return Result{Error: work.Fail(work.ClassAuth, err.Error())}, nil
 	}
+	if req.Call != nil {
+		return *runCall(ctx, a.api(), &req, steps), nil
+	}
 	return *runModel(ctx, a.api(), &req, steps), nil
 }
 
 func (a *Anthropic) api() *modelAPI {
 	return &modelAPI{
 		name: "anthropic", model: cmp.Or(a.Model, anthropicModel), maxTokens: cmp.Or(a.MaxTokens, anthropicMaxTokens),
-		files: anthropicFiles, prices: a.Prices, send: a.send, hear: hearAnthropic,
+		files: anthropicFiles, prices: a.Prices, send: a.send, hear: hearAnthropic, post: a.post,
 	}
 }
 
 func (a *Anthropic) send(ctx context.Context, t *talk) (res *http.Response, err error) {
 	client := a.client()
 	err = client.Post(ctx, "v1/messages", anthropicParams(t), &res, option.WithJSONSet("stream", true))
+	return res, err
+}
+
+// post sends a call as it is. Where Anthropic speaks like OpenAI it takes the
+// key like OpenAI, too.
+func (a *Anthropic) post(ctx context.Context, c *work.Call) (res *http.Response, err error) {
+	client := a.client()
+	options := []option.RequestOption{option.WithJSONDel("stream"), option.WithJSONDel("stream_options")}
+	if c.Endpoint != work.EndpointMessages && a.Key != "" {
+		options = append(options, option.WithHeader("Authorization", "Bearer "+a.Key))
+	}
+	err = client.Post(ctx, strings.TrimPrefix(c.Endpoint, "/"), []byte(c.Body), &res, options...)
 	return res, err
 }
 

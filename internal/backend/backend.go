@@ -28,6 +28,7 @@
 //	gemini_record.go     its own record of a session, for what the events lack
 //	gemini_result.go     its last word as a result, its failures by class
 //	model.go             runs a unit on a model API over HTTP: turns, cost, result
+//	model_call.go        a unit that is one call, as its caller wrote it
 //	model_answer.go      an answer as it streams in, and the steps it becomes
 //	model_events.go      server-sent events
 //	model_error.go       the APIs' errors by class, and when a limit ends
@@ -41,6 +42,7 @@
 //	price.go             what tokens cost
 //	schema.go            output_schema
 //	mock.go              no model at all: for demos and tests
+//	mock_call.go         answers in the shape of each API
 //	mock_look.go         what mock can truly say of payload and files
 package backend
 
@@ -96,6 +98,7 @@ type Request struct {
 	SystemPrompt string
 	Model        string
 	Payload      json.RawMessage
+	Call         *work.Call // in place of a prompt; nil: none
 	OutputSchema json.RawMessage
 	Files        []File
 
@@ -148,4 +151,7 @@ type Metadata struct {
 	DurationMS    int64
 	DurationAPIMS int64
 	Usage         work.Usage
+	// Of the API's answer to a call.
+	HTTPStatus int
+	RequestID  string
 }

@@ -14,9 +14,9 @@ var capabilities = map[string][]work.Capability{
 	"cursor":    {work.CanFiles, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanTurns},
 	"opencode":  {work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
 	"gemini":    {work.CanFiles, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
-	"anthropic": {work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
-	"openai":    {work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
-	"mock":      {work.CanFiles, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
+	"anthropic": {work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns, work.CanRequest},
+	"openai":    {work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns, work.CanRequest},
+	"mock":      {work.CanFiles, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns, work.CanRequest},
 }
 
 // Capabilities lists what a backend can do; none for a name that is no backend.
@@ -31,6 +31,17 @@ func Can(name string, c work.Capability) bool { return slices.Contains(capabilit
 // others only what the prompt takes from it is known.
 func ReadsPayload(name string) bool { return name == "mock" }
 
+// endpoints are where the calls of a unit that has a request may go.
+var endpoints = map[string][]string{
+	"anthropic": {work.EndpointMessages, work.EndpointChat},
+	"openai":    {work.EndpointChat, work.EndpointResponses, work.EndpointEmbeddings},
+	"mock":      {work.EndpointChat, work.EndpointResponses, work.EndpointEmbeddings, work.EndpointMessages},
+}
+
+// Endpoints lists where a backend takes the request of a unit; none when it
+// takes no requests.
+func Endpoints(name string) []string { return append([]string{}, endpoints[name]...) }
+
 // meanings say what a capability is, for docs/backends.md.
 var meanings = map[work.Capability]string{
 	work.CanFiles:   "Attached text files reach the model as text.",
@@ -42,6 +53,7 @@ var meanings = map[work.Capability]string{
 	work.CanCost:    "What a run costs is known; otherwise its cost is null.",
 	work.CanMaxCost: "`max_cost_usd` is kept; otherwise a unit that has one is refused.",
 	work.CanTurns:   "`max_turns` is kept.",
+	work.CanRequest: "A unit may be one call of its API, in `request`: the body goes there unchanged, and the answer comes back as it is.",
 }
 
 // description is what a person has to know of a backend beside its
@@ -57,13 +69,15 @@ const (
 	noTools = "One question, one answer: a call of a tool fails the unit with `tool_denied`."
 	noTalks = "A model API keeps nothing: what was cut off begins anew."
 	noPDFs  = "It takes text and images only."
+	noAPI   = "It is an agent, not an API."
 	// byTokens: an account may be a subscription, which the agents do not tell.
 	byTokens = "Its cost is that of its tokens by the table of prices (`PIECEWORK_PRICES`), null for a model that is not in it."
 )
 
 var descriptions = map[string]description{
 	"claude": {
-		what: "Claude Code", program: "`claude` (`PIECEWORK_CLAUDE_PATH`)", keys: "`ANTHROPIC_API_KEY` or `CLAUDE_CODE_OAUTH_TOKEN`",
+		lacks: map[work.Capability]string{work.CanRequest: noAPI},
+		what:  "Claude Code", program: "`claude` (`PIECEWORK_CLAUDE_PATH`)", keys: "`ANTHROPIC_API_KEY` or `CLAUDE_CODE_OAUTH_TOKEN`",
 		settings: "`PIECEWORK_CLAUDE_PERMISSION_MODE`, `PIECEWORK_CLAUDE_ALLOWED_TOOLS`, `PIECEWORK_CLAUDE_CONFIG_DIR`",
 		notes:    []string{"`output_schema` must have the type `object`; it keeps the schema, the turns and the budget by itself."},
 	},
@@ -71,14 +85,14 @@ var descriptions = map[string]description{
 		what: "Codex", program: "`codex` (`PIECEWORK_CODEX_PATH`)",
 		keys:     "`OPENAI_API_KEY` (with `OPENAI_BASE_URL` any server with a Responses API) or `CODEX_API_KEY`",
 		settings: "`PIECEWORK_CODEX_SANDBOX`",
-		lacks:    map[work.Capability]string{work.CanPDFs: noPDFs},
+		lacks:    map[work.Capability]string{work.CanPDFs: noPDFs, work.CanRequest: noAPI},
 		notes:    []string{"`output_schema` must have the type `object`.", byTokens},
 	},
 	"cursor": {
 		what: "the Cursor CLI", program: "`cursor-agent` (`PIECEWORK_CURSOR_PATH`)", keys: "`CURSOR_API_KEY`", settings: "`PIECEWORK_CURSOR_FORCE`",
 		lacks: map[work.Capability]string{
 			work.CanImages: "It takes text only.", work.CanPDFs: "It takes text only.",
-			work.CanMaxCost: "It tells its tokens only at its end.",
+			work.CanMaxCost: "It tells its tokens only at its end.", work.CanRequest: noAPI,
 		},
 		notes: []string{byTokens, "It follows the program's documentation and was not run against the program itself."},
 	},
@@ -87,14 +101,14 @@ var descriptions = map[string]description{
 		keys: "its providers': `ANTHROPIC_API_KEY`, `OPENAI_API_KEY`, `GEMINI_API_KEY`, `OPENROUTER_API_KEY`, `OPENCODE_API_KEY`; " +
 			"others by `PIECEWORK_OPENCODE_CONFIG`",
 		settings: "`PIECEWORK_OPENCODE_CONFIG`",
-		lacks:    map[work.Capability]string{work.CanPDFs: noPDFs},
+		lacks:    map[work.Capability]string{work.CanPDFs: noPDFs, work.CanRequest: noAPI},
 		notes: []string{"A model is called PROVIDER/MODEL, such as `anthropic/claude-sonnet-4-5`. Without one the run does not tell which it was.",
 			"The cost of a model that it has no price for is null. It asks nobody: its commands may do everything."},
 	},
 	"gemini": {
 		what: "the Gemini CLI", program: "`gemini` (`PIECEWORK_GEMINI_PATH`)", keys: "`GEMINI_API_KEY`", settings: "`PIECEWORK_GEMINI_APPROVAL_MODE`",
 		lacks: map[work.Capability]string{
-			work.CanImages: "It takes text only.", work.CanPDFs: "It takes text only.",
+			work.CanImages: "It takes text only.", work.CanPDFs: "It takes text only.", work.CanRequest: noAPI,
 		},
 		notes: []string{byTokens, "It does not tell that an answer was cut at its longest length: such an answer counts as whole."},
 	},

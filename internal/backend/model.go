@@ -28,6 +28,8 @@ type modelAPI struct {
 	send func(context.Context, *talk) (*http.Response, error)
 	// hear reads the stream to its end and puts what it says into the answer.
 	hear func(*http.Response, *answer) error
+	// post sends a call as its caller wrote it, but never asks for a stream.
+	post func(context.Context, *work.Call) (*http.Response, error)
 }
 
 // talk is what is sent: the unit's own message, and what came after it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
@@ -88,13 +89,23 @@ func (o *OpenAI) Execute(ctx context.Context, req Request, steps *transcript.Wri
 		defer steps.Close()
 		return Result{Error: work.Fail(work.ClassAuth, err.Error())}, nil
 	}
+	if req.Call != nil {
+		return *runCall(ctx, o.api(), &req, steps), nil
+	}
 	return *runModel(ctx, o.api(), &req, steps), nil
+}
+
+// post sends a call as it is; the base URL ends in the endpoint's /v1.
+func (o *OpenAI) post(ctx context.Context, c *work.Call) (res *http.Response, err error) {
+	client := o.client()
+	err = client.Post(ctx, strings.TrimPrefix(c.Endpoint, "/v1/"), []byte(c.Body), &res, option.WithJSONDel("stream"), option.WithJSONDel("stream_options"))
+	return res, err
 }
 
 func (o *OpenAI) api() *modelAPI {
 	api := &modelAPI{
 		name: "openai", model: cmp.Or(o.Model, openaiModel), files: openaiFiles, prices: o.Prices,
-		send: o.sendChat, hear: hearChat,
+		send: o.sendChat, hear: hearChat, post: o.post,
 	}
 	if o.Responses {
 		api.send, api.hear = o.sendResponses, hearResponses

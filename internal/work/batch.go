@@ -115,6 +115,7 @@ type BatchCounts struct {
 	Cancelled int     `json:"cancelled"`
 	Expired   int     `json:"expired"` // timed out
 	CostUSD   float64 `json:"cost_usd"`
+	Usage     *Usage  `json:"usage,omitempty"` // of their final runs, once the batch is over
 }
 
 // Add counts n units in a state.
@@ -145,6 +146,7 @@ func (c BatchCounts) Finished() int { return c.Succeeded + c.Failed + c.Cancelle
 type BatchProblem struct {
 	Line     int    `json:"line,omitempty"` // of the source, from 1
 	CustomID string `json:"custom_id,omitempty"`
+	Code     string `json:"code,omitempty"` // by OpenAI's names, where it has one
 	Pointer  string `json:"pointer,omitempty"`
 	Detail   string `json:"detail"`
 }

@@ -14,7 +14,8 @@ const (
 	CanCost    Capability = "cost"          // it is known what a run costs
 	CanMaxCost Capability = "max_cost_usd"  // a run is stopped when it has cost too much
 	CanTurns   Capability = "max_turns"     // a run is stopped after so many turns
+	CanRequest Capability = "request"       // a unit may be one call of its API
 )
 
 // Capabilities lists every capability in the order documents show them.
-var Capabilities = []Capability{CanFiles, CanImages, CanPDFs, CanTools, CanResume, CanSchema, CanCost, CanMaxCost, CanTurns}
+var Capabilities = []Capability{CanFiles, CanImages, CanPDFs, CanTools, CanResume, CanSchema, CanCost, CanMaxCost, CanTurns, CanRequest}

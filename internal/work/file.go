@@ -25,6 +25,8 @@ type File struct {
 	MediaType string     `json:"media_type" db:"media_type"`
 	SHA256    string     `json:"sha256" db:"sha256"` // hex
 	CreatedAt time.Time  `json:"created_at" db:"created_at"`
+	Purpose   string     `json:"purpose,omitempty" db:"purpose"`       // as /v1/files has it
+	ExpiresAt *time.Time `json:"expires_at,omitempty" db:"expires_at"` // it is deleted then
 }
 
 // OutputFile is a file that a run left in its directory. One without an ID was

@@ -41,6 +41,7 @@ type Spec struct {
 	Prompt           string          `json:"prompt" db:"prompt"`
 	SystemPrompt     string          `json:"system_prompt,omitempty" db:"system_prompt"`
 	Payload          json.RawMessage `json:"payload" db:"payload"`
+	Request          json.RawMessage `json:"request,omitempty" db:"request"` // a Call, in place of a prompt
 	Files            Refs            `json:"files,omitempty" db:"files"`
 	WorkingDirectory string          `json:"working_directory,omitempty" db:"working_directory"`
 	OutputSchema     json.RawMessage `json:"output_schema,omitempty" db:"output_schema"`

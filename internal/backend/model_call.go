@@ -1,0 +1,242 @@
+package backend
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"piecework/internal/transcript"
+	"piecework/internal/work"
+)
+
+// runCall makes the one call that a unit is, and hands the answer over as it
+// came. That the answer was cut or declined is the caller's to see: it is an
+// answer all the same. A refusal is handed over as well, with its status.
+func runCall(ctx context.Context, api *modelAPI, req *Request, steps *transcript.Writer) *Result {
+	u := &modelUnit{api: api, req: req, steps: steps, begun: time.Now()}
+	u.model = callModel(req.Call)
+	u.talk.model = u.model
+	req.Payload = nil
+	if failure := checkCall(api.name, req.Call); failure != nil {
+		return u.result(reply{failure: failure})
+	}
+	writeAsked(req.Call, steps)
+	var got passed
+	r := u.pass(ctx, &got)
+	result := u.result(r)
+	result.Metadata.HTTPStatus, result.Metadata.RequestID = got.status, work.Clean(got.requestID)
+	return result
+}
+
+// checkCall refuses what the door refuses, too: a unit may be older than the
+// rules.
+func checkCall(name string, c *work.Call) *work.Failure {
+	if slices.Contains(endpoints[name], c.Endpoint) {
+		return nil
+	}
+	return work.Fail(work.ClassInvalidRequest, fmt.Sprintf("the backend %s has no endpoint %q; it takes requests to %s",
+		name, c.Endpoint, strings.Join(endpoints[name], ", ")))
+}
+
+// passed is what came back on a call.
+type passed struct {
+	status    int
+	requestID string
+	body      []byte
+}
+
+// pass sends the call and waits for the whole answer.
+func (u *modelUnit) pass(ctx context.Context, got *passed) reply {
+	sent := time.Now()
+	a := &answer{steps: u.steps}
+	idle := cmp.Or(u.req.IdleTimeout, work.DefaultIdle.Duration())
+	watched, v := keepVigil(ctx, cmp.Or(u.req.StartupTimeout, idle), idle)
+	err := u.take(watched, v, got)
+	cause := context.Cause(watched)
+	if err != nil && cause != nil {
+		err = cause
+	}
+	v.end()
+	a.requestID = got.requestID
+	if err == nil {
+		a.answered, a.told = true, true
+		hearCall(u.req.Call.Endpoint, got.body, a)
+		a.finish()
+	}
+	u.waited += time.Since(sent)
+	u.settle(a, sent, cause != nil)
+	r := reply{text: string(got.body)}
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		r.failure, r.stopped = interrupted(context.Cause(ctx)), true
+	default:
+		r.failure = u.failure(err, a)
+	}
+	return r
+}
+
+func (u *modelUnit) take(ctx context.Context, v *vigil, got *passed) error {
+	res, err := u.api.post(ctx, u.req.Call)
+	if res == nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	got.requestID = requestID(res.Header)
+	if res.StatusCode/100 != 2 {
+		got.status = res.StatusCode
+		got.body, _ = io.ReadAll(io.LimitReader(res.Body, maxErrorBody)) // half of it says more than nothing
+		return newAPIError(res.StatusCode, res.Header, got.body)
+	}
+	if err != nil {
+		return err
+	}
+	v.alive()
+	body, err := io.ReadAll(io.LimitReader(heartbeat{res.Body, v}, maxAnswer+1))
+	switch {
+	case err != nil:
+		return err
+	case len(body) > maxAnswer:
+		return fmt.Errorf("more than %d MiB of answer", maxAnswer>>20)
+	case !json.Valid(body):
+		text, _ := work.Cut(string(body), 500)
+		return errors.New("the answer is no JSON: " + text)
+	}
+	got.status, got.body = res.StatusCode, body
+	return nil
+}
+
+// callModel is the model that a call names.
+func callModel(c *work.Call) string {
+	var body struct {
+		Model string `json:"model"`
+	}
+	_ = decode(c.Body, &body) // the API says what is wrong with it
+	return body.Model
+}
+
+// CallModel is the model that a call names; empty when it names none.
+func CallModel(c *work.Call) string { return callModel(c) }
+
+// writeAsked writes what the call asks for, as far as its shape is known.
+func writeAsked(c *work.Call, steps *transcript.Writer) {
+	if text := CallText(c); text != "" {
+		steps.Add(transcript.Step{Type: transcript.UserText, Text: text})
+	}
+}
+
+// CallText is the last thing that a call says to the model.
+func CallText(c *work.Call) string {
+	var body struct {
+		Messages []callMessage   `json:"messages"`
+		Input    json.RawMessage `json:"input"`
+	}
+	_ = decode(c.Body, &body)
+	messages := body.Messages
+	if len(messages) == 0 && json.Unmarshal(body.Input, &messages) != nil {
+		return callTextOf(body.Input)
+	}
+	for _, m := range slices.Backward(messages) {
+		if m.Role != "user" {
+			continue
+		}
+		if text := callTextOf(m.Content); text != "" {
+			return text
+		}
+	}
+	return ""
+}
+
+type callMessage struct {
+	Role    string          `json:"role"`
+	Content json.RawMessage `json:"content"`
+}
+
+// callTextOf is a text, or the texts of a list of texts or parts.
+func callTextOf(raw json.RawMessage) string {
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return text
+	}
+	var parts []json.RawMessage
+	_ = json.Unmarshal(raw, &parts) // what has another shape says nothing here
+	var texts []string
+	for _, part := range parts {
+		var p struct {
+			Text string `json:"text"`
+		}
+		if json.Unmarshal(part, &text) == nil {
+			texts = append(texts, text)
+		} else if json.Unmarshal(part, &p) == nil && p.Text != "" {
+			texts = append(texts, p.Text)
+		}
+	}
+	return strings.Join(texts, "\n")
+}
+
+// callAnswer has the fields of all the shapes that are known.
+type callAnswer struct {
+	Model   string `json:"model"`
+	Choices []struct {
+		Message struct {
+			Content          string `json:"content"`
+			Reasoning        string `json:"reasoning"`
+			ReasoningContent string `json:"reasoning_content"`
+		} `json:"message"`
+	} `json:"choices"`
+	Content []anthropicPiece `json:"content"`
+	Output  []struct {
+		Content json.RawMessage `json:"content"`
+		Summary json.RawMessage `json:"summary"`
+	} `json:"output"`
+	Usage struct {
+		anthropicUsage
+		Prompt       int64       `json:"prompt_tokens"`
+		Completion   int64       `json:"completion_tokens"`
+		PromptParts  cachedParts `json:"prompt_tokens_details"`
+		InputDetails cachedParts `json:"input_tokens_details"`
+		Cost         *float64    `json:"cost"`
+	} `json:"usage"`
+}
+
+type cachedParts struct {
+	Cached int64 `json:"cached_tokens"`
+}
+
+// hearCall takes from an answer what the transcript and the ledger want to
+// know.
+func hearCall(endpoint string, body []byte, a *answer) {
+	var said callAnswer
+	_ = decode(body, &said) // a shape of its own says nothing here
+	a.model, a.cost = said.Model, said.Usage.Cost
+	u := said.Usage
+	switch endpoint {
+	case work.EndpointMessages:
+		u.tell(a)
+	case work.EndpointResponses:
+		a.usage = usageWithin(u.Input, u.InputDetails.Cached, u.Output)
+	default:
+		a.usage = usageWithin(u.Prompt, u.PromptParts.Cached, u.Completion)
+	}
+	for _, c := range said.Choices {
+		a.says(cmp.Or(c.Message.ReasoningContent, c.Message.Reasoning), c.Message.Content)
+	}
+	for _, piece := range said.Content {
+		a.says(piece.Thinking, piece.Text)
+	}
+	for _, item := range said.Output {
+		a.says(callTextOf(item.Summary), callTextOf(item.Content))
+	}
+}
+
+// says adds whole texts; the answer's length was looked at before.
+func (a *answer) says(thought, text string) {
+	_ = a.hears(transcript.Reasoning, thought)
+	_ = a.hears(transcript.Action, text)
+}
