@@ -18,7 +18,7 @@ export GOMODCACHE ?= $(GO_CACHES)/mod
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test race race-key lint golden bench kills chaos faults chaos-many chaos-cancel chaos-short chaos-planted screenshots viewer-figures check golangci-version
+.PHONY: help demo dev build test race race-key lint golden bench kills chaos faults chaos-many chaos-cancel chaos-short chaos-planted screenshots viewer-figures openai-batch check golangci-version
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,13 @@ chaos-short: # every kind of fault once in a minute or so, and the checker's own
 
 chaos-planted: ## plant bugs in Piecework, and see that the checker of `make chaos` finds each
 	cd bench && go test ./chaos -run '^TestPlantedBugs' -planted -count=1 -v -timeout 3h -units 100 -faults 15
+
+# What `make openai-batch` sends.
+LINES      := 50000
+LINE_BYTES := 1000
+
+openai-batch: ## send 50,000 lines through OpenAI's SDK, then again while API, worker process and Redis are killed: LINES LINE_BYTES
+	go test ./cmd/piecework -run '^TestOpenAIBatchOfManyLines$$' -count=1 -v -timeout 3h -batch-lines $(LINES) -batch-line-bytes $(LINE_BYTES)
 
 screenshots: ## write pictures of the pages to bin/screenshots: light, dark, phone
 	go test ./api -count=1 -run TestScreenshots -screenshots $(CURDIR)/bin/screenshots

@@ -27,6 +27,10 @@
 //	transcript.go  transcripts as JSON, JSON lines and text
 //	health.go      liveness, readiness
 //	file.go        files: upload, list, read, download, delete
+//	compatible.go  what OpenAI's and Anthropic's own SDKs are served: ids, errors
+//	openai_file.go   /v1/files, with the output and error files of batches
+//	openai_batch.go  /v1/batches, and what a line of its input must be
+//	anthropic_batch.go  /v1/messages/batches
 //	guard.go       which requests come in at all
 //	overview.go    what happened in an hour, a day, a month; what runs where
 //	page.go        the pages, Asynqmon and the API page
@@ -247,6 +251,8 @@ func (a *API) routes() {
 	a.describe()
 
 	a.echo.POST("/triggers/:name", a.receiveWebhook) // raw: what is signed is the body's bytes
+	a.compatible()
+
 	a.echo.GET("/openapi.json", a.openapi)
 	a.echo.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(a.Registry, promhttp.HandlerOpts{})))
 	a.pages()

@@ -43,44 +43,94 @@ func requestOf(ctx context.Context) echo.Context { return ctx.Value(requestKey{}
 func (a *API) upload(ctx context.Context, _ *struct{}) (*fileAnswer, error) {
 	c := requestOf(ctx)
 	body := a.patient(c)
-	f, err := a.receive(ctx, c.Request(), body)
+	f, err := a.receive(ctx, c.Request(), body, intake{
+		maxBytes: a.FilePolicy.MaxBytes, refuses: func(name string) string { return a.FilePolicy.Refuses(name, 0) },
+		done: func(*work.File) error { return nil },
+	})
 	if err != nil {
 		_, _ = io.CopyN(io.Discard, body, drained) // who still sends does not look for an answer
-		return nil, a.uploadProblem(err)
+		return nil, a.uploadProblem(err, a.FilePolicy.MaxBytes)
 	}
 	// A body that came slowly must not have used up the time for the answer.
 	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(a.bodyTime))
 	return &fileAnswer{Location: "/files/" + f.ID.String(), Body: f}, nil
 }
 
-func (a *API) receive(ctx context.Context, r *http.Request, body io.Reader) (work.File, error) {
+// intake is what the form of an upload may bring.
+type intake struct {
+	maxBytes int64
+	refuses  func(name string) string // why a file of that name may not come, or nothing
+	// field takes what else is in the form; nil: there is only the file.
+	field func(name, value string) error
+	// done looks at all of it before the bytes become a file.
+	done func(*work.File) error
+}
+
+// maxField bounds a field of a form, in bytes.
+const maxField = 4096
+
+// receive keeps the file of a form. Its other fields may come before it and
+// after it.
+func (a *API) receive(ctx context.Context, r *http.Request, body io.Reader, in intake) (work.File, error) {
 	f := work.File{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant}
 	form, err := multipartForm(r, body)
 	if err != nil {
 		return f, err
 	}
-	part, err := form.NextPart()
-	if err == io.EOF { //nolint:errorlint // one that is wrapped is no end
-		return f, work.Invalidf("#/file", "there is no file in the form; send one in the field file")
+	begun := false
+	err = a.readParts(ctx, form, &f, &begun, in)
+	if err == nil && !begun {
+		err = work.Invalidf("#/file", "there is no file in the form; send one in the field file")
 	}
-	if err != nil {
-		return f, err
+	if err == nil {
+		err = in.done(&f)
 	}
-	var wrong string
-	if f.Name, wrong = partName(part); wrong == "" {
-		wrong = a.FilePolicy.Refuses(f.Name, 0)
+	if err == nil {
+		f, err = a.Store.AddFile(ctx, f)
 	}
-	if wrong != "" {
-		return f, work.Invalidf("#/file", "%s", wrong)
-	}
-	if err := a.Store.ExpectBlobs(ctx, []uuid.UUID{f.ID}); err != nil {
-		return f, err
-	}
-	added, err := a.keep(ctx, form, part, f)
-	if err != nil {
+	if err != nil && begun {
 		a.removeBlob(ctx, f.ID)
 	}
-	return added, err
+	return f, err
+}
+
+func (a *API) readParts(ctx context.Context, form *multipart.Reader, f *work.File, begun *bool, in intake) error {
+	for {
+		part, err := form.NextPart()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if in.field != nil && part.FormName() != "file" {
+			value, err := io.ReadAll(io.LimitReader(part, maxField))
+			if err == nil {
+				err = in.field(part.FormName(), string(value))
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if *begun {
+			return work.Invalidf("#/file", "there is more than one part in the form; send each file in a request of its own")
+		}
+		var wrong string
+		if f.Name, wrong = partName(part); wrong == "" {
+			wrong = in.refuses(f.Name)
+		}
+		if wrong != "" {
+			return work.Invalidf("#/file", "%s", wrong)
+		}
+		if err := a.Store.ExpectBlobs(ctx, []uuid.UUID{f.ID}); err != nil {
+			return err
+		}
+		*begun = true
+		if err := a.keep(ctx, part, f, in.maxBytes); err != nil {
+			return err
+		}
+	}
 }
 
 // multipartForm reads the parts of a form one after the other.
@@ -128,37 +178,31 @@ func partName(part *multipart.Part) (name, wrong string) {
 	return work.FileName(params["filename"])
 }
 
-// keep stores the bytes of a part, looks that no other part follows, and makes
-// it a file.
-func (a *API) keep(ctx context.Context, form *multipart.Reader, part *multipart.Part, f work.File) (work.File, error) {
+// keep stores the bytes of a part.
+func (a *API) keep(ctx context.Context, part *multipart.Part, f *work.File, maxBytes int64) error {
 	content := bufio.NewReader(part)
 	head, err := content.Peek(blob.SniffBytes)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return f, err
+		return err
 	}
 	f.MediaType = blob.MediaType(part.Header.Get("Content-Type"), f.Name, head)
-	stored, err := a.Files.Put(ctx, f.ID, content, a.FilePolicy.MaxBytes)
+	stored, err := a.Files.Put(ctx, f.ID, content, maxBytes)
 	if err != nil {
-		return f, err
-	}
-	if _, err := form.NextPart(); err == nil {
-		return f, work.Invalidf("#/file", "there is more than one part in the form; send each file in a request of its own")
-	} else if err != io.EOF { // one that is wrapped is no end
-		return f, err
+		return err
 	}
 	f.Size, f.SHA256 = stored.Size, stored.SHA256
-	return a.Store.AddFile(ctx, f)
+	return nil
 }
 
 // uploadProblem tells what was wrong with the bytes that came.
-func (a *API) uploadProblem(err error) error {
+func (a *API) uploadProblem(err error, maxBytes int64) error {
 	var away *work.Unavailable
 	switch {
 	case errors.As(err, &away):
 		a.Log.Warn("an upload failed", "err", away)
 		return err
 	case errors.Is(err, blob.ErrTooLarge):
-		return newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d bytes", a.FilePolicy.MaxBytes))
+		return newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d bytes", maxBytes))
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return newProblem(http.StatusRequestTimeout, fmt.Sprintf("nothing came for %s, or the file took longer than %s", a.bodyTime, uploadTime))
 	case errors.Is(err, io.ErrUnexpectedEOF), strings.HasPrefix(err.Error(), "multipart:"), strings.HasPrefix(err.Error(), "malformed MIME"):

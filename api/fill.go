@@ -29,7 +29,11 @@ import (
 )
 
 // The types of sources that are not for callers to name.
-const typeUnits = "units" // lines of filledUnit, looked at already
+const (
+	typeUnits     = "units"     // lines of filledUnit, looked at already
+	typeOpenAI    = "openai"    // lines of OpenAI's batches
+	typeAnthropic = "anthropic" // requests of Anthropic's batches, one a line
+)
 
 // batchSource is where a batch's items come from, as the ledger keeps it.
 type batchSource struct {
@@ -51,12 +55,13 @@ type item struct {
 	unit     *store.NewUnit
 	next     source.Place
 	wrong    []ProblemError
+	code     string // of what is wrong, as OpenAI names it
 }
 
 func (i item) problems() (list []work.BatchProblem) {
 	for _, w := range i.wrong {
 		id, _ := work.Cut(i.customID, maxCustomID)
-		list = append(list, work.BatchProblem{Line: i.line, CustomID: work.Clean(id), Pointer: w.Pointer, Detail: w.Detail})
+		list = append(list, work.BatchProblem{Line: i.line, CustomID: work.Clean(id), Code: i.code, Pointer: w.Pointer, Detail: w.Detail})
 	}
 	return list
 }
@@ -220,7 +225,7 @@ func (f *filler) all(ctx context.Context, items iter.Seq2[item, error]) error {
 		} else if f.refused == 0 {
 			f.piece.Units = append(f.piece.Units, n)
 			f.lines[n.CustomID] = it.line
-			f.bytes += len(n.Prompt) + len(n.Payload) + len(n.SystemPrompt)
+			f.bytes += len(n.Prompt) + len(n.Payload) + len(n.SystemPrompt) + len(n.Request)
 		}
 		if f.piece.Place, err = json.Marshal(it.next); err != nil {
 			return err
@@ -266,10 +271,13 @@ func (f *filler) unit(ctx context.Context, it *item) (n store.NewUnit, err error
 		n.Deadline = end
 	}
 	if f.lines[n.CustomID] > 0 {
-		it.wrong = []ProblemError{repeats(n.CustomID)}
+		it.wrong, it.code = []ProblemError{repeats(n.CustomID)}, codeRepeats
 	}
 	return n, nil
 }
+
+// codeRepeats is OpenAI's word for it.
+const codeRepeats = "duplicate_custom_id"
 
 func repeats(id string) ProblemError {
 	return ProblemError{Pointer: "#/custom_id", Detail: fmt.Sprintf("%.100q is there already; each item of a batch has a custom_id of its own", id)}
@@ -287,7 +295,7 @@ func (f *filler) flush(ctx context.Context) error {
 			break
 		}
 		for _, id := range repeated {
-			f.refuse(item{line: f.lines[id], customID: id, wrong: []ProblemError{repeats(id)}})
+			f.refuse(item{line: f.lines[id], customID: id, code: codeRepeats, wrong: []ProblemError{repeats(id)}})
 		}
 		f.piece.Units = slices.DeleteFunc(f.piece.Units, func(n store.NewUnit) bool { return slices.Contains(repeated, n.CustomID) })
 	}
@@ -322,8 +330,13 @@ func (a *API) items(ctx context.Context, b work.Batch, s batchSource, from sourc
 		return nil, nil, err
 	}
 	closing := func() { _ = file.Close() }
-	if s.Type == typeUnits {
+	switch s.Type {
+	case typeUnits:
 		return filledUnits(file, from), closing, nil
+	case typeOpenAI:
+		return a.openaiItems(ctx, &b, file, from), closing, nil
+	case typeAnthropic:
+		return a.anthropicItems(ctx, &b, file, from), closing, nil
 	}
 	return withTemplate(b.Unit, s.Read(file, from)), closing, nil
 }

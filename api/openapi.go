@@ -162,6 +162,8 @@ func describeUnits(schemas map[string]*huma.Schema) {
 	p := schemas["Unit"].Properties
 	p["payload"].Type, p["payload"].AdditionalProperties = huma.TypeObject, true
 	p["output_schema"].Type, p["output_schema"].AdditionalProperties = huma.TypeObject, true
+	p["request"].Type, p["request"].AdditionalProperties = huma.TypeObject, true
+	p["request"].Description = "One call of the backend's API, in place of a prompt"
 	p["output"].Description = "Whole; partial when the unit did not succeed"
 	schemas["UnitList"].Properties["next"] = nextCursor()
 }
@@ -239,7 +241,7 @@ func describeTriggers(schemas map[string]*huma.Schema) {
 func describeRest(schemas map[string]*huma.Schema) {
 	spec := schemas["Spec"].Properties
 	spec["labels"].Type, spec["labels"].AdditionalProperties = huma.TypeObject, &huma.Schema{Type: huma.TypeString}
-	for _, field := range []string{"payload", "output_schema"} {
+	for _, field := range []string{"payload", "output_schema", "request"} {
 		spec[field].Type, spec[field].AdditionalProperties = huma.TypeObject, true
 	}
 	schemas["Schedule"].Properties["catch_up"].Enum = schemas["NewSchedule"].Properties["catch_up"].Enum

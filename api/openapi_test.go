@@ -69,6 +69,22 @@ var undocumented = map[string]string{
 	"GET /asynqmon/*":                     "Asynqmon",
 	"GET /metrics":                        "Prometheus",
 	"POST /triggers/:name":                "webhooks of others, each in its own form",
+
+	"POST /v1/files":                       "OpenAI's",
+	"GET /v1/files":                        "OpenAI's",
+	"GET /v1/files/:id":                    "OpenAI's",
+	"GET /v1/files/:id/content":            "OpenAI's",
+	"DELETE /v1/files/:id":                 "OpenAI's",
+	"POST /v1/batches":                     "OpenAI's",
+	"GET /v1/batches":                      "OpenAI's",
+	"GET /v1/batches/:id":                  "OpenAI's",
+	"POST /v1/batches/:id/cancel":          "OpenAI's",
+	"POST /v1/messages/batches":            "Anthropic's",
+	"GET /v1/messages/batches":             "Anthropic's",
+	"GET /v1/messages/batches/:id":         "Anthropic's",
+	"GET /v1/messages/batches/:id/results": "Anthropic's",
+	"POST /v1/messages/batches/:id/cancel": "Anthropic's",
+	"DELETE /v1/messages/batches/:id":      "Anthropic's",
 }
 
 func TestEveryRouteIsDocumented(t *testing.T) {

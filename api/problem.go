@@ -31,6 +31,7 @@ type Problem struct {
 	Errors    []ProblemError `json:"errors,omitempty" doc:"Each field at fault"`
 
 	retryAfter int
+	code       string // as OpenAI names it
 }
 
 // ProblemError is one field at fault.
@@ -138,14 +139,15 @@ func (a *API) answerError(err error, c echo.Context) {
 		return
 	}
 	p := a.problem(c.Request().Context(), err)
-	body, err := json.Marshal(p)
+	status, kind, answer := envelope(c.Request().URL.Path, p)
+	body, err := json.Marshal(answer)
 	if err != nil {
 		a.Log.Error("encode problem", "err", err)
 	}
 	for name, values := range p.GetHeaders() {
 		c.Response().Header()[name] = values
 	}
-	if err := c.Blob(p.Status, "application/problem+json", body); err != nil {
+	if err := c.Blob(status, kind, body); err != nil {
 		a.Log.Debug("answer", "err", err)
 	}
 }

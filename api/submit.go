@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -25,7 +26,8 @@ import (
 type unitBody struct {
 	Backend string `json:"backend,omitempty" doc:"How the model is reached; this or worker" example:"mock"`
 	Worker  string `json:"worker,omitempty" doc:"A named definition; this or backend"`
-	Prompt  string `json:"prompt" minLength:"1" doc:"A template: {key} and {payload.key} take values from the payload, {{ }} are literal braces" example:"Summarise {text}"`
+	Prompt  string `json:"prompt,omitempty" minLength:"1" doc:"This or request. A template: {key} and {payload.key} take values from the payload, {{ }} are literal braces" example:"Summarise {text}"`
+	Request object `json:"request,omitempty" doc:"In place of a prompt, one call of the backend's API: endpoint, such as /v1/chat/completions, and body, which goes there unchanged, but for stream. The API's answer is the output"`
 	Payload object `json:"payload,omitempty" doc:"Values for the prompt. file_path and file_paths attach files; working_directory is where the work happens"`
 
 	Files            []string   `json:"files,omitempty" nullable:"false" doc:"Files to attach: ids of uploads, name:path in a root, or absolute paths inside one; the payload's file_path and file_paths do the same"`
@@ -103,7 +105,7 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 		ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
 		Spec: work.Spec{
 			Backend: b.Backend, Model: b.Model, Prompt: b.Prompt, SystemPrompt: b.SystemPrompt,
-			Payload: json.RawMessage(b.Payload), Files: b.Files, WorkingDirectory: b.WorkingDirectory, OutputSchema: json.RawMessage(b.OutputSchema),
+			Payload: json.RawMessage(b.Payload), Request: json.RawMessage(b.Request), Files: b.Files, WorkingDirectory: b.WorkingDirectory, OutputSchema: json.RawMessage(b.OutputSchema),
 			MissingKey: b.MissingKey, SessionPolicy: cmp.Or(b.SessionPolicy, work.Resume), MaxTurns: b.MaxTurns, MaxCostUSD: b.MaxCostUSD, MaxRetries: b.MaxRetries,
 			Queue: b.Queue, Priority: work.DefaultPriority, NotBefore: b.NotBefore, Deadline: b.Deadline, ExpiresAt: b.ExpiresAt, CallbackURL: b.CallbackURL,
 		},
@@ -120,15 +122,61 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 		s.WorkingDirectory = payloadDirectory(s.Payload)
 	}
 	for _, check := range []func(context.Context, *unitBody, *store.NewUnit) error{
-		checkBackend, checkTimes, checkLabels, checkLimits, a.checkCallback, a.checkFiles,
+		checkAsked, checkBackend, checkTimes, checkLabels, checkRequest, checkLimits, a.checkCallback, a.checkFiles,
 	} {
 		if err := check(ctx, b, &n); err != nil {
 			return n, err
 		}
 	}
-	n.Title = title(s)
+	if n.Title == "" {
+		n.Title = title(s)
+	}
 	return n, nil
 }
+
+// checkRequest looks at the call that is in place of a prompt. Everything that
+// makes a prompt, and what we keep by reading the answer, goes with a prompt
+// only.
+func checkRequest(_ context.Context, b *unitBody, n *store.NewUnit) error {
+	if len(b.Request) == 0 {
+		return nil
+	}
+	if !backend.Can(b.Backend, work.CanRequest) {
+		return work.Invalidf("#/request", "the backend %s has no API that a request could go to; give it a prompt, or choose one of openai, anthropic, mock", b.Backend)
+	}
+	for _, field := range []struct {
+		name  string
+		given bool
+	}{
+		{"prompt", b.Prompt != ""}, {"payload", len(b.Payload) > 0}, {"system_prompt", b.SystemPrompt != ""}, {"model", b.Model != ""},
+		{"files", len(b.Files) > 0}, {"working_directory", b.WorkingDirectory != ""}, {"output_schema", len(b.OutputSchema) > 0},
+		{"max_turns", b.MaxTurns > 0}, {"max_cost_usd", b.MaxCostUSD != nil}, {"missing_key", b.MissingKey != ""}, {"cache", b.Cache != nil},
+	} {
+		if field.given {
+			return work.Invalidf("#/"+field.name, "goes with a prompt; with a request, whatever the API is to know stands in its body")
+		}
+	}
+	strict := json.NewDecoder(bytes.NewReader(b.Request))
+	strict.DisallowUnknownFields()
+	var call work.Call
+	if err := strict.Decode(&call); err != nil {
+		return work.Invalidf("#/request", "has the fields endpoint, a text, and body, an object, and no others")
+	}
+	if !slices.Contains(backend.Endpoints(b.Backend), call.Endpoint) {
+		return work.Invalidf("#/request/endpoint", "the backend %s takes requests to %s", b.Backend, strings.Join(backend.Endpoints(b.Backend), ", "))
+	}
+	if body := bytes.TrimSpace(call.Body); len(body) == 0 || body[0] != '{' {
+		return work.Invalidf("#/request/body", "must be an object: what the API is sent")
+	}
+	if b.IdleTimeout == nil {
+		n.IdleTimeout = n.Timeout // an answer that is no stream is silence until it is there
+	}
+	n.Model, _ = work.Cut(work.Clean(backend.CallModel(&call)), maxModel)
+	n.Title = cmp.Or(shortTitle(backend.CallText(&call)), call.Endpoint)
+	return nil
+}
+
+const maxModel = 200
 
 func payloadDirectory(payload json.RawMessage) string {
 	directory, _ := payloadText(payload, "working_directory")
@@ -162,6 +210,13 @@ func payloadText(payload json.RawMessage, name string) (text string, ok bool) {
 	}
 	ok = json.Unmarshal(fields[name], &text) == nil
 	return text, ok
+}
+
+func checkAsked(_ context.Context, b *unitBody, _ *store.NewUnit) error {
+	if b.Prompt == "" && len(b.Request) == 0 {
+		return work.Invalidf("#/prompt", "is missing; give the unit a prompt, or a request")
+	}
+	return nil
 }
 
 func checkBackend(_ context.Context, b *unitBody, _ *store.NewUnit) error {
@@ -267,7 +322,7 @@ func checkTexts(place string, object json.RawMessage) error {
 }
 
 func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {
-	if blank(b.Prompt) {
+	if len(b.Request) == 0 && blank(b.Prompt) {
 		return work.Invalidf("#/prompt", onlyBlanks)
 	}
 	if b.MaxCostUSD != nil && !(*b.MaxCostUSD > 0 && *b.MaxCostUSD <= 1e6) {
@@ -400,6 +455,10 @@ func title(s *work.Spec) string {
 	if err != nil {
 		text = s.Prompt
 	}
+	return shortTitle(text)
+}
+
+func shortTitle(text string) string {
 	text, _ = work.Cut(text, 4*titleBytes)
 	text, _ = work.Cut(strings.TrimSpace(spaces.ReplaceAllString(text, " ")), titleBytes)
 	return work.Clean(text)

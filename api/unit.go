@@ -207,6 +207,7 @@ type unitItem struct {
 	Payload      leftOut `json:"payload,omitempty" hidden:"true"`
 	SystemPrompt leftOut `json:"system_prompt,omitempty" hidden:"true"`
 	OutputSchema leftOut `json:"output_schema,omitempty" hidden:"true"`
+	Request      leftOut `json:"request,omitempty" hidden:"true"`
 	Output       leftOut `json:"output,omitempty" hidden:"true"`
 }
 
@@ -282,6 +283,18 @@ func (b *retryBody) changes() (store.Changes, error) {
 	return store.Changes(*b), nil
 }
 
+// checkChanges refuses what means nothing to a unit that has a request.
+func (a *API) checkChanges(ctx context.Context, id uuid.UUID, c store.Changes) error {
+	if c == (store.Changes{}) {
+		return nil
+	}
+	u, err := a.Store.Unit(ctx, work.DefaultTenant, id)
+	if err == nil && len(u.Request) > 0 {
+		return work.Invalidf("#", "the unit has a request, which is sent again as it is; submit a new unit for another")
+	}
+	return err
+}
+
 func (a *API) retryUnit(ctx context.Context, in *retryInput) (*unitAnswer, error) {
 	id, err := parseID(in.ID)
 	if err != nil {
@@ -289,6 +302,9 @@ func (a *API) retryUnit(ctx context.Context, in *retryInput) (*unitAnswer, error
 	}
 	changes, err := in.Body.changes()
 	if err != nil {
+		return nil, err
+	}
+	if err := a.checkChanges(ctx, id, changes); err != nil {
 		return nil, err
 	}
 	unit, err := a.Store.Retry(ctx, work.DefaultTenant, id, changes)

@@ -129,6 +129,9 @@ func AskRetry(u Unit, open bool) Ask {
 		again += fmt.Sprintf(" Its %d runs so far have cost %s and are kept; another costs anew.", u.RunCount, dollars(u.CostUSD))
 	}
 	a.Says = append(a.Says, again)
+	if len(u.Request) > 0 {
+		return a // it is sent again as it is
+	}
 	a.Change = &Change{Model: u.Model, Prompt: u.Prompt, Open: open}
 	if u.MaxTurns > 0 {
 		a.Change.MaxTurns = fmt.Sprint(u.MaxTurns)

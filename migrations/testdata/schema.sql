@@ -106,11 +106,15 @@ CREATE TABLE batches (
     idempotency_key text,
     body_hash bytea,
     callback_url text,
+    file_sizes jsonb,
+    deleted_files text[] NOT NULL DEFAULT '{}'::text[],
+    deleted_at timestamp with time zone,
     CONSTRAINT batches_pkey PRIMARY KEY (id),
     CONSTRAINT batches_protocol_check CHECK ((protocol = ANY (ARRAY['native'::text, 'openai'::text, 'anthropic'::text]))),
     CONSTRAINT batches_status_check CHECK ((status = ANY (ARRAY['enumerating'::text, 'testing'::text, 'awaiting_approval'::text, 'in_progress'::text, 'finalizing'::text, 'cancelling'::text, 'completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))),
     CONSTRAINT finished_when_over CHECK (((status = ANY (ARRAY['completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])) = (finished_at IS NOT NULL)))
 );
+CREATE INDEX batches_deleted ON public.batches USING btree (deleted_at) WHERE (deleted_at IS NOT NULL);
 CREATE UNIQUE INDEX batches_idempotency ON public.batches USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE INDEX batches_live ON public.batches USING btree (id) WHERE (finished_at IS NULL);
 CREATE INDEX batches_newest ON public.batches USING btree (tenant, id DESC);
@@ -133,11 +137,15 @@ CREATE TABLE files (
     media_type text NOT NULL,
     sha256 bytea NOT NULL,
     created_at timestamp with time zone NOT NULL,
+    purpose text NOT NULL DEFAULT ''::text,
+    expires_at timestamp with time zone,
     CONSTRAINT files_pkey PRIMARY KEY (id),
     CONSTRAINT files_bytes_check CHECK ((bytes >= 0)),
     CONSTRAINT files_run_id_fkey FOREIGN KEY (run_id) REFERENCES worker_runs(id) ON DELETE SET NULL,
     CONSTRAINT files_sha256_check CHECK ((length(sha256) = 32))
 );
+CREATE INDEX files_expiring ON public.files USING btree (expires_at) WHERE (expires_at IS NOT NULL);
+CREATE INDEX files_for ON public.files USING btree (tenant, id DESC) WHERE (purpose <> ''::text);
 CREATE INDEX files_newest ON public.files USING btree (tenant, id DESC);
 CREATE INDEX files_of_run ON public.files USING btree (run_id) WHERE (run_id IS NOT NULL);
 
@@ -386,11 +394,13 @@ CREATE TABLE work_units (
     cache text,
     cached_from uuid,
     callback_url text,
+    request json,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT cache_without_directory CHECK (((cache_ttl IS NULL) OR (working_directory = ''::text))),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
     CONSTRAINT finished_when_final CHECK (((state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) = (finished_at IS NOT NULL))),
     CONSTRAINT from_when_hit CHECK (((cached_from IS NOT NULL) = (NOT (cache IS DISTINCT FROM 'hit'::text)))),
+    CONSTRAINT request_or_prompt CHECK (((request IS NULL) OR (prompt = ''::text))),
     CONSTRAINT started_when_running CHECK (((state <> 'running'::text) OR (started_at IS NOT NULL))),
     CONSTRAINT work_units_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES batches(id),
     CONSTRAINT work_units_cache_check CHECK ((cache = ANY (ARRAY['hit'::text, 'miss'::text]))),
@@ -477,6 +487,8 @@ CREATE TABLE worker_runs (
     given_up boolean NOT NULL DEFAULT false,
     changed xid8 NOT NULL DEFAULT pg_current_xact_id(),
     rev integer,
+    http_status smallint NOT NULL DEFAULT 0,
+    request_id text NOT NULL DEFAULT ''::text,
     CONSTRAINT worker_runs_pkey PRIMARY KEY (id),
     CONSTRAINT completed_when_over CHECK (((status = 'running'::text) = (completed_at IS NULL))),
     CONSTRAINT one_run_per_attempt UNIQUE (unit_id, attempt),
