@@ -68,9 +68,26 @@ func TestPromptIsMissingOrBlank(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	f.post("/work-units", `{"backend":"mock"}`).refused(422, "#/prompt", "is missing")
-	f.post("/work-units", `{"backend":"mock","prompt":null}`).refused(422, "#/prompt", "expected string")
+	f.post("/work-units", `{"backend":"mock","prompt":null}`).refused(422, "#/prompt", "is missing")
 	f.post("/work-units", `{"backend":"mock","prompt":""}`).refused(422, "#/prompt", ">= 1")
 	f.post("/work-units", `{"backend":"mock","prompt":" \n\t"}`).refused(422, "#/prompt", "blanks")
+}
+
+// A request stands in place of a prompt, with nothing beside it that makes one.
+func TestRequest(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	const call = `"request":{"endpoint":"/v1/chat/completions","body":{"model":"m","messages":[{"role":"user","content":"What is it?"}]}}`
+	f.post("/work-units", `{"backend":"claude",`+call+`}`).refused(422, "#/request", "claude has no API")
+	f.post("/work-units", `{"backend":"mock","prompt":"x",`+call+`}`).refused(422, "#/prompt", "goes with a prompt")
+	f.post("/work-units", `{"backend":"mock","max_cost_usd":1,`+call+`}`).refused(422, "#/max_cost_usd", "goes with a prompt")
+	f.post("/work-units", `{"backend":"anthropic","request":{"endpoint":"/v1/responses","body":{}}}`).refused(422, "#/request/endpoint", "/v1/messages")
+	f.post("/work-units", `{"backend":"mock","request":{"endpoint":"/v1/messages"}}`).refused(422, "#/request/body", "must be an object")
+	f.post("/work-units", `{"backend":"mock","request":{"endpoint":"/v1/messages","body":{},"x":1}}`).refused(422, "#/request", "no others")
+	a := f.post("/work-units", `{"backend":"mock",`+call+`}`)
+	if text := string(a.body); a.status != 202 || !strings.Contains(text, `"title":"What is it?"`) || !strings.Contains(text, `"model":"m"`) || !strings.Contains(text, `"request":{"endpoint"`) {
+		t.Errorf("%d %s", a.status, text)
+	}
 }
 
 func TestTimes(t *testing.T) {
