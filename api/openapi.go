@@ -316,7 +316,7 @@ func addExamples(schemas map[string]*huma.Schema) {
 		"NewTrigger": map[string]any{"preset": "github", "secrets": []string{"one of at least 24 characters"}, "events": trigger.Events,
 			"filter": trigger.Filter, "mapping": trigger.Mapping, "unit": map[string]any{"backend": "mock", "prompt": "Review {title}"}},
 		"TriggerDeliveries": map[string]any{"items": []work.TriggerDelivery{delivery}, "next": nil},
-		"Schedule":     schedule, "ScheduleList": map[string]any{"items": []work.Schedule{schedule}},
+		"Schedule":          schedule, "ScheduleList": map[string]any{"items": []work.Schedule{schedule}},
 		"NewSchedule": map[string]any{"cron": schedule.Cron, "timezone": schedule.Timezone,
 			"unit": map[string]any{"backend": "mock", "prompt": "Summarise yesterday"}},
 		"Unit": view, "UnitSummary": unitItem{Unit: short}, "Run": run, "RunSummary": runItem{Run: run},
