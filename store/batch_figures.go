@@ -1,0 +1,106 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/work"
+)
+
+// BatchTitle returns the title of a batch, also of a deleted one, whose units
+// are still there; it does not look at them.
+func (s *Store) BatchTitle(ctx context.Context, tenant string, id uuid.UUID) (string, error) {
+	var title string
+	if err := s.db.GetContext(ctx, &title, `SELECT title FROM batches WHERE id = $1 AND tenant = $2`, id, tenant); err != nil {
+		return "", translate(fmt.Errorf("read the title of batch %s: %w", id, err))
+	}
+	return title, nil
+}
+
+// CountBatches tells how many of the newest batches, most at most, are in each
+// status.
+func (s *Store) CountBatches(ctx context.Context, tenant string, most int) (map[work.BatchStatus]int, error) {
+	var rows []struct {
+		Status work.BatchStatus `db:"status"`
+		Count  int              `db:"count"`
+	}
+	err := s.db.SelectContext(ctx, &rows, `SELECT status, count(*) FROM (SELECT status FROM batches WHERE tenant = $1 AND deleted_at IS NULL
+		ORDER BY id DESC LIMIT $2) AS newest
+		GROUP BY status`, tenant, most)
+	if err != nil {
+		return nil, translate(fmt.Errorf("count batches: %w", err))
+	}
+	counts := make(map[work.BatchStatus]int, len(rows))
+	for _, r := range rows {
+		counts[r.Status] = r.Count
+	}
+	return counts, nil
+}
+
+// BatchHeads tells of the batches of all tenants that are not over, or have been
+// for less than a minute, what changes whenever their row does.
+func (s *Store) BatchHeads(ctx context.Context) (map[uuid.UUID]string, error) {
+	var rows []struct {
+		ID   uuid.UUID `db:"id"`
+		Head string    `db:"head"`
+	}
+	err := s.db.SelectContext(ctx, &rows, `SELECT id, xmin::text AS head FROM batches WHERE finished_at IS NULL
+		UNION ALL SELECT id, xmin::text FROM (SELECT id, xmin, finished_at FROM batches ORDER BY id DESC LIMIT 1000) AS newest
+			WHERE finished_at > clock_timestamp() - interval '1 minute'`)
+	if err != nil {
+		return nil, translate(fmt.Errorf("look for changes of batches: %w", err))
+	}
+	heads := make(map[uuid.UUID]string, len(rows))
+	for _, r := range rows {
+		heads[r.ID] = r.Head
+	}
+	return heads, nil
+}
+
+// BatchFailure is how many units of a batch ended with an error of one class.
+type BatchFailure struct {
+	Class   work.Class `db:"class"`
+	Count   int        `db:"count"`
+	Cost    float64    `db:"cost"`    // USD
+	Message string     `db:"message"` // of one of them, cut
+}
+
+// BatchFailures groups the failed and timed-out units of a batch by the class of
+// their error, the largest group first; it looks at most of them at most.
+func (s *Store) BatchFailures(ctx context.Context, batch uuid.UUID, most int) ([]BatchFailure, error) {
+	var groups []BatchFailure
+	err := s.db.SelectContext(ctx, &groups, `SELECT coalesce(error_class, '') AS class, count(*), coalesce(sum(cost_usd), 0) AS cost,
+			coalesce(left(min(error_message), 500), '') AS message
+		FROM (SELECT error_class, error_message, cost_usd FROM work_units WHERE batch_id = $1 AND state IN ('failed', 'timed_out') LIMIT $2) AS u
+		GROUP BY error_class ORDER BY count DESC, class`, batch, most)
+	if err != nil {
+		return nil, translate(fmt.Errorf("group failures of batch %s: %w", batch, err))
+	}
+	return groups, nil
+}
+
+// BatchPace is how fast the units of a batch have ended lately.
+type BatchPace struct {
+	Finished int
+	Seconds  float64 // in which they did
+}
+
+// BatchPace looks back for so long, but not beyond the moment at which the batch
+// was last let go on.
+func (s *Store) BatchPace(ctx context.Context, tenant string, batch uuid.UUID, back time.Duration) (BatchPace, error) {
+	var p BatchPace
+	var since time.Time
+	err := s.db.QueryRowxContext(ctx, `SELECT at, date_part('epoch', clock_timestamp() - at) FROM (
+			SELECT greatest(clock_timestamp() - $3 * interval '1 second', enumerated_at, approved_at, resumed_at) AS at
+			FROM batches WHERE id = $1 AND tenant = $2) AS since`, batch, tenant, back.Seconds()).Scan(&since, &p.Seconds)
+	if err == nil { // in a statement of its own: only one that knows the time can tell how little that is
+		err = s.db.GetContext(ctx, &p.Finished, `SELECT count(*) FROM work_units WHERE tenant = $2 AND finished_at > $3 AND batch_id = $1`, batch, tenant, since)
+	}
+	if err != nil {
+		return p, translate(fmt.Errorf("measure batch %s: %w", batch, err))
+	}
+	return p, nil
+}
