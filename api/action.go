@@ -121,7 +121,7 @@ func (a *API) acted(c echo.Context, back, done string, err error) error {
 
 // doneParameter says what was done just now: cancelled, retried, retried:57,
 // redelivered, paused:queue:default. Who writes one by hand sees what is true all the same.
-var doneParameter = regexp.MustCompile(`^(cancelled|retried|redelivered|paused|resumed)(?::(queue|backend):([a-z0-9_-]{1,64})|:(\d{1,9})(\+?))?$`)
+var doneParameter = regexp.MustCompile(`^(cancelled|retried|redelivered|paused|resumed|approved)(?::(queue|backend):([a-z0-9_-]{1,64})|:(\d{1,9})(\+?))?$`)
 
 // notice tells what done says on the page back, nil when it says nothing.
 func (a *API) notice(ctx context.Context, done, back string) (*web.Notice, error) {
@@ -152,6 +152,8 @@ func (a *API) notice(ctx context.Context, done, back string) (*web.Notice, error
 		n.Text = "It is delivered again."
 	case strings.HasPrefix(back, "/units/"):
 		return a.noticeOfUnit(ctx, verb, back)
+	case strings.HasPrefix(back, "/batch-list/"):
+		return a.noticeOfBatch(ctx, verb, back)
 	default:
 		return nil, nil
 	}

@@ -23,6 +23,7 @@
 //	event.go       event streams: what they send, and how they are asked for
 //	hub.go         what changes in the ledger, read once for all who follow it
 //	feed.go        the part of it for those who follow all units
+//	batch_news.go  what changes about batches, for the pages that show them
 //	stream.go      one open stream: its queue, and how it is written
 //	transcript.go  transcripts as JSON, JSON lines and text
 //	health.go      liveness, readiness
@@ -39,6 +40,7 @@
 //	batch.go       submit, read, approve, pause, cancel and retry batches
 //	batch_results.go  what came of a batch, and the unit that sums it up
 //	fill.go        the units of batches, made in the background
+//	batch_page.go  the pages of batches, and what people do on them
 //	compare.go     two runs side by side
 //	openapi.go     what the description says beyond what the Go types do
 package api

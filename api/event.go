@@ -28,13 +28,14 @@ import (
 // of all units: eventHello, eventUnits. A reader that is too slow for either
 // hears eventLagged.
 const (
-	eventUnit   = "unit"   // the unit's own row changed; unitEvent
-	eventRun    = "run"    // a run began, went on or ended; runItem
-	eventStep   = "step"   // a step is new, or has grown; stepEvent
-	eventEnd    = "end"    // the unit is final and all of it was told; endEvent
-	eventHello  = "hello"  // the stream begins here
-	eventUnits  = "units"  // units that are new or changed; unitsEvent
-	eventLagged = "lagged" // more was missed than is told again
+	eventUnit    = "unit"    // the unit's own row changed; unitEvent
+	eventRun     = "run"     // a run began, went on or ended; runItem
+	eventStep    = "step"    // a step is new, or has grown; stepEvent
+	eventEnd     = "end"     // the unit is final and all of it was told; endEvent
+	eventHello   = "hello"   // the stream begins here
+	eventUnits   = "units"   // units that are new or changed; unitsEvent
+	eventBatches = "batches" // for pages: the row of a batch has changed
+	eventLagged  = "lagged"  // more was missed than is told again
 )
 
 // unitEvent is a unit in a list, with what its newest run does.
@@ -265,16 +266,31 @@ func (h *hub) feedTap(ctx context.Context, r *feedReader) tap {
 }
 
 // followPage streams what a page shows, as one stream: all units, and the unit
-// that is open. A page that comes again asks for its list anew, so only the
+// that is open; or a batch with its units, or all batches. A page that comes again asks for its list anew, so only the
 // unit's place counts, which is the id of the last event that was of the unit.
 func (a *API) followPage(c echo.Context) error {
 	ctx, wake := c.Request().Context(), newWake()
 	units := &feedReader{reader: newReader[store.Moment](wake), filter: feedFilter{tenant: work.DefaultTenant}}
+	var taps []tap
+	if text := c.QueryParam("batch"); text != "" {
+		r := &batchReader{reader: newReader[struct{}](wake)}
+		if text != allBatches {
+			id, err := parseID(text)
+			if err != nil {
+				return err
+			}
+			r.batch = id
+		}
+		units.filter.batched, units.filter.batch = true, r.batch
+		a.hub.batches.follow(r)
+		defer a.hub.batches.leave(r)
+		taps = append(taps, r.tap(func(struct{}) {}, func() error { return nil }))
+	}
 	defer a.hub.feed.leave(units)
 	if err := a.hub.feed.follow(ctx, units); err != nil {
 		return err
 	}
-	taps := []tap{a.hub.feedTap(ctx, units)}
+	taps = append(taps, a.hub.feedTap(ctx, units))
 	if text := c.QueryParam("unit"); text != "" {
 		id, err := parseID(text)
 		if err != nil {

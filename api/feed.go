@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"piecework/store"
 )
 
@@ -44,10 +46,15 @@ type feedReader struct {
 type feedFilter struct {
 	tenant, worker, backend string
 	labels                  map[string]string
+	batched                 bool      // only units of batches
+	batch                   uuid.UUID // Nil: of any
 }
 
 func (f feedFilter) takes(u *store.LiveUnit) bool {
 	if u.Tenant != f.tenant || f.worker != "" && u.Worker != f.worker || f.backend != "" && u.Backend != f.backend {
+		return false
+	}
+	if f.batched && (u.BatchID == nil || f.batch != uuid.Nil && *u.BatchID != f.batch) {
 		return false
 	}
 	if len(f.labels) == 0 {
@@ -66,7 +73,7 @@ func (f feedFilter) takes(u *store.LiveUnit) bool {
 }
 
 func (f feedFilter) key() string {
-	return fmt.Sprintf("%q %q %q %q", f.tenant, f.worker, f.backend, f.labels)
+	return fmt.Sprintf("%q %q %q %q %t %s", f.tenant, f.worker, f.backend, f.labels, f.batched, f.batch)
 }
 
 // follow brings a reader to where the others are, and keeps it there until

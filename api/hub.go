@@ -36,6 +36,8 @@ type hub struct {
 	units map[uuid.UUID]*unitTopic
 	feed  *feed
 
+	batches batchNews
+
 	closing context.Context // ends when streams are to end
 	end     context.CancelFunc
 
@@ -111,6 +113,9 @@ func (h *hub) signal() {
 // poll marks what has changed without anybody saying so.
 func (h *hub) poll(ctx context.Context) {
 	h.feed.mark()
+	if err := h.lookAtBatches(ctx); err != nil {
+		h.log.Debug("look for changes of batches", "err", err)
+	}
 	topics := map[uuid.UUID]*unitTopic{}
 	var ids []uuid.UUID
 	h.mu.Lock()

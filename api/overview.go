@@ -98,7 +98,11 @@ func (a *API) overviewPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	page := web.Overview{Figures: s.Figures, Processes: s.Processes, Schedules: schedules, Now: now}
+	batches, err := a.Store.CountBatches(ctx, work.DefaultTenant, maxCounts)
+	if err != nil {
+		return err
+	}
+	page := web.Overview{Figures: s.Figures, Processes: s.Processes, Schedules: schedules, Batches: batches, Now: now}
 	for _, name := range slices.Sorted(maps.Keys(s.Checks)) {
 		// What is said of the backends has a place of its own.
 		if name != "backends" && !strings.HasPrefix(name, "backend ") {

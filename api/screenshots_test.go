@@ -9,7 +9,8 @@ import (
 var screenshots = flag.String("screenshots", "", "write pictures of the pages to this directory")
 
 // pictured are the stories that the pictures show.
-var pictured = []string{"list", "unit-running", "unit-done", "unit-failed", "unit-retry", "compare", "overview", "processes", "unit-told", "webhooks"}
+var pictured = []string{"list", "unit-running", "unit-done", "unit-failed", "unit-retry", "compare", "list-of-batch", "batches", "batch-awaiting-approval",
+	"batch-in-progress", "batch-completed-with-failures", "batch-failed", "batch-approve", "overview", "processes", "unit-told", "webhooks"}
 
 func TestScreenshots(t *testing.T) {
 	if *screenshots == "" {

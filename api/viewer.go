@@ -120,7 +120,7 @@ func (a *API) stepsPage(c echo.Context) error {
 func filterOf(c echo.Context) web.Filter {
 	search, _ := work.Cut(strings.TrimSpace(c.QueryParam("q")), maxSearch)
 	f := web.Filter{
-		Search: search, Status: c.QueryParam("status"), Backend: c.QueryParam("backend"), Worker: c.QueryParam("worker"),
+		Search: search, Status: c.QueryParam("status"), Batch: c.QueryParam("batch"), Backend: c.QueryParam("backend"), Worker: c.QueryParam("worker"),
 		Class: c.QueryParam("class"), Since: c.QueryParam("since"),
 	}
 	for _, label := range c.QueryParams()["label"] {
@@ -135,7 +135,7 @@ func filterOf(c echo.Context) web.Filter {
 // store.
 func unitFilter(c echo.Context) (web.Filter, store.UnitFilter, error) {
 	given := filterOf(c)
-	in := ByFilter{Status: given.Status, Worker: given.Worker, Backend: given.Backend, Class: given.Class, Label: given.Labels, Search: given.Search}
+	in := ByFilter{Status: given.Status, Batch: given.Batch, Worker: given.Worker, Backend: given.Backend, Class: given.Class, Label: given.Labels, Search: given.Search}
 	f, err := in.filter()
 	if err != nil || given.Since == "" {
 		return given, f, err
@@ -158,6 +158,13 @@ func (a *API) list(c echo.Context, chosen uuid.UUID) (web.List, error) {
 	}
 	if f.After, err = parseAfter(c.QueryParam("after")); err != nil {
 		return list, err
+	}
+	if f.Batch != uuid.Nil {
+		title, err := a.Store.BatchTitle(ctx, work.DefaultTenant, f.Batch)
+		if err != nil {
+			return list, err
+		}
+		list.Batch = &web.Batch{Batch: work.Batch{ID: f.Batch, Title: title}}
 	}
 	f.Limit = pageCards
 	next, err := a.fill(ctx, &list, f, chosen)
@@ -229,6 +236,11 @@ func (a *API) unitOf(c echo.Context, id uuid.UUID, whole bool) (web.Unit, error)
 	}
 	page := web.NewUnit(unit, runs, run, steps, time.Now())
 	page.Filter, page.At = filterOf(c), at
+	if unit.BatchID != nil {
+		if page.Batch, err = a.Store.BatchTitle(ctx, work.DefaultTenant, *unit.BatchID); err != nil {
+			return page, err
+		}
+	}
 	page.Deliveries, _, err = a.Store.Deliveries(ctx, store.DeliveryFilter{Tenant: work.DefaultTenant, Unit: id, Limit: pageTold})
 	if err != nil {
 		return page, err

@@ -20,10 +20,22 @@ type Ask struct {
 	Back   string   // where that leads
 	Error  string   // why it was not done
 	Change *Change  // what a retry may change; nil: nothing
-	Reason bool     // it asks who does it and why
+	Fields []Field  // what it asks besides
 	Units  []work.Unit
 	More   int // units that are meant besides
 }
+
+// Field is a line of text that a form asks for. Without a label it is hidden.
+type Field struct {
+	Name, Label, Value string
+	Hint               string // what it is when left empty
+	Mode               string // of a phone's keyboard; empty: text
+	Max                int    // characters; 0: some
+	Fills              string // what a browser may fill in by itself
+}
+
+// whoAndWhy is asked of whoever pauses something.
+var whoAndWhy = []Field{{Name: "by", Label: "Your name", Max: 200, Fills: "name"}, {Name: "why", Label: "Why, for those who wonder", Max: 1000}}
 
 // Render writes the page.
 func (a Ask) Render(w io.Writer) error { return render(w, "ask.html", a) }
@@ -161,7 +173,7 @@ func Units(n int) string { return count(n, "unit") }
 // besides is what a filter asks for beside a state, in words.
 func (f Filter) besides() string {
 	var list []string
-	for _, s := range []Setting{{"backend", f.Backend}, {"worker", f.Worker}, {"error", f.Class}, {"search", f.Search}} {
+	for _, s := range []Setting{{"batch", f.Batch}, {"backend", f.Backend}, {"worker", f.Worker}, {"error", f.Class}, {"search", f.Search}} {
 		if s.Value != "" {
 			list = append(list, s.Name+" "+s.Value)
 		}
@@ -184,8 +196,9 @@ func (f Filter) besides() string {
 
 // AskPause tells what pausing a queue or a backend means.
 func AskPause(s Switch) Ask {
-	return Ask{Title: fmt.Sprintf("Pause the %s %s?", s.Kind, s.Name), Action: s.Path("pause"), Verb: "Pause", Leave: "Let it go on", Back: s.Back, Reason: true,
-		Says: []string{"None of its units begins, in any worker process, until it is resumed. Units that run go on to their end; new ones are accepted and wait."}}
+	return Ask{Title: fmt.Sprintf("Pause the %s %s?", s.Kind, s.Name), Action: s.Path("pause"), Verb: "Pause", Leave: "Let it go on", Back: s.Back,
+		Fields: append([]Field{{Name: "back", Value: s.Back}}, whoAndWhy...),
+		Says:   []string{"None of its units begins, in any worker process, until it is resumed. Units that run go on to their end; new ones are accepted and wait."}}
 }
 
 // retryable are the states that a list must be of to be run again.

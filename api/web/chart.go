@@ -21,6 +21,7 @@ const (
 	fillBad   = "bad"
 	fillOther = "other"
 	fillBusy  = "busy"
+	fillFree  = "free"
 )
 
 // Rect is a part of a bar, in percent of the drawing.

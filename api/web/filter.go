@@ -11,6 +11,7 @@ import (
 type Filter struct {
 	Search  string
 	Status  string // states, with commas between; empty: all
+	Batch   string // its id
 	Backend string
 	Worker  string
 	Class   string // of the error
@@ -28,7 +29,7 @@ type Choice struct{ Value, Name string }
 func (f Filter) values() url.Values {
 	v := url.Values{}
 	for name, value := range map[string]string{
-		"q": f.Search, "status": f.Status, "backend": f.Backend, "worker": f.Worker, "class": f.Class, "since": f.Since,
+		"q": f.Search, "status": f.Status, "batch": f.Batch, "backend": f.Backend, "worker": f.Worker, "class": f.Class, "since": f.Since,
 	} {
 		if value != "" {
 			v.Set(name, value)

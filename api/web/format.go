@@ -169,11 +169,11 @@ func deceives(r rune) bool {
 // there too.
 func stateClass(state any) string {
 	switch fmt.Sprint(state) {
-	case "succeeded", "done", "delivered":
+	case "succeeded", "done", "delivered", "completed":
 		return "good"
-	case "failed", "timed_out", "lost", "fenced", "error", "dead":
+	case "failed", "timed_out", "lost", "fenced", "error", "dead", "completed_with_failures", "expired":
 		return "bad"
-	case "running", "waiting", "pending":
+	case "running", "waiting", "pending", "enumerating", "testing", "awaiting_approval", "in_progress", "finalizing", "cancelling":
 		return "busy"
 	}
 	return "quiet"

@@ -10,6 +10,7 @@ import (
 // List is the left column: the newest units of a filter.
 type List struct {
 	Filter   Filter
+	Batch    *Batch // that the filter asks for: its id and title
 	Pills    []Pill
 	Cards    []Card
 	Next     string   // id to go on after; empty on the last page

@@ -19,6 +19,7 @@ type Overview struct {
 	Backends  []Backend
 	Checks    []Check
 	Schedules []work.Schedule
+	Batches   map[work.BatchStatus]int
 	Now       time.Time
 }
 
@@ -70,6 +71,27 @@ func (p Process) Beat(now time.Time) string {
 // Busy draws the slots that are taken.
 func (p Process) Busy() []Rect {
 	return bar(float64(max(p.Slots, len(p.Runs))), piece{fillBusy, float64(len(p.Runs))})
+}
+
+// BatchLine says how many batches are not over; empty: none.
+func (p Overview) BatchLine() string {
+	awaiting, live := p.Batches[work.BatchAwaitingApproval], 0
+	for status, n := range p.Batches {
+		if !status.Final() && status != work.BatchAwaitingApproval {
+			live += n
+		}
+	}
+	if live+awaiting == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("%s batches in progress, %s await approval", number(live), number(awaiting))
+	if live == 1 {
+		text = strings.Replace(text, "batches", "batch", 1)
+	}
+	if awaiting == 1 {
+		text = strings.Replace(text, "await ", "awaits ", 1)
+	}
+	return text
 }
 
 // Windows are the windows to choose from.
@@ -426,7 +448,7 @@ func (p Overview) Crew() Bars {
 			break
 		}
 		row := Row{Name: fmt.Sprintf("%s (pid %d)", show(w.Hostname), w.PID),
-			Parts: bar(float64(most), piece{fillBusy, float64(w.Running)}, piece{"free", float64(max(w.Slots-w.Running, 0))}),
+			Parts: bar(float64(most), piece{fillBusy, float64(w.Running)}, piece{fillFree, float64(max(w.Slots-w.Running, 0))}),
 			Cells: []string{number(w.Running), number(w.Slots)}}
 		if !w.Live {
 			row.Note = "gives no sign of life"

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,6 +33,7 @@ func Stories() []Story {
 	return []Story{
 		{"list", "units in every state, and more than a page", storyList(Filter{}, storyUnits()...)},
 		{"list-filtered", "a search and filters that leave a few units", storyFiltered()},
+		{"list-of-batch", "the units of one batch", storyOfBatch()},
 		{"list-empty", "no unit has come yet", Viewer{Still: true, List: List{Pills: Filter{}.Pills(nil, 10_000), Backends: storyBackends}}},
 		{"list-nothing-found", "no unit is like that", storyNothing()},
 		{"list-hostile", "texts that want to be more than text", storyList(Filter{Search: evil, Worker: evil, Labels: []string{evil}}, storyHostile().Unit)},
@@ -54,6 +57,25 @@ func Stories() []Story {
 		{"unit-cancel", "shall it be cancelled?", AskCancel(Unit{Unit: storyRunning().Unit})},
 		{"unit-retry", "shall it run again, with changes?", AskRetry(Unit{Unit: storyFailed(0).Unit}, true)},
 		{"compare", "two runs side by side", storyComparison()},
+		{"batches", "batches in every status", storyBatches()},
+		{"batches-empty", "no batch has come yet", Batches{Still: true, Pills: BatchPills("", nil, 10_000)}},
+		{"batches-nothing-found", "no batch is like that", Batches{Still: true, Status: "failed,expired", Pills: BatchPills("failed,expired", nil, 10_000)}},
+		{"batch-enumerating", "its units are being made", storyBatch(work.BatchEnumerating)},
+		{"batch-testing", "the first few run", storyBatch(work.BatchTesting)},
+		{"batch-awaiting-approval", "a person decides, and sees what to expect", storyBatch(work.BatchAwaitingApproval)},
+		{"batch-in-progress", "it is at work, some units failed", storyBatch(work.BatchInProgress)},
+		{"batch-paused", "a rule has paused it", storyPausedBatch()},
+		{"batch-finalizing", "the results are summed up", storyBatch(work.BatchFinalizing)},
+		{"batch-cancelling", "it is being cancelled", storyBatch(work.BatchCancelling)},
+		{"batch-completed", "every unit succeeded", storyBatch(work.BatchCompleted)},
+		{"batch-completed-with-failures", "some units failed", storyBatch(work.BatchCompletedWithFailures)},
+		{"batch-failed", "its items were no units", storyBatch(work.BatchFailed)},
+		{"batch-cancelled", "it was rejected", storyBatch(work.BatchCancelled)},
+		{"batch-expired", "its time was over", storyBatch(work.BatchExpired)},
+		{"batch-hostile", "texts that want to be more than text, in every field", storyHostileBatch()},
+		{"batch-approve", "shall the rest run?", AskApprove(storyBatch(work.BatchAwaitingApproval))},
+		{"batch-resume", "shall it go on, with what was typed wrong?", AskResumeBatch(storyPausedBatch()).Typed(url.Values{"concurrency": {"many"}},
+			"The units at once must be a whole number from 1 on.")},
 		{"overview", "a busy day", storyOverview("24h")},
 		{"overview-empty", "nothing has happened", Overview{Now: storyNow, Figures: work.Figures{Window: "1h", To: storyNow,
 			From: storyNow.Add(-time.Hour), Bucket: 60, Series: []work.Interval{{From: storyNow}}}}},
@@ -129,6 +151,14 @@ func storyFiltered() Viewer {
 	v := storyList(Filter{Search: "contract", Status: "failed,timed_out", Backend: "claude", Since: "24h", Class: "crash", Labels: []string{"team:legal"}},
 		storyFailed(0).Unit, storyTimedOut().Unit)
 	v.List.Next = ""
+	return v
+}
+
+func storyOfBatch() Viewer {
+	b := storyBatch(work.BatchInProgress)
+	v := storyUnit(Unit{Unit: storyQueued(), Batch: b.Title, Waits: []string{"other units of its batch go before it: 2242 of 5000 have finished, and 16 may be at work at once"}})
+	v.List.Filter.Batch, v.List.Batch = b.ID.String(), &b
+	v.Unit.BatchID, v.Unit.CustomID = &b.ID, "contract-17"
 	return v
 }
 
@@ -386,6 +416,100 @@ func storyComparison() Comparison {
 	return Comparison{IDs: [2]string{a.Run.ID.String(), b.Run.ID.String()}, Sides: [2]*Unit{&a, &b}}
 }
 
+// storyCounts are what the units of a batch have come to in each status.
+var storyCounts = map[work.BatchStatus]work.BatchCounts{
+	work.BatchEnumerating:           {Queued: 1750},
+	work.BatchTesting:               {Queued: 4980, Running: 8, Succeeded: 11, Failed: 1, CostUSD: 0.22},
+	work.BatchAwaitingApproval:      {Queued: 4980, Succeeded: 19, Failed: 1, CostUSD: 0.38},
+	work.BatchInProgress:            {Queued: 2740, Running: 16, Waiting: 2, Succeeded: 2204, Failed: 31, Cancelled: 4, Expired: 3, CostUSD: 41.53},
+	work.BatchFinalizing:            {Succeeded: 4951, Failed: 42, Expired: 7, CostUSD: 92.71},
+	work.BatchCancelling:            {Running: 5, Succeeded: 1200, Failed: 14, Cancelled: 3781, CostUSD: 22.4},
+	work.BatchCompleted:             {Succeeded: 5000, CostUSD: 93.1},
+	work.BatchCompletedWithFailures: {Succeeded: 4951, Failed: 42, Expired: 7, CostUSD: 92.71},
+	work.BatchFailed:                {},
+	work.BatchCancelled:             {Succeeded: 19, Failed: 1, Cancelled: 4980, CostUSD: 0.38},
+	work.BatchExpired:               {Succeeded: 3100, Failed: 12, Expired: 1888, CostUSD: 58.02},
+}
+
+func storyBatch(status work.BatchStatus) Batch {
+	file, budget, rate := uuid.UUID{0: 8}, 100.0, 0.2
+	expires := storyNow.Add(20 * time.Hour)
+	c := storyCounts[status]
+	c.Total = c.Queued + c.Running + c.Waiting + c.Finished()
+	b := Batch{Still: true, Now: storyNow, Batch: work.Batch{ID: uuid.UUID{0: 9, 6: 0x70, 8: 0x80, 15: byte(slices.Index(work.BatchStatuses, status))}, Title: "Contracts of 2026: name the dates", Status: status,
+		Protocol: work.ProtocolNative, Source: json.RawMessage(`{"type":"csv","path":"docs:contracts.csv","on_invalid":"skip"}`), InputFile: &file,
+		Unit:     json.RawMessage(`{"backend":"claude","model":"small","prompt":"Read {file_path} and name its dates","max_turns":10}`),
+		Metadata: json.RawMessage(`{"case":"2026-17","team":"legal"}`), TestFirst: 20, Concurrency: 16, MaxCostUSD: &budget, ExpiresAt: &expires,
+		StopWhen: &work.StopWhen{Window: 50, FailureRate: &rate}, Counts: c, CreatedAt: *before(3 * time.Hour)}}
+	if status != work.BatchEnumerating && status != work.BatchFailed {
+		b.EnumeratedAt = before(179 * time.Minute)
+	}
+	if c.Finished() > 20 {
+		b.ApprovedAt = before(150 * time.Minute)
+	}
+	if b.Bad() > 1 {
+		b.Failures = []Failure{{work.ClassRefusal, b.Bad() - 1, 0.31, "the model declined: I cannot help with this document"}, {work.ClassTimeout, 1, 0.02, "the run took longer than 1 h 00 min"}}
+	}
+	switch status {
+	case work.BatchAwaitingApproval:
+		b.Forecast = &Forecast{20, 19, 4980, Range{71.2, 94.6, 118}, Range{61_000, 70_200, 79_400}, Range{3812, 4387, 4962}}
+	case work.BatchInProgress:
+		b.Forecast, b.PerSecond = &Forecast{2242, 2204, 2758, Range{49, 51.1, 53.2}, Range{}, Range{}}, 0.74
+	case work.BatchFinalizing, work.BatchCompleted:
+		unit := uuid.UUID{0: 7}
+		b.SynthesisUnit, b.Synthesis = &unit, json.RawMessage(`{"unit":{"prompt":"Sum the results up"},"despite_failures":true}`)
+	case work.BatchFailed:
+		b.Why, b.Rejected = "3 of its items are no units; the first is line 17", 62
+		for i := range 60 {
+			b.Problems = append(b.Problems, work.BatchProblem{Line: 17 + i, CustomID: fmt.Sprintf("contract-%d", 17+i), Pointer: "#/timeout", Detail: "must be a number above 0"})
+		}
+	case work.BatchCancelled:
+		b.Why, b.CancelledAt = "too dear", before(time.Hour)
+	case work.BatchExpired:
+		b.Why = "1888 of its units had not finished when its time was over"
+	}
+	if status.Final() {
+		b.FinishedAt = before(10 * time.Minute)
+	}
+	return b
+}
+
+func storyPausedBatch() Batch {
+	b := storyBatch(work.BatchInProgress)
+	b.ID[14], b.PerSecond = 1, 0
+	b.Paused = &work.BatchPause{Since: *before(5 * time.Minute), By: work.BySystem, Why: "11 of the last 50 units failed; stop_when allows a failure_rate of 0.2"}
+	return b
+}
+
+func storyHostileBatch() Batch {
+	b := storyPausedBatch()
+	quoted, _ := json.Marshal(evil) // texts always can be
+	b.ID[14], b.Title, b.Why, b.Paused.By, b.Paused.Why, b.Rejected = 2, evil, evil, evil, evil, 2
+	b.Source = json.RawMessage(fmt.Sprintf(`{"type":%s,"path":%[1]s}`, quoted))
+	b.Unit = json.RawMessage(fmt.Sprintf(`{%s:%[1]s}`, quoted))
+	b.Metadata, b.Synthesis = b.Unit, b.Unit
+	b.Problems = []work.BatchProblem{{Line: 1, CustomID: evil, Pointer: evil, Detail: evil}, {CustomID: strings.Repeat("Donaudampfschifffahrt", 20), Detail: strings.Repeat("x", 300)}}
+	b.Failures = []Failure{{work.Class(evil), 3, 1, evil}}
+	b.Notice = &Notice{Text: evil, Wrong: true, Close: b.Path()}
+	return b
+}
+
+func storyBatches() Batches {
+	page := Batches{Still: true, Next: uuid.Max.String()}
+	counts := map[work.BatchStatus]int{}
+	for i, status := range work.BatchStatuses {
+		counts[status] = 1 + i%3
+		b := storyBatch(status)
+		b.CreatedAt = *before(time.Duration(i*i+1) * time.Hour)
+		page.Batches = append(page.Batches, b)
+	}
+	hostile, untitled := storyHostileBatch(), storyBatch(work.BatchCompleted)
+	untitled.ID[14], untitled.Title = 3, ""
+	page.Batches = append(page.Batches, storyPausedBatch(), hostile, untitled)
+	page.Pills = BatchPills("", counts, 10_000)
+	return page
+}
+
 func storyProcesses() Processes {
 	page := Processes{Now: storyNow}
 	for _, p := range storyCrew() {
@@ -441,6 +565,7 @@ func storyOverview(window string) Overview {
 			{Name: "default", Due: 3, Running: 3, Processes: 1, OldestWait: &wait}},
 		Backends: []Backend{{Name: "claude", Status: "available", Slots: 8}, {Name: "anthropic", Status: "paused", Detail: "auth: 401: <key>"},
 			{Name: "codex", Status: "unavailable", Detail: "codex is not here"}, {Name: "mock", Status: "unknown"}},
+		Batches:   map[work.BatchStatus]int{work.BatchInProgress: 2, work.BatchTesting: 1, work.BatchAwaitingApproval: 1, work.BatchCompleted: 40},
 		Checks:    []Check{{Name: "postgres", OK: true, Detail: "reachable, schema up to date"}, {Name: "redis", Detail: "takes no writes"}},
 		Schedules: []work.Schedule{{Name: "daily", NextAt: later, LastAt: before(time.Hour), LastUnit: &unit}, {Name: "weekly", Paused: true, NextAt: later}},
 	}

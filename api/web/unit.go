@@ -17,6 +17,7 @@ import (
 type Unit struct {
 	work.Unit
 	Filter     Filter     // of the list beside it
+	Batch      string     // the title of its batch, if it is of one
 	Waits      []string   // why it has not begun; empty unless it is queued
 	Held       []Switch   // what keeps it back and can be resumed
 	Runs       []work.Run // newest first, without prompts and results
@@ -41,16 +42,6 @@ func (u Unit) Link(attempt int) string {
 	v := u.Filter.values()
 	v.Set("run", strconv.Itoa(attempt))
 	return "/units/" + u.ID.String() + query(v)
-}
-
-// Other is the query of a comparison with another run of the unit.
-func (u Unit) Other() string {
-	for _, r := range u.Runs {
-		if u.Run != nil && r.ID != u.Run.ID {
-			return query(url.Values{"a": {r.ID.String()}, "b": {u.Run.ID.String()}})
-		}
-	}
-	return ""
 }
 
 // Origin is the query of a comparison with the run that the result was taken

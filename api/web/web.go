@@ -14,6 +14,7 @@
 //	markdown.go    what a model wrote, as HTML that can do no harm
 //	overview.go    Overview and Processes: what happened, and what runs where
 //	webhook.go     Webhooks: who is told, and what came of it
+//	batch.go       Batches and Batch: units that were submitted together
 //	chart.go       columns and bars, drawn as SVG
 //	story.go       Stories: every state of every page, with made-up data
 //	format.go      times, money and counts for people
@@ -27,6 +28,8 @@ import (
 	"html/template"
 	"io"
 	"path"
+
+	"github.com/google/uuid"
 
 	"piecework/internal/work"
 )
@@ -66,6 +69,7 @@ type Page interface{ Render(io.Writer) error }
 var functions = template.FuncMap{
 	"ago": ago, "took": took, "when": when, "iso": iso, "usd": usd, "pretty": pretty, "advice": work.Class.Advice, "class": stateClass,
 	"count": count, "show": show, "words": words, "size": size, "number": number, "markdown": markdown, "line": line, "share": share,
+	"batchPath": func(id *uuid.UUID) string { return BatchPath(*id) },
 }
 
 var templates = template.Must(template.New("pages").Funcs(functions).ParseFS(pages, "*.html"))

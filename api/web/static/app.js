@@ -7,7 +7,10 @@ const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 const viewer = $('.viewer');
 const list = $('#list');
 const detail = $('#detail');
-const still = viewer && 'still' in viewer.dataset; // made-up data: nothing changes
+const still = $('[data-still]'); // made-up data: nothing changes
+// A page of one part is asked for again as a whole when what it follows changes.
+const page = $('[data-follow]');
+const live = (viewer || page) && !still;
 
 // ask fetches a part of a page. A part that was asked for later wins.
 const asked = {};
@@ -266,7 +269,7 @@ function connect() {
   stream?.source.close();
   clearTimeout(stream?.later);
   const unit = open_?.unit ?? '';
-  const source = new EventSource('/live' + (unit ? '?' + new URLSearchParams({ unit, after: open_.place }) : ''));
+  const source = new EventSource(page?.dataset.follow ?? '/live' + (unit ? '?' + new URLSearchParams({ unit, after: open_.place }) : ''));
   const mine = (stream = { source, unit, pause: stream?.pause ?? 0 });
   source.onopen = () => {
     mine.pause = 0;
@@ -283,8 +286,7 @@ function connect() {
   const on = (name, heard) => source.addEventListener(name, (e) => {
     if (stream !== mine) return;
     heard(JSON.parse(e.data), e.lastEventId);
-    soonUnit();
-    soonList();
+    soon();
   });
   const ofUnit = (name, heard) => on(name, (data, id) => {
     if (open_?.unit !== unit) return;
@@ -293,6 +295,7 @@ function connect() {
   });
   on('hello', () => (lists = true));
   on('lagged', () => (lists = true)); // of the unit, what was missed follows
+  on('batches', () => (lists = true));
   on('units', ({ items }) => {
     for (const u of items) cards.add(u.id);
   });
@@ -304,26 +307,47 @@ function connect() {
 
 // rounds does what events asked for, one round at a time: what comes meanwhile
 // goes with the next.
-function rounds(due, round, pause) {
+function rounds(due, round, pause, share) {
+  // What takes its time to be made is asked for less often.
+  const rest = (begun) => Math.max(pause(), share * (performance.now() - begun));
   let busy = false;
   return async function soon() {
     if (busy || !due()) return;
     busy = true;
-    let wait = pause;
+    const begun = performance.now();
+    let wait = 0;
     try {
       await round();
     } catch (err) {
       passing(err);
       wait = 1000;
     }
-    await new Promise((done) => setTimeout(done, wait));
+    await new Promise((done) => setTimeout(done, Math.max(wait, rest(begun))));
     busy = false;
     soon();
   };
 }
-const soonUnit = rounds(() => open_?.head || open_?.dirty.size, roundOfUnit, 20);
-// A list need not change more often than people read.
-const soonList = rounds(() => lists || cards.size, roundOfList, 200);
+const soonUnit = rounds(() => open_?.head || open_?.dirty.size, roundOfUnit, () => 20, 0);
+// A list need not change more often than people read, and the units of a batch
+// may be many.
+const ofBatch = () => page || new URLSearchParams(location.search).has('batch');
+const soonList = rounds(() => lists || cards.size, page ? roundOfPage : roundOfList, () => (ofBatch() ? 1000 : 200), 4);
+const soon = () => {
+  soonUnit();
+  soonList();
+};
+
+async function roundOfPage() {
+  lists = false;
+  cards = new Set();
+  try {
+    const { part } = page.dataset;
+    morph($('#part'), $('#part', await ask(part, location.pathname + location.search)));
+  } catch (err) {
+    lists = true;
+    throw err;
+  }
+}
 
 // numbersOf is which steps to ask for: those that are new, or in sight, and the
 // calls that run.
@@ -433,7 +457,7 @@ const doKey = (key) => {
 
 document.addEventListener('submit', async (e) => {
   const form = e.target;
-  if (!viewer || !form.matches('[data-act]')) return;
+  if (!(viewer || page) || !form.matches('[data-act]')) return;
   e.preventDefault();
   const button = $('button:not([type])', form);
   if (button.disabled) return; // once is enough
@@ -448,9 +472,8 @@ document.addEventListener('submit', async (e) => {
     tell(content);
     lists = true;
     if (open_) open_.head = true;
-    soonUnit();
-    soonList();
-    if (document.activeElement === document.body) detail.focus();
+    soon();
+    if (document.activeElement === document.body) (detail ?? page).focus();
   } catch (err) {
     $('[role=alert]', form)?.remove();
     const said = paragraph(`It is not known to be done: ${err.message}. Try again.`);
@@ -574,12 +597,12 @@ addEventListener('popstate', () => {
   if (viewer) open(location, false);
 });
 addEventListener('pagehide', () => stream?.source.close());
-addEventListener('pageshow', (e) => e.persisted && viewer && !still && connect());
+addEventListener('pageshow', (e) => e.persisted && live && connect());
 // A browser has few connections for one server: who does not look needs none.
 document.addEventListener('visibilitychange', () => {
   if (document.hidden) return stream?.source.close();
   tick();
-  if (viewer && !still) connect();
+  if (live) connect();
 });
 
 // The search works while it is typed, without a button.
@@ -602,8 +625,9 @@ $('#q')?.addEventListener('input', () => {
   }, 200);
 });
 
+if ((viewer || page) && new URLSearchParams(location.search).has('done')) window.history.replaceState(null, '', location.pathname + filter() + location.hash);
+if (page && live) connect();
 if (viewer) {
-  if (new URLSearchParams(location.search).has('done')) window.history.replaceState(null, '', location.pathname + filter() + location.hash);
   const more = $('#more');
   if (more) reveal(more);
   $('#head') ? shown() : follow(null);

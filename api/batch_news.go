@@ -1,0 +1,87 @@
+package api
+
+import (
+	"context"
+	"sync"
+
+	"github.com/google/uuid"
+)
+
+// batchNews tells pages that the row of a batch has changed: it has another
+// status, is paused, or has let units go. It looks on the hub's timer, for one
+// batch or a thousand with one statement.
+type batchNews struct {
+	mu      sync.Mutex
+	readers map[*batchReader]bool
+	seen    map[uuid.UUID]string // heads; nil: nobody followed
+}
+
+// batchReader follows one batch, or all of them.
+type batchReader struct {
+	reader[struct{}]
+	batch uuid.UUID // Nil: all
+}
+
+// allBatches is how a page asks for all of them.
+const allBatches = "all"
+
+func (n *batchNews) follow(r *batchReader) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.readers == nil {
+		n.readers = map[*batchReader]bool{}
+	}
+	n.readers[r] = true
+}
+
+func (n *batchNews) leave(r *batchReader) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.readers, r)
+	if len(n.readers) == 0 {
+		n.seen = nil
+	}
+}
+
+func (n *batchNews) followed() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.readers) > 0
+}
+
+// lookAtBatches tells of the batches that have changed since the last look.
+func (h *hub) lookAtBatches(ctx context.Context) error {
+	if !h.batches.followed() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	h.reads.Inc()
+	heads, err := h.store.BatchHeads(ctx)
+	if err != nil {
+		return err
+	}
+	h.batches.tell(heads)
+	return nil
+}
+
+func (n *batchNews) tell(heads map[uuid.UUID]string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	changed := map[uuid.UUID]bool{}
+	for id, head := range heads {
+		if n.seen[id] != head {
+			changed[id] = true
+		}
+	}
+	n.seen = heads
+	if len(changed) == 0 {
+		return
+	}
+	news := bundle[struct{}]{data: []byte("event: " + eventBatches + "\ndata: {}\n\n")}
+	for r := range n.readers {
+		if r.batch == uuid.Nil || changed[r.batch] {
+			r.push(news) // one that lags has to ask for everything anyway
+		}
+	}
+}
