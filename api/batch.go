@@ -30,7 +30,6 @@ type batchBody struct {
 	BatchOptions
 	Units  []object       `json:"units,omitempty" nullable:"false" doc:"The units, as POST /work-units takes them, each with a custom_id if you like; this or source. Many are better sent as lines: see the description"`
 	Source *source.Source `json:"source,omitempty" doc:"Where the units' payloads come from; this or units"`
-	DryRun bool           `json:"dry_run,omitempty" doc:"Makes nothing: tells what would be made"`
 }
 
 // BatchOptions is what is said about a batch as a whole; the first line of
@@ -47,6 +46,7 @@ type BatchOptions struct {
 	ExpiresAt   *time.Time `json:"expires_at,omitempty" doc:"Units that have not ended by then are timed_out, and the batch is expired"`
 	CallbackURL *string    `json:"callback_url,omitempty" doc:"Is told when the batch is over or waits for an approval, by a signed POST: see /callback-secret" example:"https://example.com/done"`
 	Metadata    labels     `json:"metadata,omitempty" maxProperties:"32" doc:"Kept with the batch"`
+	DryRun      bool       `json:"dry_run,omitempty" doc:"Makes nothing: tells what would be made"`
 }
 
 type stopWhen struct {
@@ -125,7 +125,7 @@ func (a *API) submitBatch(ctx context.Context, in *batchInput) (*batchAnswer, er
 			}
 		}
 	}
-	return a.submitUnits(ctx, n, in.Body.BatchOptions, in.Body.DryRun, units, func(i int) string { return fmt.Sprintf("#/units/%d", i-1) })
+	return a.submitUnits(ctx, n, in.Body.BatchOptions, units, func(i int) string { return fmt.Sprintf("#/units/%d", i-1) })
 }
 
 // newBatch turns what is said about a batch into one.
@@ -211,15 +211,15 @@ func (a *API) submitSource(ctx context.Context, n store.NewBatch, body *batchBod
 
 // submitUnits looks at every unit, keeps them in a file, and commits the batch:
 // its units are made from the file, also when this process dies now.
-func (a *API) submitUnits(ctx context.Context, n store.NewBatch, o BatchOptions, dry bool, units iter.Seq2[source.Line, error], pointer func(line int) string) (*batchAnswer, error) {
+func (a *API) submitUnits(ctx context.Context, n store.NewBatch, o BatchOptions, units iter.Seq2[source.Line, error], pointer func(line int) string) (*batchAnswer, error) {
 	look := inspection{a: a, ctx: ctx, skip: o.OnInvalid == onInvalidSkip, seen: map[uint64]bool{}, pointer: pointer}
 	file := work.File{ID: uuid.Must(uuid.NewV7()), Tenant: n.Tenant, Name: "batch-" + n.ID.String() + ".jsonl", MediaType: "application/jsonl"}
-	if !dry {
+	if !o.DryRun {
 		if err := a.Store.ExpectBlobs(ctx, []uuid.UUID{file.ID}); err != nil {
 			return nil, err
 		}
 	}
-	stored, err := a.spool(ctx, file.ID, dry, func(w io.Writer) error { return look.all(w, n.Unit, units) })
+	stored, err := a.spool(ctx, file.ID, o.DryRun, func(w io.Writer) error { return look.all(w, n.Unit, units) })
 	if err == nil && len(look.problems) > 0 && (!look.skip || look.count == 0) {
 		err = look.refusal()
 	}
@@ -229,7 +229,7 @@ func (a *API) submitUnits(ctx context.Context, n store.NewBatch, o BatchOptions,
 	if err == nil {
 		err = a.checkSynthesis(ctx, &n)
 	}
-	if dry {
+	if o.DryRun {
 		return look.wouldBe(n), err
 	}
 	if err == nil {
@@ -566,7 +566,7 @@ func (a *API) submitLines(ctx context.Context, header string, body io.Reader) (*
 		return nil, newProblem(http.StatusBadRequest, "there is no line in the body; send one unit a line")
 	}
 	first.Text = bytes.Clone(first.Text)
-	options, given, err := a.lineOptions(first)
+	options, given, before, err := a.lineOptions(first)
 	if err != nil {
 		return nil, err
 	}
@@ -582,34 +582,41 @@ func (a *API) submitLines(ctx context.Context, header string, body io.Reader) (*
 			return
 		}
 		for line, err, ok := next(); ok; line, err, ok = next() {
+			line.Next.Line -= before
 			if !yield(line, err) {
 				return
 			}
 		}
 	}
-	return a.submitUnits(ctx, n, options, false, units, func(line int) string { return fmt.Sprintf("#/%d", line) })
+	return a.submitUnits(ctx, n, options, units, func(line int) string { return fmt.Sprintf("#/%d", line) })
 }
 
 // linesKey stands for the body of lines, which is not compared.
 const linesKey = "lines"
 
-// lineOptions reads a first line that is about the whole batch.
-func (a *API) lineOptions(line source.Line) (o BatchOptions, given bool, err error) {
+// lineOptions reads a first line that is about the whole batch. Whoever has put
+// it before the lines of a file numbers it 0: then the file's keep their
+// numbers, and before is how many lines do not count.
+func (a *API) lineOptions(line source.Line) (o BatchOptions, given bool, before int, err error) {
 	var head map[string]json.RawMessage
 	if json.Unmarshal(line.Text, &head) != nil || head["batch"] == nil {
-		return o, false, nil
+		return o, false, 0, nil
+	}
+	if string(head["line"]) == "0" {
+		delete(head, "line")
+		before = line.Next.Line
 	}
 	if len(head) > 1 {
-		return o, true, newProblem(http.StatusBadRequest, "line 1: beside batch there is nothing else in the line; units begin on the next")
+		return o, true, 0, newProblem(http.StatusBadRequest, "line 1: beside batch there is nothing else in the line; units begin on the next")
 	}
 	wrong := a.parseAs(head["batch"], &o)
 	for i := range wrong {
 		wrong[i] = pointAt("#/1/batch", wrong[i])
 	}
 	if len(wrong) > 0 {
-		return o, true, newFieldsProblem(http.StatusUnprocessableEntity, wrong...)
+		return o, true, 0, newFieldsProblem(http.StatusUnprocessableEntity, wrong...)
 	}
-	return o, true, nil
+	return o, true, before, nil
 }
 
 // forecast is what the rest of a batch will probably take, with the range in

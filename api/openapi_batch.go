@@ -13,7 +13,7 @@ import (
 )
 
 const linesDescription = `One JSON body, or, as application/x-ndjson, one unit a line: any number of lines, of which nothing is held in memory. ` +
-	`A unit is what POST /work-units takes, with a custom_id beside it; without one it is the number of its line. A first line {"batch": …} has the fields of BatchOptions. ` +
+	`A unit is what POST /work-units takes, with a custom_id beside it; without one it is the number of its line. A first line {"batch": …} has the fields of BatchOptions; with "line": 0 beside it, the lines after it are numbered from 1. ` +
 	`Every line is looked at before the answer; with on_invalid reject, as when nothing is said, one that is wrong refuses them all. ` +
 	`Repeated lines are told by the Idempotency-Key alone: bodies of lines are not compared.`
 

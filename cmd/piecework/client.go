@@ -42,11 +42,13 @@ const (
 	exitUnreachable  = 3
 	exitNotFound     = 4
 	exitConflict     = 5
+	exitAttention    = 6
 	exitInterrupted  = 130
 )
 
-const exitCodeHelp = `Exit codes: 0 all is well; 1 a unit did not succeed, or a finding of doctor is bad; 2 the command or the request is
-wrong; 3 the server cannot be reached or cannot answer; 4 not found; 5 the unit's state does not allow it; 130 interrupted.`
+const exitCodeHelp = `Exit codes: 0 all is well; 1 a unit did not succeed, a batch did not complete, or a finding of doctor is bad; 2 the
+command or the request is wrong; 3 the server cannot be reached or cannot answer; 4 not found; 5 the state of the unit
+or batch does not allow it; 6 a batch waits for a person; 130 interrupted.`
 
 // exitError is an error that knows the exit code it should end the program
 // with.
@@ -170,6 +172,47 @@ func (c *client) once(ctx context.Context, r request) ([]byte, error) {
 	return body, nil
 }
 
+// download copies the body of an answer as it comes. What w has is whole when
+// there is no error.
+func (c *client) download(ctx context.Context, path string, query url.Values, w io.Writer) error {
+	req, err := c.build(ctx, request{method: http.MethodGet, path: path, query: query})
+	if err != nil {
+		return err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return c.unreachable(ctx, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode >= 300 {
+		return readProblem(resp)
+	}
+	_, err = io.Copy(writerOnly{w}, resp.Body)
+	var refused *writeError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &refused):
+		return fmt.Errorf("write: %w", refused.err)
+	}
+	return c.unreachable(ctx, fmt.Errorf("the answer was cut off; run it again: %w", err))
+}
+
+// writerOnly tells failures to write from failures to read.
+type writerOnly struct{ w io.Writer }
+
+type writeError struct{ err error }
+
+func (e *writeError) Error() string { return e.err.Error() }
+
+func (w writerOnly) Write(p []byte) (int, error) {
+	n, err := w.w.Write(p)
+	if err != nil {
+		err = &writeError{err}
+	}
+	return n, err
+}
+
 func (c *client) build(ctx context.Context, r request) (*http.Request, error) {
 	target := c.base.JoinPath(r.path)
 	target.RawQuery = r.query.Encode()
@@ -231,6 +274,7 @@ type problem struct {
 		Detail    string `json:"detail"`
 	} `json:"errors"`
 	retryAfter time.Duration // negative: the server named none
+	batch      bool          // of a batch
 }
 
 func readProblem(resp *http.Response) error {
@@ -292,6 +336,12 @@ func (p *problem) repeatsItself() bool {
 }
 
 func (p *problem) hint() string {
+	switch {
+	case p.batch && p.Status == http.StatusNotFound:
+		return "`piecework batch list` shows what there is"
+	case p.batch && p.Status == http.StatusConflict:
+		return "`piecework batch status ID` shows how it stands"
+	}
 	switch p.Status {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return "give an API key with --key or PIECEWORK_KEY"

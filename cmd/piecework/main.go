@@ -13,6 +13,7 @@
 //	upload.go      upload, and what submit uploads
 //	unit.go        get, ls
 //	bulk.go        cancel and retry, by ids or by a filter
+//	batch.go       batch; its submit is in batch_submit.go, its --wait in batch_wait.go
 //	wait.go        wait
 //	watch.go       watch
 //	transcript.go  transcript

@@ -231,8 +231,8 @@ type LsCommand struct {
 	All   bool   `help:"Show all there are."`
 }
 
-// unitList is the answer to GET /work-units.
-type unitList struct {
+// itemList is the answer to GET /work-units and GET /batches.
+type itemList struct {
 	Items []json.RawMessage `json:"items"`
 	Next  *string           `json:"next"`
 }
@@ -250,7 +250,7 @@ func (c *LsCommand) Run(app *App) error {
 	if err != nil {
 		return err
 	}
-	list, err := client.list(app.Ctx, query, c.All)
+	list, err := client.list(app.Ctx, "/work-units", query, c.All)
 	if err != nil {
 		return fmt.Errorf("list units: %w", err)
 	}
@@ -296,14 +296,14 @@ func (c *LsCommand) query() (url.Values, error) {
 }
 
 // list reads one page, or every page there is.
-func (c *client) list(ctx context.Context, query url.Values, all bool) (*unitList, error) {
-	whole := &unitList{Items: []json.RawMessage{}}
+func (c *client) list(ctx context.Context, path string, query url.Values, all bool) (*itemList, error) {
+	whole := &itemList{Items: []json.RawMessage{}}
 	for {
-		document, err := c.get(ctx, "/work-units", query)
+		document, err := c.get(ctx, path, query)
 		if err != nil {
 			return nil, err
 		}
-		var page unitList
+		var page itemList
 		if err := json.Unmarshal(document, &page); err != nil {
 			return nil, &exitError{exitUnreachable, fmt.Errorf("read the answer: %w", err)}
 		}

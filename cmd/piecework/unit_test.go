@@ -121,7 +121,7 @@ func TestLsFollowsPages(t *testing.T) {
 	if err := all.Run(s.App); err != nil {
 		t.Fatal(err)
 	}
-	var list unitList
+	var list itemList
 	if err := json.Unmarshal(s.out.Bytes(), &list); err != nil || len(list.Items) != 2 || list.Next != nil {
 		t.Errorf("%v: %s", err, s.out.String())
 	}
