@@ -253,14 +253,16 @@ func TestBatchOfLines(t *testing.T) {
 		t.Errorf("%s, then %s", b.ID, again.ID)
 	}
 	for body, want := range map[string]struct{ place, detail string }{
-		"":                                       {"", "no line"},
-		head:                                     {"", ""},
-		head + "{\"payload\":{}}\n{\n":           {"#/3", "line 3"},
-		head + "[]\n":                            {"#/2", "must be an object"},
-		`{"batch":{},"prompt":"x"}`:              {"", "line 1"},
-		`{"batch":{"titel":"x"}}` + "\n{}":       {"#/1/batch/titel", "there is no field"},
-		`{"batch":{"max_cost_usd":-1}}` + "\n{}": {"#/1/batch/max_cost_usd", "more than 0"},
-		head + `{"custom_id":"a"}` + "\n" + `{"custom_id":"a"}`: {"#/3/custom_id", `line 3: "a" is there already`},
+		"":                             {"", "no line"},
+		head:                           {"", ""},
+		head + "{\"payload\":{}}\n{\n": {"#/3", "line 3"},
+		head + "[]\n":                  {"#/2", "must be an object"},
+		`{"batch":{"unit":{"backend":"mock","prompt":"x"}},"line":0}` + "\n{}\n\n{\n": {"#/3", "line 3"},
+		`{"batch":{},"line":1}` + "\n{}":                                              {"", "line 1"},
+		`{"batch":{},"prompt":"x"}`:                                                   {"", "line 1"},
+		`{"batch":{"titel":"x"}}` + "\n{}":                                            {"#/1/batch/titel", "there is no field"},
+		`{"batch":{"max_cost_usd":-1}}` + "\n{}":                                      {"#/1/batch/max_cost_usd", "more than 0"},
+		head + `{"custom_id":"a"}` + "\n" + `{"custom_id":"a"}`:                       {"#/3/custom_id", `line 3: "a" is there already`},
 	} {
 		a := f.do("POST", "/batches", body, "Content-Type", "application/x-ndjson")
 		if a.status < 400 || a.status > 422 {
@@ -271,6 +273,12 @@ func TestBatchOfLines(t *testing.T) {
 			a.refused(a.status, want.place, want.detail)
 		}
 	}
+	var dry submittedBatch
+	f.lines(200, `{"batch":{"dry_run":true},"line":0}`+"\n"+`{"backend":"mock","prompt":"x"}`+"\n").into(&dry)
+	if !dry.DryRun || dry.Counts.Total != 1 || dry.Sample.CustomID != "1" {
+		t.Errorf("%+v %+v", dry.Counts, dry.Sample)
+	}
+	f.get("/batches/" + dry.ID.String()).is(404)
 	f.lines(202, head[:len(head)-3]+`,"on_invalid":"skip"}}`+"\n{}\n{\"nope\":1}\n{\"custom_id\":\"2\"}\n{\"payload\":{\"n\":2}}\n").into(&b)
 	skipped := f.becomes(b.ID, work.BatchInProgress)
 	if skipped.Counts.Total != 2 || skipped.Rejected != 2 || len(skipped.Problems) != 2 || skipped.Problems[0].Line != 3 || skipped.Problems[1].CustomID != "2" {
