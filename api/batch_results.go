@@ -55,6 +55,8 @@ type resultsInput struct {
 	ByID
 	Format string `query:"format" enum:"jsonl,csv" doc:"jsonl when left out"`
 	Status string `query:"status" doc:"One or more final states, separated by commas; all when left out" example:"succeeded"`
+	After  string `query:"after" doc:"Only results that come after this unit's"`
+	Limit  int    `query:"limit" doc:"So many at most; all when left out" minimum:"1"`
 }
 
 // getResults sends the results that there are, in the order in which the units
@@ -71,14 +73,24 @@ func (a *API) getResults(ctx context.Context, in *resultsInput) (*huma.StreamRes
 	if len(states) == 0 {
 		states = finalStates
 	}
+	after, err := parseAfter(in.After)
+	if err != nil {
+		return nil, err
+	}
 	if _, err := a.Store.Batch(ctx, work.DefaultTenant, id); err != nil {
 		return nil, err
 	}
-	if in.Format == "csv" {
-		return a.sendStream("text/csv; charset=utf-8", func(w io.Writer) error { return a.writeTable(ctx, w, id, states) }), nil
+	each := func(f func(store.BatchResult) error) error {
+		return a.Store.BatchResultsAfter(ctx, id, states, after, in.Limit, f)
 	}
-	return a.sendStream("application/jsonl", func(w io.Writer) error { return a.writeResults(ctx, w, id, states) }), nil
+	if in.Format == "csv" {
+		return a.sendStream("text/csv; charset=utf-8", func(w io.Writer) error { return writeTable(w, each) }), nil
+	}
+	return a.sendStream("application/jsonl", func(w io.Writer) error { return writeResults(w, each) }), nil
 }
+
+// eachResult gives results to f one after the other.
+type eachResult func(f func(store.BatchResult) error) error
 
 // sendStream sends an answer of any length: each piece may take its time, and one
 // that fails in the middle is cut off, so that nobody takes it for the whole.
@@ -93,19 +105,19 @@ func (a *API) sendStream(kind string, write func(io.Writer) error) *huma.StreamR
 	}}
 }
 
-func (a *API) writeResults(ctx context.Context, w io.Writer, batch uuid.UUID, states []work.State) error {
+func writeResults(w io.Writer, each eachResult) error {
 	out := json.NewEncoder(w)
 	out.SetEscapeHTML(false)
-	return a.Store.BatchResults(ctx, batch, states, func(r store.BatchResult) error { return out.Encode(resultOf(r)) })
+	return each(func(r store.BatchResult) error { return out.Encode(resultOf(r)) })
 }
 
-func (a *API) writeTable(ctx context.Context, w io.Writer, batch uuid.UUID, states []work.State) error {
+func writeTable(w io.Writer, each eachResult) error {
 	out := csv.NewWriter(w)
 	columns := []string{"custom_id", "id", "status", "output", "error_class", "error_message", "backend", "model", "cost_usd", "run_count", "started_at", "finished_at"}
 	if err := out.Write(columns); err != nil {
 		return err
 	}
-	err := a.Store.BatchResults(ctx, batch, states, func(r store.BatchResult) error {
+	err := each(func(r store.BatchResult) error {
 		row := []string{r.CustomID, r.ID.String(), string(r.State), "", "", "", r.Backend, r.RunModel,
 			strconv.FormatFloat(r.CostUSD, 'f', -1, 64), strconv.Itoa(r.RunCount), timeText(r.StartedAt), timeText(r.FinishedAt)}
 		if r.Output != nil {
@@ -215,7 +227,9 @@ func (a *API) synthesize(ctx context.Context, process uuid.UUID, f *store.Fillin
 		if err := a.Store.ExpectBlobs(ctx, []uuid.UUID{file.ID}); err != nil {
 			return err
 		}
-		stored, err := a.spool(ctx, file.ID, false, func(w io.Writer) error { return a.writeResults(ctx, w, f.ID, finalStates) })
+		stored, err := a.spool(ctx, file.ID, false, func(w io.Writer) error {
+			return writeResults(w, func(g func(store.BatchResult) error) error { return a.Store.BatchResults(ctx, f.ID, finalStates, g) })
+		})
 		if err != nil {
 			return err
 		}

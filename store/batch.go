@@ -245,9 +245,15 @@ const resultsPage = 100
 // in the order in which they were submitted, as they stand when it begins.
 // Memory holds their ids and a page of them.
 func (s *Store) BatchResults(ctx context.Context, batch uuid.UUID, states []work.State, f func(BatchResult) error) error {
+	return s.BatchResultsAfter(ctx, batch, states, uuid.Nil, 0, f)
+}
+
+// BatchResultsAfter does so with the units that come after one, limit of them
+// at most unless that is 0.
+func (s *Store) BatchResultsAfter(ctx context.Context, batch uuid.UUID, states []work.State, after uuid.UUID, limit int, f func(BatchResult) error) error {
 	var ids []uuid.UUID
-	if err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units WHERE batch_id = $1 AND state = ANY($2) ORDER BY id`,
-		batch, textArray(states)); err != nil {
+	if err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units WHERE batch_id = $1 AND state = ANY($2) AND id > $3 ORDER BY id LIMIT nullif($4, 0)`,
+		batch, textArray(states), after, limit); err != nil {
 		return translate(fmt.Errorf("list results of batch %s: %w", batch, err))
 	}
 	for len(ids) > 0 {

@@ -50,7 +50,11 @@ type forecast struct {
 	Elapsed   estimate `json:"elapsed"` // seconds
 }
 
-type estimate struct{ Low, Mean, High float64 }
+type estimate struct {
+	Low  float64 `json:"low"`
+	Mean float64 `json:"mean"`
+	High float64 `json:"high"`
+}
 
 // batchSample is the first unit of a batch.
 type batchSample struct {

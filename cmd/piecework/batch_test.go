@@ -22,6 +22,8 @@ func TestBatchClients(t *testing.T) {
 	p := dev(t, dataDir(t), "--roots", "docs="+docs).up()
 	t.Run("commands", func(t *testing.T) { t.Parallel(); batchCommands(t, p) })
 	t.Run("refusals", func(t *testing.T) { t.Parallel(); batchRefusals(t, p) })
+	t.Run("mcp over stdio", func(t *testing.T) { t.Parallel(); mcpOverStdio(t, p) })
+	t.Run("mcp over HTTP", func(t *testing.T) { t.Parallel(); mcpOverHTTP(t, p) })
 }
 
 func write(t *testing.T, name, text string) string {

@@ -34,6 +34,7 @@ type cli struct {
 	Queue      QueueCommand      `cmd:"" help:"List, pause and resume queues." group:"Client commands"`
 	Backend    BackendCommand    `cmd:"" help:"List, pause and resume backends." group:"Client commands"`
 
+	MCP    MCPCommand    `cmd:"" name:"mcp" help:"Serve the Model Context Protocol, so that an agent can hand in work."`
 	Doctor DoctorCommand `cmd:"" help:"Check Redis, Postgres and backends, and say how to mend them."`
 	Demo   DemoCommand   `cmd:"" help:"Have twelve documents summarised on a temporary server."`
 
