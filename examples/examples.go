@@ -1,5 +1,6 @@
 // Package examples holds sample documents that the demo submits and the tests
-// read. They are embedded, so the binary needs no other files.
+// read. They are embedded, so the binary needs no other files. Beside them are
+// whole uses, a directory each, whose README's commands the tests run.
 package examples
 
 import (
@@ -10,6 +11,13 @@ import (
 
 //go:embed documents
 var files embed.FS
+
+//go:embed contracts images invoices
+var uses embed.FS
+
+// Uses returns the examples that are whole uses, one directory each with a
+// README.md.
+func Uses() fs.FS { return uses }
 
 // Documents returns the sample documents as one flat directory.
 func Documents() fs.FS {

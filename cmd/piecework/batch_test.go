@@ -2,11 +2,16 @@ package main
 
 import (
 	"encoding/json"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"piecework/examples"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 )
@@ -19,11 +24,59 @@ func TestBatchClients(t *testing.T) {
 	for name, text := range map[string]string{"in/a.txt": "one", "in/b.txt": "one two", "in/c.md": "no"} {
 		write(t, filepath.Join(docs, name), text)
 	}
-	p := dev(t, dataDir(t), "--roots", "docs="+docs).up()
+	uses := t.TempDir()
+	if err := os.CopyFS(filepath.Join(uses, "examples"), examples.Uses()); err != nil {
+		t.Fatal(err)
+	}
+	p := dev(t, dataDir(t), "--roots", "docs="+docs+",examples="+filepath.Join(uses, "examples")).up()
+	entries, err := fs.ReadDir(examples.Uses(), ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, use := range entries {
+		t.Run("example "+use.Name(), func(t *testing.T) { t.Parallel(); runExample(t, p, uses, use.Name()) })
+	}
 	t.Run("commands", func(t *testing.T) { t.Parallel(); batchCommands(t, p) })
 	t.Run("refusals", func(t *testing.T) { t.Parallel(); batchRefusals(t, p) })
 	t.Run("mcp over stdio", func(t *testing.T) { t.Parallel(); mcpOverStdio(t, p) })
 	t.Run("mcp over HTTP", func(t *testing.T) { t.Parallel(); mcpOverHTTP(t, p) })
+}
+
+// runExample runs the commands of an example's README as they stand there.
+func runExample(t *testing.T, p *program, dir, use string) {
+	readme, err := fs.ReadFile(examples.Uses(), use+"/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, script, found := strings.Cut(string(readme), "```sh\n")
+	script, _, ended := strings.Cut(script, "```")
+	if !found || !ended {
+		t.Fatal("there is no block of commands in it")
+	}
+	shell := exec.CommandContext(t.Context(), "sh", "-ec", script)
+	shell.Dir = dir
+	shell.Env = append(os.Environ(), "TMPDIR="+t.TempDir(), "PATH="+p.onPath()+":"+os.Getenv("PATH"))
+	out, err := shell.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "completed") {
+		t.Errorf("%s\n%v\n%s", script, err, out)
+	}
+}
+
+// The page's table of statuses is that of the code.
+func TestBatchesPageShowsTheStatuses(t *testing.T) {
+	page, err := os.ReadFile("../../docs/batches.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Statuses\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var shown []work.BatchStatus
+	for _, row := range tableRow.FindAllStringSubmatch(section, -1) {
+		shown = append(shown, work.BatchStatus(row[1]))
+	}
+	if diff := cmp.Diff(work.BatchStatuses, shown); diff != "" {
+		t.Errorf("docs/batches.md and internal/work/batch.go differ (-code +page):\n%s", diff)
+	}
 }
 
 func write(t *testing.T, name, text string) string {

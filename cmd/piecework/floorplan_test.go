@@ -72,8 +72,6 @@ var walls = []struct {
 	{"github.com/anthropics/anthropic-sdk-go", []string{"internal/backend"}, []string{"cmd/piecework"}, "models are reached by backends; what speaks like Anthropic is tested with it"},
 	{"github.com/openai/openai-go/v3", []string{"internal/backend"}, []string{"cmd/piecework"}, "models are reached by backends; what speaks like OpenAI is tested with it"},
 	{"cel.dev/cel-go", []string{"internal/expr"}, nil, "one place bounds what an expression may cost"},
-	{"github.com/anthropics/anthropic-sdk-go", []string{"internal/backend"}, nil, "models are reached by backends"},
-	{"github.com/openai/openai-go/v3", []string{"internal/backend"}, nil, "models are reached by backends"},
 	{"github.com/modelcontextprotocol/go-sdk", []string{"cmd/piecework"}, nil, "agents are callers like the command line's"},
 	{"github.com/chromedp/chromedp", nil, []string{"api"}, "the pages are tested in a browser; the binary drives none"},
 	{"github.com/chromedp/cdproto", nil, []string{"api"}, "the pages are tested in a browser; the binary drives none"},

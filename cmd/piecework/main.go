@@ -20,8 +20,8 @@
 //	trigger.go     trigger
 //	queue.go       queue ls
 //	backend.go     backend ls
-//	webhook.go     webhook: endpoints and deliveries
 //	mcp.go         mcp: the client's commands as tools for agents
+//	webhook.go     webhook: endpoints and deliveries
 //	pause.go       pause and resume, of both
 //	client.go      App and exit codes; the client that the commands above use
 //	table.go       output for people and for programs

@@ -340,6 +340,21 @@ func TestEmptyVariablesCountAsUnset(t *testing.T) {
 	}
 }
 
+// onPath is a directory with a piecework that speaks to p.
+func (p *program) onPath() string {
+	p.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	bin := p.t.TempDir()
+	wrapper := fmt.Sprintf("#!/bin/sh\n%s=1 PIECEWORK_SERVER=%s exec %s \"$@\"\n", asProgram, p.server, self)
+	if err := os.WriteFile(filepath.Join(bin, "piecework"), []byte(wrapper), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	return bin
+}
+
 // The README's commands are run as they stand there, against a dev of our own.
 func TestReadmeCommands(t *testing.T) {
 	t.Parallel()
@@ -348,15 +363,7 @@ func TestReadmeCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := dev(t, dataDir(t)).up()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin := t.TempDir()
-	wrapper := fmt.Sprintf("#!/bin/sh\n%s=1 PIECEWORK_SERVER=%s exec %s \"$@\"\n", asProgram, p.server, self)
-	if err := os.WriteFile(filepath.Join(bin, "piecework"), []byte(wrapper), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	bin := p.onPath()
 	ran := 0
 	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
 		script := block[1]

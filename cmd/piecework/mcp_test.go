@@ -88,14 +88,11 @@ func mcpOverStdio(t *testing.T, p *program) {
 		t.Fatalf("%+v", u)
 	}
 	whole := *u.Output
-	for u.NextOffset > 0 {
-		a.call("get_work_unit", object{"id": u.ID, "output_offset": u.NextOffset}, &u)
-		whole += *u.Output
-		if next := u.NextOffset; next > 0 {
-			u = toolUnit{ID: u.ID, NextOffset: next}
-			continue
-		}
-		break
+	for at := u.NextOffset; at > 0; {
+		var rest toolUnit
+		a.call("get_work_unit", object{"id": u.ID, "output_offset": at}, &rest)
+		whole += *rest.Output
+		at = rest.NextOffset
 	}
 	if len(whole) != 40000 {
 		t.Errorf("in parts the output has %d bytes", len(whole))
@@ -120,12 +117,13 @@ func mcpOverStdio(t *testing.T, p *program) {
 		t.Fatalf("%+v", b)
 	}
 	a.call("approve_batch", object{"id": b.ID}, &b)
+	b = toolBatch{ID: b.ID}
 	a.call("get_batch", object{"id": b.ID, "wait": 50}, &b)
 	if b.Status != "completed" {
 		t.Fatalf("%+v", b)
 	}
 	var seen []string
-	for cursor := ""; ; {
+	for cursor, calls := "", 0; calls < 9; calls++ {
 		var page struct {
 			Results []toolUnit
 			Next    string
