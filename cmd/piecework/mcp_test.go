@@ -131,7 +131,7 @@ func mcpOverStdio(t *testing.T, p *program) {
 		a.call("batch_results", object{"id": b.ID, "limit": 2, "cursor": cursor}, &page)
 		for _, r := range page.Results {
 			seen = append(seen, r.CustomID)
-			if r.OutputBytes != 9000 || r.NextOffset != len(*r.Output) {
+			if r.OutputBytes != 9000 || len(page.Results) == 2 && r.NextOffset != len(*r.Output) || len(page.Results) == 1 && len(*r.Output) != 9000 {
 				t.Errorf("%+v", r)
 			}
 		}
