@@ -12,7 +12,7 @@ import (
 //go:embed documents
 var files embed.FS
 
-//go:embed contracts images invoices
+//go:embed contracts images invoices review
 var uses embed.FS
 
 // Uses returns the examples that are whole uses, one directory each with a
