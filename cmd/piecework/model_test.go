@@ -49,7 +49,7 @@ func fromCache(t *testing.T, p *program, model *fakemodel.Server, backend string
 			t.Fatalf("exit code %d: %s", code, s.errs.String())
 		}
 		var u unitWithRuns
-		if err := json.Unmarshal([]byte(s.out.String()), &u); err != nil {
+		if err := json.Unmarshal(s.out.Bytes(), &u); err != nil {
 			t.Fatal(err)
 		}
 		return u
