@@ -77,14 +77,25 @@ func TestBrowserTakesAPressWhileThePageChanges(t *testing.T) {
 	t.Parallel()
 	_, w, s := follow(t)
 	s.tell("one")
-	w.until("one", `document.querySelector(".now")?.textContent.includes("one")`)
-	at := eval[[]float64](w, `(() => { const r = document.querySelector(".actions [data-ask]").getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()`)
-	mouse := input.DispatchMouseEventParams{Type: input.DispatchMouseEventTypeMousePressed, X: at[0], Y: at[1], Button: input.MouseButtonLeft, ClickCount: 1}
-	call(w, input.DispatchMouseEvent, mouse)
+	w.until("one", `document.querySelector(".now")?.textContent.includes("one") && `+numbers+` === "1"`) // with the first step the whole detail came anew
+	mouse := func(kind input.DispatchMouseEventType) {
+		t.Helper()
+		w.until("the button is at rest", `(() => {
+			const e = document.querySelector(".actions [data-ask]"), r = e.getBoundingClientRect(), rests = e.restsAt === r.x + " " + r.y;
+			e.restsAt = r.x + " " + r.y;
+			return rests;
+		})()`)
+		at := eval[[]float64](w, `(() => { const r = document.querySelector(".actions [data-ask]").getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()`)
+		call(w, input.DispatchMouseEvent, input.DispatchMouseEventParams{Type: kind, X: at[0], Y: at[1], Button: input.MouseButtonLeft, ClickCount: 1})
+	}
+	mouse(input.DispatchMouseEventTypeMousePressed)
+	for !eval[bool](w, `document.querySelector(".actions [data-ask]:active") !== null`) { // it has moved away from the mouse
+		mouse(input.DispatchMouseEventTypeMouseReleased)
+		mouse(input.DispatchMouseEventTypeMousePressed)
+	}
 	s.tell("two")
 	w.until("two", `document.querySelector(".now").textContent.includes("two")`)
-	mouse.Type = input.DispatchMouseEventTypeMouseReleased
-	call(w, input.DispatchMouseEvent, mouse)
+	mouse(input.DispatchMouseEventTypeMouseReleased)
 	w.until("it asks", `document.querySelector("#ask").open`)
 }
 

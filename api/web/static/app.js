@@ -48,9 +48,31 @@ function morph(old, fresh) {
   const mine = (a) => old.dataset?.touched && (a.name === 'open' || a.name === 'data-touched');
   for (const a of [...old.attributes]) if (!fresh.hasAttribute(a.name) && !mine(a)) old.removeAttribute(a.name);
   for (const a of fresh.attributes) if (!mine(a)) old.setAttribute(a.name, a.value);
-  const [had, has] = [[...old.childNodes], [...fresh.childNodes]];
-  for (const [i, node] of has.entries()) had[i] ? morph(had[i], node) : old.append(node);
-  for (const node of had.slice(has.length)) node.remove();
+  let at = old.firstChild; // what is before it is done
+  for (const node of [...fresh.childNodes]) {
+    let match = at;
+    while (match && !alike(match, node)) match = node.nodeType === Node.TEXT_NODE ? null : match.nextSibling;
+    if (!match) {
+      old.insertBefore(node, at);
+      continue;
+    }
+    while (at !== match) at = drop(at);
+    at = match.nextSibling;
+    morph(match, node);
+  }
+  while (at) at = drop(at);
+}
+
+// alike tells whether one becomes the other: then what came before it and what
+// went away leave it in its place.
+function alike(a, b) {
+  return a.nodeName === b.nodeName && a.id === b.id && a.className === b.className;
+}
+
+function drop(node) {
+  const next = node.nextSibling;
+  node.remove();
+  return next;
 }
 
 // ---- Times ---------------------------------------------------------------
