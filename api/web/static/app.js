@@ -64,9 +64,10 @@ function morph(old, fresh) {
 }
 
 // alike tells whether one becomes the other: then what came before it and what
-// went away leave it in its place.
+// went away leave it in its place. The first class says what it is, the others
+// how it stands.
 function alike(a, b) {
-  return a.nodeName === b.nodeName && a.id === b.id && a.className === b.className;
+  return a.nodeName === b.nodeName && a.id === b.id && a.classList?.[0] === b.classList?.[0];
 }
 
 function drop(node) {
