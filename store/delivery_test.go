@@ -364,7 +364,12 @@ func TestSecretsOverlap(t *testing.T) {
 	var made [10]work.Secrets
 	var all sync.WaitGroup
 	for i := range made {
-		all.Go(func() { made[i], err = l.CallbackSecrets(ctx, work.DefaultTenant, "whsec_"+strings.Repeat("x", i+1)) })
+		all.Go(func() {
+			var err error
+			if made[i], err = l.CallbackSecrets(ctx, work.DefaultTenant, "whsec_"+strings.Repeat("x", i+1)); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 	all.Wait()
 	again, err := l.CallbackSecrets(ctx, work.DefaultTenant, "whsec_never")
