@@ -44,6 +44,8 @@ race-key: # the part of `race` that `check` runs
 lint: ## check layout, vet, go.mod, and golangci-lint where it is installed
 	@files=$$(git ls-files -co --exclude-standard '*.go' | while read -r f; do test -f "$$f" && echo "$$f"; done | xargs -r gofmt -l); \
 	if [ -n "$$files" ]; then echo "not gofmt-ed:"; echo "$$files"; exit 1; fi
+	@large=$$(git ls-files -z | xargs -0 -r du -k | awk '$$1 > 1024 { print $$2 }'); \
+	if [ -n "$$large" ]; then echo "larger than a source is, perhaps a binary:"; echo "$$large"; exit 1; fi
 	go vet ./...
 	go mod tidy -diff
 	@if command -v golangci-lint >/dev/null; then \
