@@ -37,9 +37,14 @@
 //	page.go        the pages, Asynqmon and the API page
 //	viewer.go      what the list of units and the page of one show
 //	action.go      what people do on pages: forms, and what is asked before
-//	batch.go       submit, read, approve, pause, cancel and retry batches
+//	batch.go       submit, read and list batches
+//	batch_lines.go    a batch as lines, any number of them
+//	batch_look.go     a look at the items of a batch before it is accepted
+//	batch_forecast.go what the rest of a batch will cost, from those that have run
+//	batch_move.go     approve, pause, resume, cancel and retry batches
 //	batch_results.go  what came of a batch, and the unit that sums it up
 //	fill.go        the units of batches, made in the background
+//	fill_source.go where the items of a batch come from
 //	batch_page.go  the pages of batches, and what people do on them
 //	compare.go     two runs side by side
 //	openapi.go     what the description says beyond what the Go types do

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -9,14 +8,9 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"math"
-	"mime"
 	"net/http"
-	"os"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humaecho"
 	"github.com/google/uuid"
 
 	"piecework/internal/blob"
@@ -309,11 +303,11 @@ func (a *API) checkSynthesis(ctx context.Context, n *store.NewBatch) error {
 // how it runs counts for it too.
 func (s synthesis) body(unit json.RawMessage, c work.BatchCounts) (json.RawMessage, error) {
 	own := map[string]json.RawMessage{}
-	if err := json.Unmarshal(cmpRaw(json.RawMessage(s.Unit)), &own); err != nil {
+	if err := json.Unmarshal(orEmpty(json.RawMessage(s.Unit)), &own); err != nil {
 		return nil, work.Invalidf("#/synthesis/unit", "must be an object")
 	}
 	under := map[string]json.RawMessage{}
-	if err := json.Unmarshal(cmpRaw(unit), &under); err != nil {
+	if err := json.Unmarshal(orEmpty(unit), &under); err != nil {
 		return nil, work.Invalidf("#/unit", "must be an object")
 	}
 	for _, name := range []string{"prompt", "payload", "files", "output_schema", "custom_id"} {
@@ -328,8 +322,13 @@ func (s synthesis) body(unit json.RawMessage, c work.BatchCounts) (json.RawMessa
 	if err != nil {
 		return nil, err
 	}
-	if own["payload"], err = mergePayload(figures, own["payload"]); err != nil {
-		return nil, err
+	switch given := own["payload"]; {
+	case len(given) == 0:
+		own["payload"] = figures
+	case given[0] == '{':
+		if own["payload"], err = overlay(figures, given); err != nil {
+			return nil, err
+		}
 	}
 	base, err := json.Marshal(under)
 	if err != nil {
@@ -338,25 +337,11 @@ func (s synthesis) body(unit json.RawMessage, c work.BatchCounts) (json.RawMessa
 	return merge(base, own)
 }
 
-func cmpRaw(raw json.RawMessage) json.RawMessage {
-	if len(raw) == 0 {
+func orEmpty(object json.RawMessage) json.RawMessage {
+	if len(object) == 0 {
 		return json.RawMessage("{}")
 	}
-	return raw
-}
-
-func mergePayload(under, over json.RawMessage) (json.RawMessage, error) {
-	if len(over) == 0 {
-		return under, nil
-	}
-	var merged struct {
-		Payload json.RawMessage `json:"payload"`
-	}
-	text, err := merge(json.RawMessage(`{"payload":`+string(under)+`}`), map[string]json.RawMessage{"payload": over})
-	if err == nil {
-		err = json.Unmarshal(text, &merged)
-	}
-	return merged.Payload, err
+	return object
 }
 
 // pointAt puts an error about a part of the body into its place.
@@ -367,298 +352,6 @@ func pointAt(place string, e ProblemError) ProblemError {
 		e.Pointer = place
 	}
 	return e
-}
-
-// inspection is a look at the items of a batch before it is accepted.
-type inspection struct {
-	a       *API
-	ctx     context.Context
-	skip    bool
-	pointer func(line int) string
-
-	seen     map[uint64]bool // hashes of custom ids: all of them would be too much
-	count    int
-	refused  int
-	problems []work.BatchProblem
-	sample   *sample
-}
-
-// all looks at units as they come and writes those that are good.
-func (l *inspection) all(w io.Writer, template json.RawMessage, units iter.Seq2[source.Line, error]) error {
-	out := json.NewEncoder(w)
-	out.SetEscapeHTML(false)
-	for line, err := range units {
-		if err != nil {
-			return err
-		}
-		it, err := l.item(template, line)
-		if err != nil {
-			return err
-		}
-		n, err := l.unit(it)
-		if err != nil || n == nil {
-			if err != nil {
-				return err
-			}
-			continue
-		}
-		if !l.skip && l.refused > 0 {
-			continue // nothing will be made of it
-		}
-		if err := out.Encode(filledUnit{Line: line.Next.Line, CustomID: n.CustomID, Title: n.Title, Delay: n.Delay, Spec: n.Spec}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// item reads a unit of a batch: the body of a unit, and a custom_id beside it.
-func (l *inspection) item(template json.RawMessage, line source.Line) (item, error) {
-	it := item{line: line.Next.Line, customID: fmt.Sprint(line.Next.Line)}
-	if p := checkJSON(line.Text); p != nil {
-		it.wrong = p.Errors
-		return it, nil
-	}
-	fields := map[string]json.RawMessage{}
-	if json.Unmarshal(line.Text, &fields) != nil {
-		it.wrong = []ProblemError{{Pointer: "#", Detail: "must be an object, as POST /work-units takes it"}}
-		return it, nil
-	}
-	if raw, ok := fields["custom_id"]; ok {
-		delete(fields, "custom_id")
-		if json.Unmarshal(raw, &it.customID) != nil || it.customID == "" {
-			it.wrong = []ProblemError{{Pointer: "#/custom_id", Detail: "must be a text that is not empty"}}
-			return it, nil
-		}
-	}
-	for name := range fields { // a payload that is no object is for the check to say
-		fields[name] = bytes.Clone(fields[name])
-	}
-	var err error
-	it.body, err = merge(template, fields)
-	return it, err
-}
-
-func (l *inspection) at(it item) error {
-	_, err := l.unit(it)
-	return err
-}
-
-// unit looks at one item. It returns nil for one that is refused.
-func (l *inspection) unit(it item) (*store.NewUnit, error) {
-	var n store.NewUnit
-	if len(it.wrong) == 0 {
-		var err error
-		if n, it.wrong, err = l.a.unitFrom(l.ctx, it.body); err != nil {
-			return nil, err
-		}
-	}
-	hash := hashOf(it.customID)
-	switch {
-	case len(it.wrong) > 0:
-	case len(it.customID) > maxCustomID:
-		it.wrong = []ProblemError{{Pointer: "#/custom_id", Detail: fmt.Sprintf("is longer than %d bytes", maxCustomID)}}
-	case l.seen[hash]:
-		it.wrong = []ProblemError{repeats(it.customID)}
-	}
-	if len(it.wrong) > 0 {
-		l.refused++
-		if len(l.problems) < work.MaxBatchProblems {
-			l.problems = append(l.problems, it.problems()...)
-		}
-		return nil, nil
-	}
-	l.seen[hash] = true
-	n.CustomID = work.Clean(it.customID)
-	if l.count++; l.count == 1 {
-		l.sample = &sample{CustomID: n.CustomID, Title: n.Title, Spec: n.Spec}
-	}
-	return &n, nil
-}
-
-// maxShown is how many of the items at fault an answer tells of.
-const maxShown = 100
-
-// refusal is the answer to items of which no units can be made.
-func (l *inspection) refusal() error {
-	var fields []ProblemError
-	for _, p := range l.problems[:min(len(l.problems), maxShown)] {
-		fields = append(fields, pointAt(l.pointer(p.Line), ProblemError{Pointer: p.Pointer, Detail: fmt.Sprintf("line %d: %s", p.Line, p.Detail)}))
-	}
-	p := newFieldsProblem(http.StatusBadRequest, fields...)
-	if l.refused > 1 {
-		p.Detail += fmt.Sprintf(" (and %d more; nothing was made of the batch)", l.refused-1)
-	}
-	return p
-}
-
-// wouldBe is the answer to a dry run.
-func (l *inspection) wouldBe(n store.NewBatch) *batchAnswer {
-	b := n.Batch
-	b.Status, b.CreatedAt, b.Rejected, b.Problems = work.BatchEnumerating, time.Now().UTC(), l.refused, l.problems
-	b.Counts.Add(work.Queued, l.count)
-	if len(b.Metadata) == 0 {
-		b.Metadata = json.RawMessage("{}")
-	}
-	return &batchAnswer{Status: http.StatusOK, Body: submittedBatch{BatchView: BatchView{Batch: b}, Sample: l.sample, DryRun: true}}
-}
-
-// takeLines lets POST /batches read lines as well as one JSON body: then
-// nothing of them is held in memory.
-func (a *API) takeLines(ctx huma.Context, next func(huma.Context)) {
-	c := humaecho.Unwrap(ctx)
-	kind, _, _ := mime.ParseMediaType(c.Request().Header.Get("Content-Type"))
-	switch kind {
-	case "application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines":
-	default:
-		next(ctx)
-		return
-	}
-	answer, err := a.submitLines(ctx.Context(), c.Request().Header.Get("Idempotency-Key"), a.patient(c))
-	if err != nil {
-		_, _ = io.CopyN(io.Discard, c.Request().Body, drained) // who still sends does not look for an answer
-		a.answerError(a.lineProblem(err), c)
-		return
-	}
-	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(a.bodyTime))
-	c.Response().Header().Set("Location", answer.Location)
-	if answer.Replayed != "" {
-		c.Response().Header().Set("Idempotent-Replayed", answer.Replayed)
-	}
-	if err := c.JSON(answer.Status, answer.Body); err != nil {
-		a.Log.Debug("answer", "err", err)
-	}
-}
-
-func (a *API) lineProblem(err error) error {
-	switch {
-	case errors.Is(err, source.ErrBroken):
-		return newProblem(http.StatusBadRequest, err.Error())
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return newProblem(http.StatusRequestTimeout, fmt.Sprintf("nothing came for %s, or the lines took longer than %s", a.bodyTime, uploadTime))
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return newProblem(http.StatusBadRequest, "the body could not be read to its end: it is shorter than announced, or cut off")
-	case errors.Is(err, blob.ErrTooLarge):
-		return newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the units take more than %d bytes; send them as several batches", int64(maxBatchBytes)))
-	}
-	return err
-}
-
-// submitLines reads a batch of lines. With an idempotency key the first body
-// counts: it cannot be compared before it was read.
-func (a *API) submitLines(ctx context.Context, header string, body io.Reader) (*batchAnswer, error) {
-	key, err := idempotencyKey(header)
-	if err != nil {
-		return nil, err
-	}
-	if key != "" {
-		if b, err := a.Store.BatchBefore(ctx, work.DefaultTenant, key, []byte(linesKey)); !errors.Is(err, work.ErrNotFound) {
-			return answerBatch(b, nil, true), err
-		}
-	}
-	next, stop := iter.Pull2(source.ReadLines(body, source.Place{}))
-	defer stop()
-	first, err, any := next()
-	if err != nil {
-		return nil, err
-	}
-	if !any {
-		return nil, newProblem(http.StatusBadRequest, "there is no line in the body; send one unit a line")
-	}
-	first.Text = bytes.Clone(first.Text)
-	options, given, before, err := a.lineOptions(first)
-	if err != nil {
-		return nil, err
-	}
-	n, err := a.newBatch(&options)
-	if err != nil {
-		return nil, within("#/1/batch", err)
-	}
-	if key != "" {
-		n.IdempotencyKey, n.BodyHash = key, []byte(linesKey)
-	}
-	units := func(yield func(source.Line, error) bool) {
-		if !given && !yield(first, nil) {
-			return
-		}
-		for line, err, ok := next(); ok; line, err, ok = next() {
-			line.Next.Line -= before
-			if !yield(line, err) {
-				return
-			}
-		}
-	}
-	return a.submitUnits(ctx, n, options, units, func(line int) string { return fmt.Sprintf("#/%d", line) })
-}
-
-// linesKey stands for the body of lines, which is not compared.
-const linesKey = "lines"
-
-// lineOptions reads a first line that is about the whole batch. Whoever has put
-// it before the lines of a file numbers it 0: then the file's keep their
-// numbers, and before is how many lines do not count.
-func (a *API) lineOptions(line source.Line) (o BatchOptions, given bool, before int, err error) {
-	var head map[string]json.RawMessage
-	if json.Unmarshal(line.Text, &head) != nil || head["batch"] == nil {
-		return o, false, 0, nil
-	}
-	if string(head["line"]) == "0" {
-		delete(head, "line")
-		before = line.Next.Line
-	}
-	if len(head) > 1 {
-		return o, true, 0, newProblem(http.StatusBadRequest, "line 1: beside batch there is nothing else in the line; units begin on the next")
-	}
-	wrong := a.parseAs(head["batch"], &o)
-	for i := range wrong {
-		wrong[i] = pointAt("#/1/batch", wrong[i])
-	}
-	if len(wrong) > 0 {
-		return o, true, 0, newFieldsProblem(http.StatusUnprocessableEntity, wrong...)
-	}
-	return o, true, before, nil
-}
-
-// forecast is what the rest of a batch will probably take, with the range in
-// which it lies nineteen times out of twenty if the trial was like the rest.
-type forecast struct {
-	Trial     int         `json:"trial" doc:"Units that have run"`
-	Succeeded int         `json:"succeeded" doc:"Of those"`
-	Left      int         `json:"left" doc:"Units that have not"`
-	CostUSD   expectation `json:"cost_usd" doc:"Of those that are left"`
-	RunTime   expectation `json:"run_time" doc:"Seconds of all their runs, one after the other"`
-	Elapsed   expectation `json:"elapsed" doc:"Seconds until the last has ended, with the slots that there are now"`
-}
-
-type expectation struct {
-	Low  float64 `json:"low"`
-	Mean float64 `json:"mean"`
-	High float64 `json:"high"`
-}
-
-// expect is the sum of n further values, when so many had this mean and this
-// variance: both their own chance and that of the trial count.
-func expect(n, trial int, mean, variance float64) expectation {
-	if trial == 0 {
-		return expectation{}
-	}
-	sum := float64(n) * mean
-	off := studentT(trial-1) * math.Sqrt(variance*(float64(n)+float64(n)*float64(n)/float64(trial)))
-	return expectation{Low: max(sum-off, 0), Mean: sum, High: sum + off}
-}
-
-// studentT is the two-sided 95 % quantile of Student's distribution; of none
-// there is nothing to say but that it is wide.
-func studentT(freedom int) float64 {
-	table := []float64{12.71, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09}
-	if freedom < len(table) {
-		return table[freedom]
-	}
-	return 1.96 + 2.5/float64(freedom)
-}
-
-func (e expectation) over(n float64) expectation {
-	return expectation{Low: e.Low / n, Mean: e.Mean / n, High: e.High / n}
 }
 
 func (a *API) viewBatch(ctx context.Context, b work.Batch) (BatchView, error) {
@@ -742,143 +435,6 @@ func (a *API) listBatches(ctx context.Context, in *listBatchesInput) (*batchList
 		batches[i].Problems = nil // of one batch alone
 	}
 	return &list, nil
-}
-
-type batchChanges struct {
-	MaxCostUSD  *float64 `json:"max_cost_usd,omitempty" exclusiveMinimum:"0" doc:"From now on"`
-	Concurrency *int     `json:"concurrency,omitempty" minimum:"1" doc:"From now on"`
-}
-
-func (c *batchChanges) changes() store.BatchChanges {
-	if c == nil {
-		return store.BatchChanges{}
-	}
-	return store.BatchChanges{MaxCostUSD: c.MaxCostUSD, Concurrency: c.Concurrency}
-}
-
-type changeBatchInput struct {
-	ByID
-	Body *batchChanges
-}
-
-func (a *API) approveBatch(ctx context.Context, in *changeBatchInput) (*oneBatch, error) {
-	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		return a.Store.ApproveBatch(ctx, work.DefaultTenant, id, in.Body.changes())
-	})
-}
-
-func (a *API) resumeBatch(ctx context.Context, in *changeBatchInput) (*oneBatch, error) {
-	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		return a.Store.ResumeBatch(ctx, work.DefaultTenant, id, in.Body.changes())
-	})
-}
-
-type pauseBatchInput struct {
-	ByID
-	Body *newPause
-}
-
-func (a *API) pauseBatch(ctx context.Context, in *pauseBatchInput) (*oneBatch, error) {
-	why := newPause{}
-	if in.Body != nil {
-		why = *in.Body
-	}
-	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		return a.Store.PauseBatch(ctx, work.DefaultTenant, id, why.By, why.Why)
-	})
-}
-
-type batchReason struct {
-	Why string `json:"why,omitempty" maxLength:"1000" doc:"For those who wonder"`
-}
-
-type cancelBatchInput struct {
-	ByID
-	Body *batchReason
-}
-
-func (a *API) cancelBatch(ctx context.Context, in *cancelBatchInput) (*oneBatch, error) {
-	why := ""
-	if in.Body != nil {
-		why = in.Body.Why
-	}
-	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		return a.stopBatch(ctx, id, why)
-	})
-}
-
-// stopBatch cancels a batch, and its synthesis if that is at work.
-func (a *API) stopBatch(ctx context.Context, id uuid.UUID, why string) (work.Batch, error) {
-	b, err := a.Store.CancelBatch(ctx, work.DefaultTenant, id, why)
-	if err == nil && b.Status == work.BatchCancelling && b.SynthesisUnit != nil {
-		if _, err := a.Store.Cancel(ctx, work.DefaultTenant, *b.SynthesisUnit); err != nil && !errors.Is(err, work.ErrConflict) {
-			return b, err
-		}
-		if err := a.Bell.Cancelled(ctx, *b.SynthesisUnit); err != nil {
-			a.Log.Debug("tell of a cancelled unit; the next beat will", "unit", *b.SynthesisUnit, "err", err)
-		}
-	}
-	return b, err
-}
-
-type retryBatchInput struct {
-	ByID
-	Body *retryBatchBody
-}
-
-type retryBatchBody struct {
-	Status []work.State `json:"status,omitempty" nullable:"false" doc:"Units in these states; failed, timed_out and cancelled when left out" enum:"failed,timed_out,cancelled"`
-}
-
-func (a *API) retryBatch(ctx context.Context, in *retryBatchInput) (*oneBatch, error) {
-	var states []work.State
-	if in.Body != nil {
-		states = in.Body.Status
-	}
-	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		if _, err := a.Store.Batch(ctx, work.DefaultTenant, id); err != nil {
-			return work.Batch{}, err
-		}
-		total := 0
-		for more := true; more; {
-			var moved []store.Moved
-			var err error
-			if moved, more, err = a.Store.RetryBatch(ctx, work.DefaultTenant, id, states); err != nil {
-				return work.Batch{}, err
-			}
-			total += len(moved)
-			bells := make([]store.Dispatch, len(moved))
-			for i, m := range moved {
-				bells[i] = m.Dispatch
-			}
-			if err := a.Bell.Ring(context.WithoutCancel(ctx), bells...); err != nil {
-				a.Log.Debug("ring for retried units; the reconciler will", "batch", id, "err", err)
-			}
-		}
-		b, err := a.Store.Batch(ctx, work.DefaultTenant, id)
-		if err == nil && total == 0 {
-			err = fmt.Errorf("%w: the batch has no unit to run again", work.ErrConflict)
-		}
-		return b, err
-	})
-}
-
-// moveBatch changes a batch, lets it go on at once, and answers with it.
-func (a *API) moveBatch(ctx context.Context, text string, move func(uuid.UUID) (work.Batch, error)) (*oneBatch, error) {
-	id, err := parseID(text)
-	if err != nil {
-		return nil, err
-	}
-	b, err := move(id)
-	if err != nil {
-		return nil, err
-	}
-	a.Log.Info("batch changed", "batch", id, "status", b.Status, "paused", b.Paused != nil)
-	if err := a.Bell.AdvanceBatch(context.WithoutCancel(ctx), a.Store, id); err != nil {
-		a.Log.Debug("advance a batch; the reconciler will", "batch", id, "err", err)
-	}
-	b, err = a.Store.Batch(ctx, work.DefaultTenant, id)
-	return a.answerOne(ctx, b, err)
 }
 
 // whyBatchHolds tells why a batch has not let a unit go.

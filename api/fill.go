@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -10,9 +9,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"maps"
 	"net/http"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -22,7 +19,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
-	"piecework/internal/blob"
 	"piecework/internal/source"
 	"piecework/internal/work"
 	"piecework/store"
@@ -303,165 +299,6 @@ func (f *filler) flush(ctx context.Context) error {
 	return nil
 }
 
-// items opens the source of a batch at a place. Objects of a bucket are brought
-// into the file store where they are to be kept.
-func (a *API) items(ctx context.Context, b work.Batch, s batchSource, from source.Place, keep bool) (iter.Seq2[item, error], func(), error) {
-	if s.Type == source.TypeFiles && a.Buckets.Has(s.Path) {
-		bucket, err := a.Buckets.Open(ctx, s.Path)
-		if err != nil {
-			return nil, nil, err
-		}
-		objects := objects{a: a, bucket: bucket, batch: b, keep: keep}
-		return withTemplate(b.Unit, objects.fetched(ctx, s.ReadNames(bucket.Names(ctx), s.Path, from))), func() { _ = bucket.Close() }, nil
-	}
-	if s.Type == source.TypeFiles {
-		path, err := a.Roots.Dir(s.Path)
-		if err != nil {
-			return nil, nil, work.Invalidf("#/source/path", "%v", err)
-		}
-		root, err := os.OpenRoot(path)
-		if err != nil {
-			return nil, nil, work.Invalidf("#/source/path", "%v", err)
-		}
-		return withTemplate(b.Unit, s.ReadDir(root.FS(), s.Path, from)), func() { _ = root.Close() }, nil
-	}
-	file, err := a.openSource(ctx, b.Tenant, s.Path)
-	if err != nil {
-		return nil, nil, err
-	}
-	closing := func() { _ = file.Close() }
-	switch s.Type {
-	case typeUnits:
-		return filledUnits(file, from), closing, nil
-	case typeOpenAI:
-		return a.openaiItems(ctx, &b, file, from), closing, nil
-	case typeAnthropic:
-		return a.anthropicItems(ctx, &b, file, from), closing, nil
-	}
-	return withTemplate(b.Unit, s.Read(file, from)), closing, nil
-}
-
-// openSource opens a file by what callers call it.
-func (a *API) openSource(ctx context.Context, tenant, ref string) (io.ReadSeekCloser, error) {
-	if id, ok := work.UploadedFile(ref); ok {
-		if _, err := a.Store.File(ctx, tenant, id); errors.Is(err, work.ErrNotFound) {
-			return nil, work.Invalidf("#/source/path", "there is no uploaded file %s; upload it with POST /files", id)
-		} else if err != nil {
-			return nil, err
-		}
-		r, err := a.Files.Open(ctx, id)
-		if errors.Is(err, blob.ErrMissing) {
-			return nil, work.Invalidf("#/source/path", "%v", err)
-		}
-		return r, err
-	}
-	if a.Buckets.Has(ref) {
-		name, inside, _ := strings.Cut(ref, ":")
-		bucket, err := a.Buckets.Open(ctx, name+":")
-		if err != nil {
-			return nil, err
-		}
-		r, err := bucket.Read(ctx, strings.Trim(inside, "/"))
-		if err != nil {
-			_ = bucket.Close()
-			return nil, work.Invalidf("#/source/path", "%v", err)
-		}
-		return openObject{r, bucket}, nil
-	}
-	path, err := a.Roots.File(ref)
-	if err != nil {
-		return nil, work.Invalidf("#/source/path", "%v", err)
-	}
-	return os.Open(path)
-}
-
-// openObject is an open object and its bucket.
-type openObject struct {
-	io.ReadSeekCloser
-	bucket *blob.Bucket
-}
-
-func (o openObject) Close() error { return errors.Join(o.ReadSeekCloser.Close(), o.bucket.Close()) }
-
-// objects are those of a bucket on their way to units.
-type objects struct {
-	a      *API
-	bucket *blob.Bucket
-	batch  work.Batch
-	keep   bool
-}
-
-// fetched gives each item the file that was made of its object. A look does not
-// keep them: then there is no file_path yet.
-func (o objects) fetched(ctx context.Context, items iter.Seq2[source.Item, error]) iter.Seq2[source.Item, error] {
-	return func(yield func(source.Item, error) bool) {
-		for item, err := range items {
-			if err == nil {
-				err = o.fetch(ctx, &item)
-			}
-			if !yield(item, err) || err != nil {
-				return
-			}
-		}
-	}
-}
-
-func (o objects) fetch(ctx context.Context, item *source.Item) error {
-	payload := map[string]string{}
-	if err := json.Unmarshal(item.Payload, &payload); err != nil {
-		return err
-	}
-	payload["source"] = payload["file_path"]
-	delete(payload, "file_path")
-	if wrong := o.a.FilePolicy.Refuses(item.CustomID, 0); wrong != "" {
-		item.Wrong = wrong
-	} else if o.keep {
-		file, err := o.file(ctx, item.CustomID, payload["file_name"])
-		switch {
-		case errors.Is(err, blob.ErrTooLarge):
-			item.Wrong = fmt.Sprintf("is larger than %d bytes", o.a.FilePolicy.MaxBytes)
-		case errors.Is(err, blob.ErrMissing):
-			item.Wrong = "is gone"
-		case err != nil:
-			return err
-		}
-		payload["file_path"] = file.ID.String()
-	}
-	var err error
-	item.Payload, err = json.Marshal(payload)
-	return err
-}
-
-// file keeps an object as a file. Its id is that of the batch and the name, so
-// whoever does it again after a death makes nothing twice.
-func (o objects) file(ctx context.Context, name, short string) (work.File, error) {
-	f := work.File{ID: uuid.NewSHA1(o.batch.ID, []byte(name)), Tenant: o.batch.Tenant, Name: short}
-	if had, err := o.a.Store.File(ctx, f.Tenant, f.ID); err == nil {
-		return had, nil
-	}
-	r, err := o.bucket.Read(ctx, name)
-	if err != nil {
-		return f, err
-	}
-	defer func() { _ = r.Close() }()
-	if err := o.a.Store.ExpectBlobs(ctx, []uuid.UUID{f.ID}); err != nil {
-		return f, err
-	}
-	content := bufio.NewReader(r)
-	head, err := content.Peek(blob.SniffBytes)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return f, err
-	}
-	f.MediaType = blob.MediaType("", f.Name, head)
-	stored, err := o.a.Files.Put(ctx, f.ID, content, o.a.FilePolicy.MaxBytes)
-	if err != nil {
-		o.a.removeBlob(ctx, f.ID)
-		return f, err
-	}
-	f.Size, f.SHA256 = stored.Size, stored.SHA256
-	return o.a.Store.AddFile(ctx, f)
-}
-
 // withTemplate makes bodies of units out of payloads.
 func withTemplate(template json.RawMessage, items iter.Seq2[source.Item, error]) iter.Seq2[item, error] {
 	return func(yield func(item, error) bool) {
@@ -490,21 +327,23 @@ func merge(under json.RawMessage, over map[string]json.RawMessage) (json.RawMess
 	for name, value := range over {
 		below := fields[name]
 		if (name == "payload" || name == "labels") && len(below) > 0 && below[0] == '{' && len(value) > 0 && value[0] == '{' {
-			var above map[string]json.RawMessage
-			if err := json.Unmarshal(value, &above); err != nil {
-				return nil, err
-			}
-			merged := map[string]json.RawMessage{}
-			if err := json.Unmarshal(below, &merged); err != nil {
-				return nil, err
-			}
-			maps.Copy(merged, above)
 			var err error
-			if value, err = json.Marshal(merged); err != nil {
+			if value, err = overlay(below, value); err != nil {
 				return nil, err
 			}
 		}
 		fields[name] = value
+	}
+	return json.Marshal(fields)
+}
+
+// overlay puts the fields of one object over those of another.
+func overlay(below, above json.RawMessage) (json.RawMessage, error) {
+	fields := map[string]json.RawMessage{}
+	for _, object := range []json.RawMessage{below, above} { // the second replaces what the first has set
+		if err := json.Unmarshal(object, &fields); err != nil {
+			return nil, err
+		}
 	}
 	return json.Marshal(fields)
 }

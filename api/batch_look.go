@@ -1,0 +1,150 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"time"
+
+	"piecework/internal/source"
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// inspection is a look at the items of a batch before it is accepted.
+type inspection struct {
+	a       *API
+	ctx     context.Context
+	skip    bool
+	pointer func(line int) string
+
+	seen     map[uint64]bool // hashes of custom ids: all of them would be too much
+	count    int
+	refused  int
+	problems []work.BatchProblem
+	sample   *sample
+}
+
+// all looks at units as they come and writes those that are good.
+func (l *inspection) all(w io.Writer, template json.RawMessage, units iter.Seq2[source.Line, error]) error {
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false)
+	for line, err := range units {
+		if err != nil {
+			return err
+		}
+		it, err := l.item(template, line)
+		if err != nil {
+			return err
+		}
+		n, err := l.unit(it)
+		if err != nil || n == nil {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if !l.skip && l.refused > 0 {
+			continue // nothing will be made of it
+		}
+		if err := out.Encode(filledUnit{Line: line.Next.Line, CustomID: n.CustomID, Title: n.Title, Delay: n.Delay, Spec: n.Spec}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// item reads a unit of a batch: the body of a unit, and a custom_id beside it.
+func (l *inspection) item(template json.RawMessage, line source.Line) (item, error) {
+	it := item{line: line.Next.Line, customID: fmt.Sprint(line.Next.Line)}
+	if p := checkJSON(line.Text); p != nil {
+		it.wrong = p.Errors
+		return it, nil
+	}
+	fields := map[string]json.RawMessage{}
+	if json.Unmarshal(line.Text, &fields) != nil {
+		it.wrong = []ProblemError{{Pointer: "#", Detail: "must be an object, as POST /work-units takes it"}}
+		return it, nil
+	}
+	if raw, ok := fields["custom_id"]; ok {
+		delete(fields, "custom_id")
+		if json.Unmarshal(raw, &it.customID) != nil || it.customID == "" {
+			it.wrong = []ProblemError{{Pointer: "#/custom_id", Detail: "must be a text that is not empty"}}
+			return it, nil
+		}
+	}
+	for name := range fields { // a payload that is no object is for the check to say
+		fields[name] = bytes.Clone(fields[name])
+	}
+	var err error
+	it.body, err = merge(template, fields)
+	return it, err
+}
+
+func (l *inspection) at(it item) error {
+	_, err := l.unit(it)
+	return err
+}
+
+// unit looks at one item. It returns nil for one that is refused.
+func (l *inspection) unit(it item) (*store.NewUnit, error) {
+	var n store.NewUnit
+	if len(it.wrong) == 0 {
+		var err error
+		if n, it.wrong, err = l.a.unitFrom(l.ctx, it.body); err != nil {
+			return nil, err
+		}
+	}
+	hash := hashOf(it.customID)
+	switch {
+	case len(it.wrong) > 0:
+	case len(it.customID) > maxCustomID:
+		it.wrong = []ProblemError{{Pointer: "#/custom_id", Detail: fmt.Sprintf("is longer than %d bytes", maxCustomID)}}
+	case l.seen[hash]:
+		it.wrong = []ProblemError{repeats(it.customID)}
+	}
+	if len(it.wrong) > 0 {
+		l.refused++
+		if len(l.problems) < work.MaxBatchProblems {
+			l.problems = append(l.problems, it.problems()...)
+		}
+		return nil, nil
+	}
+	l.seen[hash] = true
+	n.CustomID = work.Clean(it.customID)
+	if l.count++; l.count == 1 {
+		l.sample = &sample{CustomID: n.CustomID, Title: n.Title, Spec: n.Spec}
+	}
+	return &n, nil
+}
+
+// maxShown is how many of the items at fault an answer tells of.
+const maxShown = 100
+
+// refusal is the answer to items of which no units can be made.
+func (l *inspection) refusal() error {
+	var fields []ProblemError
+	for _, p := range l.problems[:min(len(l.problems), maxShown)] {
+		fields = append(fields, pointAt(l.pointer(p.Line), ProblemError{Pointer: p.Pointer, Detail: fmt.Sprintf("line %d: %s", p.Line, p.Detail)}))
+	}
+	p := newFieldsProblem(http.StatusBadRequest, fields...)
+	if l.refused > 1 {
+		p.Detail += fmt.Sprintf(" (and %d more; nothing was made of the batch)", l.refused-1)
+	}
+	return p
+}
+
+// wouldBe is the answer to a dry run.
+func (l *inspection) wouldBe(n store.NewBatch) *batchAnswer {
+	b := n.Batch
+	b.Status, b.CreatedAt, b.Rejected, b.Problems = work.BatchEnumerating, time.Now().UTC(), l.refused, l.problems
+	b.Counts.Add(work.Queued, l.count)
+	if len(b.Metadata) == 0 {
+		b.Metadata = json.RawMessage("{}")
+	}
+	return &batchAnswer{Status: http.StatusOK, Body: submittedBatch{BatchView: BatchView{Batch: b}, Sample: l.sample, DryRun: true}}
+}
