@@ -8,6 +8,7 @@
 //	cli_unit.go          one unit on its way: program, home, arguments, environment
 //	cli_events.go        events that are kept as they came
 //	cli_files.go         attached files as text, as images, by name
+//	batcher.go           many calls at once, through a provider's own batches
 //	capability.go        what each backend can do
 //	failure.go           what statuses and words of a failure mean
 //	claude.go            Claude Code: command line, environment, sessions
@@ -99,6 +100,7 @@ type Request struct {
 	Model        string
 	Payload      json.RawMessage
 	Call         *work.Call // in place of a prompt; nil: none
+	Answer       *Answer    // to the first call, from a batch of a Batcher; nil: ask
 	OutputSchema json.RawMessage
 	Files        []File
 
