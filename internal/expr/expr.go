@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/env"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 )
@@ -40,7 +41,7 @@ type Language struct{ env *cel.Env }
 // are texts.
 func New() *Language {
 	options := []cel.EnvOption{
-		cel.StdLib(),
+		cel.StdLib(cel.StdLibSubset(&env.LibrarySubset{ExcludeFunctions: []*env.Function{{Name: "matches"}}})), // ours has a bound
 		cel.Variable("body", cel.DynType),
 		cel.Variable("headers", cel.MapType(cel.StringType, cel.StringType)),
 		cel.Variable("event", cel.StringType),
@@ -49,11 +50,11 @@ func New() *Language {
 		cel.ASTValidators(cel.ValidateComprehensionNestingLimit(maxLoops), cel.ValidateRegexLiterals()),
 		cel.ParserExpressionSizeLimit(MaxSource), cel.ParserRecursionLimit(maxDepth),
 	}
-	env, err := cel.NewCustomEnv(append(options, functions()...)...)
+	language, err := cel.NewCustomEnv(append(options, functions()...)...)
 	if err != nil {
 		panic(fmt.Sprintf("make the expression language: %v", err)) // it is made of constants
 	}
-	return &Language{env}
+	return &Language{language}
 }
 
 // Vars is what an expression sees.
@@ -76,7 +77,7 @@ func (l *Language) Compile(source string) (*Program, error) {
 	if err := issues.Err(); err != nil {
 		return nil, errors.New(firstIssue(err))
 	}
-	program, err := l.env.Program(ast, cel.CostLimit(maxCost), cel.InterruptCheckFrequency(askEvery), cel.EvalOptions(cel.OptOptimize))
+	program, err := l.env.Program(ast, cel.CostLimit(maxCost), cel.InterruptCheckFrequency(askEvery))
 	if err != nil {
 		return nil, errors.New(firstIssue(err))
 	}
