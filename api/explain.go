@@ -15,7 +15,7 @@ import (
 
 // reason is one thing that a unit waits for.
 type reason struct {
-	Code   string     `json:"code" enum:"ended,running,approval,scheduled,retry,no_worker_process,queue_not_served,backend_unavailable,backend_paused,rate_limited,queue_paused,batch_paused,batch_enumerating,batch_testing,batch_awaits_approval,batch_cancelling,batch_order,busy,next" doc:"For programs"`
+	Code   string     `json:"code" enum:"ended,running,approval,provider_batch,scheduled,retry,no_worker_process,queue_not_served,backend_unavailable,backend_paused,rate_limited,queue_paused,batch_paused,batch_enumerating,batch_testing,batch_awaits_approval,batch_cancelling,batch_order,busy,next" doc:"For programs"`
 	Detail string     `json:"detail" doc:"For people: what it waits for and what to do"`
 	Until  *time.Time `json:"until,omitempty" doc:"When this reason ends, if that is known"`
 
@@ -50,6 +50,11 @@ func (a *API) explain(ctx context.Context, id uuid.UUID) (explanation, error) {
 		return explanation{}, err
 	}
 	e := explanation{ID: u.ID, Status: u.State, Reasons: whereItStands(u)}
+	if u.State == work.Waiting && u.Lane == work.LaneBatch {
+		lane, err := a.Store.BatchLaneOf(ctx, id)
+		e.Reasons = []reason{whyInLane(u, lane)}
+		return e, err
+	}
 	if u.State != work.Queued {
 		return e, nil
 	}
@@ -100,6 +105,28 @@ func whereItStands(u work.Unit) []reason {
 		r.Detail += ": " + u.Error.Message
 	}
 	return []reason{r}
+}
+
+// whyInLane tells where a unit of the batch lane waits.
+func whyInLane(u work.Unit, lane store.BatchLane) reason {
+	r := reason{Code: "provider_batch", Until: lane.Ends}
+	switch b := lane.Batch; {
+	case b == nil:
+		r.Detail = fmt.Sprintf("it goes into the next batch for %s, which a worker process with that backend packs (PIECEWORK_PACK)", u.Backend)
+	case b.SendingAt == nil:
+		r.Detail = fmt.Sprintf("it is packed into a batch for %s, which is to be sent", u.Backend)
+	case b.RemoteID == nil:
+		r.Detail = fmt.Sprintf("it is in a batch that is being sent to %s since %s", u.Backend, b.SendingAt.UTC().Format(time.RFC3339))
+	default:
+		r.Detail = fmt.Sprintf("it is one of %d lines of %s's batch %s, sent %s; %d are over", b.Lines, u.Backend, *b.RemoteID, b.SentAt.UTC().Format(time.RFC3339), b.Done)
+	}
+	if lane.Batch != nil && lane.Batch.Error != "" {
+		r.Detail += "; the last look said: " + lane.Batch.Error
+	}
+	if lane.Ends != nil {
+		r.Detail += "; it runs live if that has not answered by " + lane.Ends.UTC().Format(time.RFC3339)
+	}
+	return r
 }
 
 func ended(s work.State) string {

@@ -50,6 +50,7 @@ type unitBody struct {
 	MaxRetries       *int       `json:"max_retries,omitempty" minimum:"0" maximum:"100" doc:"Runs after failed ones. When left out: 2, and 0 after a timeout, which has cost its full price already. Lost worker processes and rate limits use none up"`
 	Queue            string     `json:"queue,omitempty" pattern:"^[a-z0-9_-]{1,64}$" doc:"default when left out"`
 	Priority         *int       `json:"priority,omitempty" minimum:"0" maximum:"9" doc:"5 when left out; 7 and above go before the rest, 3 and below after"`
+	Lane             string     `json:"lane,omitempty" enum:"live,batch,auto" doc:"live, when left out: a call of its own, at once. batch: a line in one of the provider's own batches, for half the price; what these have not answered when the deadline is near runs live. auto: batch if the deadline is a day away or more, else live"`
 	CallbackURL      *string    `json:"callback_url,omitempty" doc:"Is told when the unit is final, by a signed POST: see /callback-secret" example:"https://example.com/done"`
 	Labels           labels     `json:"labels,omitempty" maxProperties:"32" doc:"For finding units again"`
 }
@@ -122,7 +123,7 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 		s.WorkingDirectory = payloadDirectory(s.Payload)
 	}
 	for _, check := range []func(context.Context, *unitBody, *store.NewUnit) error{
-		checkAsked, checkBackend, checkTimes, checkLabels, checkRequest, checkLimits, a.checkCallback, a.checkFiles,
+		checkAsked, checkBackend, checkTimes, checkLabels, checkRequest, checkLimits, checkLane, a.checkCallback, a.checkFiles,
 	} {
 		if err := check(ctx, b, &n); err != nil {
 			return n, err
@@ -340,6 +341,36 @@ func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	if failure := backend.CheckSchema(n.OutputSchema); failure != nil {
 		return work.Invalidf("#/output_schema", "%s", failure.Message)
 	}
+	return nil
+}
+
+// aDay is how long a provider may take to answer a batch.
+const aDay = 24 * time.Hour
+
+// checkLane chooses the unit's lane.
+func checkLane(_ context.Context, b *unitBody, n *store.NewUnit) error {
+	if b.Lane == "" || b.Lane == "live" {
+		return nil
+	}
+	if !backend.Can(b.Backend, work.CanBatchLane) {
+		if b.Lane == "auto" {
+			return nil
+		}
+		return work.Invalidf("#/lane", "the backend %s has no batches of its own; those of openai and anthropic have: leave lane out, or set it to auto", b.Backend)
+	}
+	if b.Lane == "auto" {
+		begins, end := time.Now().Add(n.Delay.Duration()), n.Deadline
+		if n.NotBefore != nil && n.NotBefore.After(begins) {
+			begins = *n.NotBefore
+		}
+		if end == nil || n.ExpiresAt != nil && n.ExpiresAt.Before(*end) {
+			end = cmp.Or(n.ExpiresAt, end)
+		}
+		if end == nil || end.Before(begins.Add(aDay)) {
+			return nil
+		}
+	}
+	n.Lane = work.LaneBatch
 	return nil
 }
 

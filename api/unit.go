@@ -101,8 +101,8 @@ func (a *API) accept(ctx context.Context, key string, body *unitBody) (unit work
 // whatever goes wrong here is not the caller's problem.
 func (a *API) ring(ctx context.Context, u work.Unit) {
 	a.hub.poke(u.ID)
-	if u.NotBefore != nil {
-		return // the reconciler rings when it is due
+	if u.NotBefore != nil || u.State != work.Queued {
+		return // the reconciler rings when it may run
 	}
 	if err := a.Bell.Ring(context.WithoutCancel(ctx), store.DispatchOf(u)); err != nil {
 		a.Log.Warn("unit accepted, but its bell did not ring; the reconciler will", "unit", u.ID, "err", err)

@@ -245,7 +245,7 @@ func (a *API) unitOf(c echo.Context, id uuid.UUID, whole bool) (web.Unit, error)
 	if err != nil {
 		return page, err
 	}
-	if unit.State == work.Queued {
+	if unit.State == work.Queued || unit.State == work.Waiting {
 		e, err := a.explain(ctx, id)
 		if err != nil && !errors.Is(err, work.ErrNotFound) {
 			return page, err

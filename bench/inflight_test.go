@@ -182,7 +182,7 @@ func beWorker() {
 	hears := make(chan struct{})
 	worker := handlers.New(handlers.Options{
 		Store: ledger, Bell: bell, Backends: []backend.Backend{modelAt(os.Getenv("BACKEND"), os.Getenv("MODEL"))},
-		Queues: map[string]int{"default": 1}, Slots: inFlight, Lease: 30 * time.Second, Beat: 5 * time.Second, Probe: 30 * time.Second,
+		Queues: map[string]int{"default": 1}, Slots: inFlight, Lease: 30 * time.Second, Beat: 5 * time.Second, Probe: 30 * time.Second, Pack: time.Minute,
 		Grace: time.Second, Data: os.Getenv("DATA"), Log: log, Secrets: []string{strings.Repeat("postgres", 4), strings.Repeat("sk-secret", 6)}, Metrics: prometheus.NewRegistry(), Hears: hears,
 	})
 	var loops sync.WaitGroup

@@ -45,10 +45,10 @@ type cacheLook struct {
 	files []byte        // a digest of the bytes that went into the key
 }
 
-// fromCache takes over an earlier run's result, if the unit asked for that and
-// there is one. When the look fails, the unit runs. Units with equal keys that
-// run at the same time do not wait for each other.
-func (w *Worker) fromCache(ctx context.Context, a *attempt) bool {
+// inCache looks for an earlier run's result, if the unit asked for that. When
+// the look fails, the unit runs. Units with equal keys that run at the same time
+// do not wait for each other.
+func (w *Worker) inCache(ctx context.Context, a *attempt) bool {
 	c := a.claimed
 	if c.CacheTTL <= 0 {
 		return false
@@ -72,6 +72,14 @@ func (w *Worker) fromCache(ctx context.Context, a *attempt) bool {
 		return false
 	}
 	a.look.came, a.look.key = work.CacheHit, nil
+	return true
+}
+
+// fromCache takes over an earlier run's result, if there is one.
+func (w *Worker) fromCache(ctx context.Context, a *attempt) bool {
+	if !w.inCache(ctx, a) {
+		return false
+	}
 	from := a.look.from
 	a.rec.steps.Add(transcript.Step{Type: transcript.SystemText, Text: fmt.Sprintf(
 		"From the cache: this is the result of run %s of %s, which was asked the same. No model was called.",

@@ -10,6 +10,7 @@
 //	cache.go     results taken over from earlier runs
 //	outcome.go   what becomes of a unit after a run
 //	batch.go     batches of which a unit has ended here
+//	batch_lane.go  calls that go through a provider's own batches
 //	lane.go      whether a unit of a backend may begin here just now
 //	pause.go     what operators have paused
 //	probe.go     which backends there are, looked at again and again
@@ -59,6 +60,7 @@ type Options struct {
 	Lease      time.Duration  // silence after which others take its units
 	Beat       time.Duration  // between two signs of life
 	Probe      time.Duration  // between two looks at the backends
+	Pack       time.Duration  // between two rounds of the batch lane
 	Grace      time.Duration  // for runs to end by themselves at shutdown
 	Data       string         // directory for what units need on disk
 	Roots      roots.Roots
@@ -97,6 +99,7 @@ type Worker struct {
 	deliveryRung chan struct{}
 
 	aloneTime time.Duration // a suspect waits for the others to end
+	findTime  time.Duration // a provider's batch is looked for before it is sent again
 	keepTime  time.Duration // for storing a run's output files
 	redact    func(string) string
 
@@ -122,7 +125,7 @@ func New(o Options) *Worker {
 		Options: o, id: uuid.Must(uuid.NewV7()),
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), news: make(chan struct{}, 1),
 		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, asking: map[uuid.UUID]bool{},
-		batches: newMarks(), courier: newCourier(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
+		batches: newMarks(), courier: newCourier(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second, findTime: findFor,
 	}
 	if w.full == nil {
 		w.full = func() bool { return diskFull(o.Data) }
@@ -158,7 +161,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchLease, w.watchBackends, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune} {
+	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune} {
 		loops.Go(func() { loop(life) })
 	}
 	stop, err := w.serve(jobs.Lanes(w.Queues, w.laneNames(everyLane)))

@@ -136,7 +136,7 @@ func (h *house) start(change func(*Options)) *worker {
 	hears := make(chan struct{})
 	o := Options{
 		Store: h.store, Bell: h.bell, Backends: []backend.Backend{h.puppet}, Queues: map[string]int{"default": 1}, Slots: 4,
-		Lease: 3 * time.Second, Beat: 200 * time.Millisecond, Probe: 200 * time.Millisecond, Grace: 50 * time.Millisecond, Data: h.t.TempDir(),
+		Lease: 3 * time.Second, Beat: 200 * time.Millisecond, Probe: 200 * time.Millisecond, Pack: 50 * time.Millisecond, Grace: 50 * time.Millisecond, Data: h.t.TempDir(),
 		Roots: roots.Roots{}, Files: h.files, Sender: webhook.NewSender(webhook.Guard{Allow: webhook.Loopback()}, "test", 2*time.Second), FilePolicy: work.DefaultFilePolicy(), Log: h.log, Metrics: prometheus.NewRegistry(), Hears: hears,
 	}
 	if change != nil {

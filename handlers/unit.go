@@ -138,6 +138,7 @@ func (w *Worker) conclude(a *attempt) error {
 		log = log.With("error", finish.Error)
 	}
 	log.Info("run ended", "status", finish.Status, "verdict", verdict, "next", finish.Next)
+	w.forgetAnswer(a, finish)
 	w.announce(unit)
 	if claimed.BatchID != nil && finish.Next.Final() {
 		w.batches.mark(*claimed.BatchID)
@@ -246,6 +247,9 @@ func (w *Worker) execute(a *attempt) {
 func (w *Worker) ready(ctx context.Context, a *attempt) bool {
 	var failure *work.Failure
 	a.prep, failure = w.prepare(ctx, a.claimed)
+	if failure == nil {
+		failure = w.answered(ctx, a)
+	}
 	a.ran.prompt = a.prep.req.Prompt
 	if failure != nil {
 		a.ran.Error = failure

@@ -89,6 +89,11 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if late, err := r.Store.LateUnits(ctx); err != nil {
+		return err
+	} else if late > 0 {
+		r.Log.Info("units of the batch lane run live: their end is near", "units", late)
+	}
 	undelivered, err := r.Store.ExpireDeliveries(ctx)
 	if err != nil {
 		return err

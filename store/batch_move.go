@@ -87,22 +87,24 @@ func (b *advancing) advance(ctx context.Context) error {
 	return nil // it waits for its units or for a person
 }
 
-// live counts the units that were let go and are not over.
-func (b *advancing) live(ctx context.Context) (n int, err error) {
-	err = b.tx.GetContext(ctx, &n, `SELECT count(*) FROM work_units
+// live counts the units that were let go and are not over; asleep are those of
+// them that wait for a provider's batch, and take no room.
+func (b *advancing) live(ctx context.Context) (live, asleep int, err error) {
+	var n struct{ Live, Asleep int }
+	err = b.tx.GetContext(ctx, &n, `SELECT count(*) AS live, count(*) FILTER (WHERE state = 'waiting' AND lane = 'batch') AS asleep FROM work_units
 		WHERE batch_id = $1 AND NOT held AND state IN ('queued', 'running', 'waiting')`, b.ID)
-	return n, err
+	return n.Live, n.Asleep, err
 }
 
 // letGo lets units begin, as far as the batch allows.
 func (b *advancing) letGo(ctx context.Context) error {
-	live, err := b.live(ctx)
+	live, asleep, err := b.live(ctx)
 	if err != nil {
 		return err
 	}
 	room, why := 0, ""
 	if b.PausedAt == nil {
-		if room, why, err = b.room(ctx, live); err != nil {
+		if room, why, err = b.room(ctx, live, asleep); err != nil {
 			return err
 		}
 	}
@@ -110,7 +112,7 @@ func (b *advancing) letGo(ctx context.Context) error {
 		return b.pause(ctx, work.BySystem, why)
 	}
 	if room > 0 {
-		if err := b.release(ctx, room); err != nil || len(b.out.Bells) > 0 {
+		if n, err := b.release(ctx, room); err != nil || n > 0 {
 			return err
 		}
 	}
@@ -132,12 +134,12 @@ func (b *advancing) letGo(ctx context.Context) error {
 
 // room is how many more units may be let go; a reason means that the batch is
 // to be paused.
-func (b *advancing) room(ctx context.Context, live int) (room int, why string, err error) {
+func (b *advancing) room(ctx context.Context, live, asleep int) (room int, why string, err error) {
 	most := work.BatchWindow
 	if b.Concurrency > 0 {
 		most = min(most, b.Concurrency)
 	}
-	room = most - live
+	room = most - (live - asleep)
 	if b.Status == work.BatchTesting {
 		room = min(room, b.TestFirst-b.Released)
 	}
@@ -153,13 +155,15 @@ func (b *advancing) room(ctx context.Context, live int) (room int, why string, e
 		Cost     float64 `db:"cost"`
 		Finished int     `db:"finished"`
 		Held     bool    `db:"held"`
+		Patient  bool    `db:"patient"` // what is held goes through the provider's batches
 	}
 	err = b.tx.GetContext(ctx, &spent, `SELECT coalesce(sum(cost_usd), 0) AS cost, count(*) FILTER (WHERE finished_at IS NOT NULL AND started_at IS NOT NULL) AS finished,
-		coalesce(bool_or(held AND state = 'queued'), false) AS held FROM work_units WHERE batch_id = $1`, b.ID)
+		coalesce(bool_or(held AND state = 'queued'), false) AS held,
+		coalesce(bool_and(lane = 'batch') FILTER (WHERE held AND state = 'queued'), false) AS patient FROM work_units WHERE batch_id = $1`, b.ID)
 	if err != nil {
 		return 0, "", err
 	}
-	room = min(room, affordable(*b.MaxCostUSD-spent.Cost, spent.Cost, spent.Finished, live))
+	room = min(room, affordable(*b.MaxCostUSD-spent.Cost, spent.Cost, spent.Finished, live, spent.Patient))
 	if room <= 0 && live == 0 && spent.Held && spent.Cost > 0 {
 		why = fmt.Sprintf("the budget of $%.2f does not suffice for another unit: $%.2f is spent; resume it with a larger max_cost_usd, or cancel it",
 			*b.MaxCostUSD, spent.Cost)
@@ -169,13 +173,17 @@ func (b *advancing) room(ctx context.Context, live int) (room int, why string, e
 
 // affordable is how many units may begin besides those that are at work, when
 // so much money is left. What a unit costs is known from those that are over;
-// as long as few are, few begin.
-func affordable(left, spent float64, finished, live int) int {
+// as long as few are, few begin. Patient units may wait a day for their answers:
+// they do not begin by and by.
+func affordable(left, spent float64, finished, live int, patient bool) int {
 	known := max(1, 2*finished) - live
 	if finished == 0 || spent == 0 {
 		return known
 	}
 	paid := math.Floor(left/(spent/float64(finished)) + 1e-9)
+	if patient {
+		return int(math.Min(paid-float64(live), work.BatchWindow))
+	}
 	return min(known, int(math.Min(paid, work.BatchWindow))-live)
 }
 
@@ -209,25 +217,38 @@ func (b *advancing) brokenRule(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-func (b *advancing) release(ctx context.Context, n int) error {
-	err := b.tx.SelectContext(ctx, &b.out.Bells, `WITH next AS (SELECT id FROM work_units WHERE batch_id = $1 AND held AND state = 'queued'
-			ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)
-		UPDATE work_units u SET held = false, dispatch = dispatch + 1,
-			check_at = coalesce(u.not_before, clock_timestamp() + interval '2 seconds' + $2 * interval '1 millisecond')
-		FROM next WHERE u.id = next.id RETURNING u.id, dispatch, queue, backend, priority`, b.ID, n)
-	if err != nil || len(b.out.Bells) == 0 {
-		return err
+// release lets n units go and tells how many there were. Those of the batch
+// lane have no bell: they wait for a provider's batch, but for a test, whose
+// answers somebody wants to see.
+func (b *advancing) release(ctx context.Context, n int) (int, error) {
+	var let []struct {
+		Dispatch
+		State work.State `db:"state"`
 	}
+	err := b.tx.SelectContext(ctx, &let, `WITH next AS (SELECT id FROM work_units WHERE batch_id = $1 AND held AND state = 'queued'
+			ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)
+		UPDATE work_units u SET held = false, dispatch = dispatch + 1, state = CASE WHEN lane = 'batch' AND NOT $3 THEN 'waiting' ELSE 'queued' END,
+			check_at = coalesce(u.not_before, clock_timestamp() + interval '2 seconds' + $2 * interval '1 millisecond')
+		FROM next WHERE u.id = next.id RETURNING u.id, dispatch, queue, backend, priority, state`, b.ID, n, b.Status == work.BatchTesting)
+	if err != nil || len(let) == 0 {
+		return 0, err
+	}
+	for _, u := range let {
+		if u.State == work.Queued {
+			b.out.Bells = append(b.out.Bells, u.Dispatch)
+		}
+	}
+	b.out.More = len(b.out.Bells) == 0 // those that wait take no room
 	slices.SortFunc(b.out.Bells, func(a, b Dispatch) int { return bytes.Compare(a.UnitID[:], b.UnitID[:]) })
-	_, err = b.tx.ExecContext(ctx, `UPDATE batches SET released = released + $2 WHERE id = $1`, b.ID, len(b.out.Bells))
-	return err
+	_, err = b.tx.ExecContext(ctx, `UPDATE batches SET released = released + $2 WHERE id = $1`, b.ID, len(let))
+	return len(let), err
 }
 
 // pause holds what has not begun.
 func (b *advancing) pause(ctx context.Context, by, why string) error {
 	_, err := b.tx.ExecContext(ctx, `WITH back AS (
-			UPDATE work_units SET held = true, check_at = 'infinity' WHERE id IN (
-				SELECT id FROM work_units WHERE batch_id = $1 AND NOT held AND state = 'queued' ORDER BY id FOR UPDATE SKIP LOCKED) RETURNING id)
+			UPDATE work_units SET held = true, check_at = 'infinity', state = 'queued' WHERE id IN (
+				SELECT id FROM work_units WHERE batch_id = $1 AND NOT held AND (state = 'queued' OR state = 'waiting' AND lane = 'batch' AND provider_batch IS NULL) ORDER BY id FOR UPDATE SKIP LOCKED) RETURNING id)
 		UPDATE batches SET released = released - (SELECT count(*) FROM back), paused_at = coalesce(paused_at, clock_timestamp()), paused_by = $2, paused_why = $3
 		WHERE id = $1`, b.ID, work.Clean(by), work.Clean(why))
 	b.out.Moved = true

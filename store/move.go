@@ -82,7 +82,7 @@ func (s *Store) retry(ctx context.Context, rows any, w where, lock, columns stri
 	chosen := w.text()
 	model, prompt, turns := w.arg(c.Model), w.arg(c.Prompt), w.arg(c.MaxTurns)
 	return translate(s.db.SelectContext(ctx, rows, `WITH chosen (unit_id) AS (SELECT id FROM work_units WHERE `+chosen+` `+lock+`), changed AS (
-		UPDATE work_units SET state = 'queued', finished_at = NULL, final_run = NULL,
+		UPDATE work_units SET state = CASE WHEN lane = 'batch' THEN 'waiting' ELSE 'queued' END, provider_batch = NULL, finished_at = NULL, final_run = NULL,
 			summary = NULL, error_class = NULL, error_message = NULL, cache = NULL, cached_from = NULL, cancel_requested_at = NULL, not_before = NULL,
 			deadline = CASE WHEN deadline > clock_timestamp() THEN deadline END,
 			expires_at = CASE WHEN expires_at > clock_timestamp() THEN expires_at END,
@@ -93,6 +93,8 @@ func (s *Store) retry(ctx context.Context, rows any, w where, lock, columns stri
 			resume_session = CASE WHEN `+model+`::text IS NULL AND `+prompt+`::text IS NULL THEN resume_session END,
 			model = coalesce(`+model+`, model), prompt = coalesce(`+prompt+`, prompt), max_turns = coalesce(`+turns+`, max_turns)
 		FROM chosen WHERE id = unit_id RETURNING work_units.*
+	), forgotten AS (
+		DELETE FROM provider_answers WHERE unit_id IN (SELECT unit_id FROM chosen)
 	), reopened AS (
 		UPDATE batches SET status = 'in_progress', finished_at = NULL, counts = NULL, why = '', cancelled_at = NULL, synthesis_unit = NULL, rounds = rounds + 1
 		WHERE id IN (SELECT batch_id FROM changed) AND finished_at IS NOT NULL

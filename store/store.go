@@ -12,6 +12,7 @@
 //	batch_move.go  what may begin, when it is over; pause, approve, cancel
 //	batch_file.go  files that are read from a batch; batches that are deleted
 //	batch_figures.go  what pages tell of batches
+//	provider_batch.go  the batch lane: units that wait for a provider's batches
 //	run.go         runs: claim; read, list
 //	finish.go      how a run ends, and what becomes of its unit
 //	file.go        files, and bytes that are none yet or no more

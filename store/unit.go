@@ -82,7 +82,7 @@ WITH r AS (
         queue text, priority smallint, labels jsonb, prompt text, system_prompt text, payload json, files jsonb, uploads json,
         working_directory text, output_schema json, request json, missing_key text, session_policy text, max_turns integer, cache_ttl double precision,
         max_cost_usd double precision, max_retries integer, timeout double precision, idle_timeout double precision, startup_timeout double precision,
-        not_before timestamptz, delay double precision, deadline timestamptz, expires_at timestamptz, callback_url text, batch_id uuid, custom_id text, held boolean,
+        not_before timestamptz, delay double precision, deadline timestamptz, expires_at timestamptz, callback_url text, batch_id uuid, custom_id text, held boolean, lane text,
         idempotency_key text, body_hash text, trigger text, delivery text, event text)
 ), first AS (
     INSERT INTO trigger_deliveries AS d (id, tenant, trigger, delivery, event, outcome, unit_id, received_at)
@@ -93,10 +93,10 @@ WITH r AS (
 ), fresh AS (
 INSERT INTO work_units (id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt,
     system_prompt, payload, files, working_directory, output_schema, request, missing_key, session_policy, max_turns, cache_ttl,
-    max_cost_usd, max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, batch_id, custom_id, held, check_at, created_at, idempotency_key, body_hash)
-SELECT id, tenant, 'queued', title, backend, coalesce(worker, ''), coalesce(model, ''), queue, priority, labels, prompt,
+    max_cost_usd, max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, batch_id, custom_id, held, lane, check_at, created_at, idempotency_key, body_hash)
+SELECT id, tenant, CASE WHEN lane = 'batch' AND NOT held THEN 'waiting' ELSE 'queued' END, title, backend, coalesce(worker, ''), coalesce(model, ''), queue, priority, labels, prompt,
     coalesce(system_prompt, ''), payload, coalesce(files, '[]'), coalesce(working_directory, ''), output_schema, request, missing_key,
-    coalesce(nullif(session_policy, ''), 'resume'), coalesce(max_turns, 0), cache_ttl, max_cost_usd, max_retries, timeout, idle_timeout, coalesce(startup_timeout, 0), due, deadline, expires_at, callback_url, batch_id, custom_id, held,
+    coalesce(nullif(session_policy, ''), 'resume'), coalesce(max_turns, 0), cache_ttl, max_cost_usd, max_retries, timeout, idle_timeout, coalesce(startup_timeout, 0), due, deadline, expires_at, callback_url, batch_id, custom_id, held, coalesce(nullif(lane, ''), 'live'),
     CASE WHEN held THEN 'infinity' ELSE coalesce(due, clock_timestamp() + interval '2 seconds') END, clock_timestamp(), idempotency_key, decode(body_hash, 'hex')
 FROM r WHERE trigger IS NULL OR id IN (SELECT unit_id FROM first)
 ON CONFLICT DO NOTHING
@@ -209,7 +209,7 @@ const unitColumns = `id, tenant, state, title, backend, worker, model, queue, pr
     payload, files, working_directory, coalesce(output_schema, 'null') AS output_schema, coalesce(request, 'null') AS request, missing_key, session_policy, max_turns, coalesce(cache_ttl, 0) AS cache_ttl, max_cost_usd,
     max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, run_count, failures, losses, waits, crashes, deaths, dispatch,
     cancel_requested_at, summary, error_class, error_message, coalesce(cache, '') AS cache, cached_from, cost_usd, created_at, started_at, finished_at,
-    batch_id, coalesce(custom_id, '') AS custom_id, held`
+    batch_id, coalesce(custom_id, '') AS custom_id, held, coalesce(nullif(lane, 'live'), '') AS lane`
 
 type unitRow struct {
 	work.Unit
@@ -310,7 +310,7 @@ const listColumns = `id, tenant, state, title, backend, worker, model, queue, pr
     '' AS system_prompt, '{}'::json AS payload, files, working_directory, 'null'::json AS output_schema, 'null'::json AS request, missing_key, session_policy, max_turns, coalesce(cache_ttl, 0) AS cache_ttl, max_cost_usd,
     max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, run_count, failures, losses, waits, crashes, deaths, dispatch,
     cancel_requested_at, summary, error_class, left(error_message, 500) AS error_message, coalesce(cache, '') AS cache, cached_from, cost_usd, created_at,
-    started_at, finished_at, batch_id, coalesce(custom_id, '') AS custom_id, held`
+    started_at, finished_at, batch_id, coalesce(custom_id, '') AS custom_id, held, coalesce(nullif(lane, 'live'), '') AS lane`
 
 // Units lists units, newest first, and tells the id to go on after when there
 // are more.

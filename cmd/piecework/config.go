@@ -108,6 +108,7 @@ type Crew struct {
 	Lease       time.Duration `env:"PIECEWORK_LEASE" default:"30s" help:"Silence after which others take a worker process's units (${default})."`
 	Heartbeat   time.Duration `env:"PIECEWORK_HEARTBEAT" default:"5s" help:"Between two signs of life (${default})."`
 	Probe       time.Duration `env:"PIECEWORK_PROBE" default:"30s" help:"Between two looks at backends that are missing or refuse every unit (${default}); ten times that for the others."`
+	Pack        time.Duration `env:"PIECEWORK_PACK" default:"1m" help:"Between two rounds of the batch lane: units that wait are packed into a provider's batch, and batches that are there are asked for (${default})."`
 	Grace       time.Duration `env:"PIECEWORK_GRACE" default:"${grace}" help:"For runs to end by themselves at shutdown (${default})."`
 	Agents
 }
@@ -291,6 +292,9 @@ func (c Crew) check() (map[string]int, error) {
 	}
 	if c.Probe < 100*time.Millisecond {
 		add("--probe: must be at least 100ms")
+	}
+	if c.Pack < 100*time.Millisecond {
+		add("--pack: must be at least 100ms")
 	}
 	if c.Grace < 0 {
 		add("--grace: must not be negative")

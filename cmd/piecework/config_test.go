@@ -145,7 +145,7 @@ func TestSecretsOfTheConfiguration(t *testing.T) {
 
 func TestQueues(t *testing.T) {
 	t.Parallel()
-	crew := Crew{Concurrency: 1, Lease: 30 * time.Second, Heartbeat: 5 * time.Second, Probe: time.Second, Queues: "default=3, slow"}
+	crew := Crew{Concurrency: 1, Lease: 30 * time.Second, Heartbeat: 5 * time.Second, Probe: time.Second, Pack: time.Second, Queues: "default=3, slow"}
 	queues, err := crew.check()
 	if err != nil || queues["default"] != 3 || queues["slow"] != 1 || len(queues) != 2 {
 		t.Error(queues, err)

@@ -201,7 +201,7 @@ func (h house) worker(app *App, base *Base, crew *Crew, gear gear, hears chan st
 	sender := webhook.NewSender(h.webhooks, "piecework/"+app.Version, webhook.Timeout)
 	return handlers.New(handlers.Options{
 		Store: h.store, Bell: h.bell, Backends: gear.backends, Queues: gear.queues, Slots: crew.Concurrency,
-		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
+		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Pack: crew.Pack, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
 		Files: h.files, FilePolicy: h.policy, Sender: sender,
 		Secrets: slices.Concat(gear.secrets, base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
 	})

@@ -15,6 +15,8 @@ const (
 	CanMaxCost Capability = "max_cost_usd"  // a run is stopped when it has cost too much
 	CanTurns   Capability = "max_turns"     // a run is stopped after so many turns
 	CanRequest Capability = "request"       // a unit may be one call of its API
+	// CanBatchLane: a unit may go through the provider's own batches.
+	CanBatchLane Capability = "lane"
 )
 
 // Capabilities lists every capability in the order documents show them.

@@ -24,12 +24,12 @@ var States = []State{Queued, Running, Waiting, Succeeded, Failed, Cancelled, Tim
 // them as WHERE clauses; a test tries every verb from every state and compares
 // what happened with this table.
 var moves = map[State][]State{
-	Queued:    {Running, Failed, Cancelled, TimedOut},
+	Queued:    {Running, Waiting, Failed, Cancelled, TimedOut},
 	Running:   {Queued, Waiting, Succeeded, Failed, Cancelled, TimedOut},
 	Waiting:   {Queued, Failed, Cancelled, TimedOut},
-	Failed:    {Queued}, // only by a person's retry
-	Cancelled: {Queued},
-	TimedOut:  {Queued},
+	Failed:    {Queued, Waiting}, // only by a person's retry
+	Cancelled: {Queued, Waiting},
+	TimedOut:  {Queued, Waiting},
 }
 
 // CanMove tells whether a unit may go from one state to another.

@@ -32,6 +32,10 @@ const (
 	Fresh  = "fresh"
 )
 
+// LaneBatch is the way to the model of a unit that may wait: a line in one of the
+// provider's batches, for half the price of a call of its own.
+const LaneBatch = "batch"
+
 // Spec is what the caller asked for. It never changes after the unit is
 // accepted, except by a retry with changes.
 type Spec struct {
@@ -61,6 +65,7 @@ type Spec struct {
 	Deadline         *time.Time      `json:"deadline,omitempty" db:"deadline"`         // it ends by then
 	ExpiresAt        *time.Time      `json:"expires_at,omitempty" db:"expires_at"`     // it starts by then, or never
 	CallbackURL      *string         `json:"callback_url,omitempty" db:"callback_url"` // is told when it is final
+	Lane             string          `json:"lane,omitempty" db:"lane"`                 // empty: a call of its own; LaneBatch: a line in one of the provider's batches
 }
 
 // Unit is one accepted piece of work.

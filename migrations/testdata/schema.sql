@@ -59,6 +59,14 @@ AS $function$
         PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid
 $function$;
 
+CREATE OR REPLACE FUNCTION public.lane_ends(created timestamp with time zone, deadline timestamp with time zone, expires timestamp with time zone)
+ RETURNS timestamp with time zone
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+    SELECT least(deadline, expires) - least(interval '1 hour', (least(deadline, expires) - created) / 2)
+$function$;
+
 CREATE OR REPLACE FUNCTION public.note_change()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -159,6 +167,36 @@ CREATE TABLE pauses (
     CONSTRAINT pauses_pkey PRIMARY KEY (kind, name),
     CONSTRAINT pauses_kind_check CHECK ((kind = ANY (ARRAY['queue'::text, 'backend'::text])))
 );
+
+CREATE TABLE provider_answers (
+    unit_id uuid NOT NULL,
+    status smallint NOT NULL,
+    request_id text NOT NULL,
+    body bytea NOT NULL,
+    answered_at timestamp with time zone NOT NULL,
+    CONSTRAINT provider_answers_pkey PRIMARY KEY (unit_id),
+    CONSTRAINT provider_answers_unit_id_fkey FOREIGN KEY (unit_id) REFERENCES work_units(id) ON DELETE CASCADE
+);
+
+CREATE TABLE provider_batches (
+    id uuid NOT NULL,
+    backend text NOT NULL,
+    remote_id text,
+    lines integer NOT NULL DEFAULT 0,
+    done integer NOT NULL DEFAULT 0,
+    answered integer NOT NULL DEFAULT 0,
+    created_at timestamp with time zone NOT NULL,
+    sending_at timestamp with time zone,
+    sent_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    look_at timestamp with time zone NOT NULL,
+    holder uuid,
+    tries integer NOT NULL DEFAULT 0,
+    error text NOT NULL DEFAULT ''::text,
+    CONSTRAINT provider_batches_pkey PRIMARY KEY (id)
+);
+CREATE INDEX provider_batches_due ON public.provider_batches USING btree (look_at) WHERE (finished_at IS NULL);
+CREATE UNIQUE INDEX provider_batches_remote ON public.provider_batches USING btree (backend, remote_id);
 
 CREATE TABLE result_cache (
     tenant text NOT NULL,
@@ -395,6 +433,8 @@ CREATE TABLE work_units (
     cached_from uuid,
     callback_url text,
     request json,
+    lane text NOT NULL DEFAULT 'live'::text,
+    provider_batch uuid,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT cache_without_directory CHECK (((cache_ttl IS NULL) OR (working_directory = ''::text))),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
@@ -406,6 +446,7 @@ CREATE TABLE work_units (
     CONSTRAINT work_units_cache_check CHECK ((cache = ANY (ARRAY['hit'::text, 'miss'::text]))),
     CONSTRAINT work_units_cache_ttl_check CHECK ((cache_ttl > (0)::double precision)),
     CONSTRAINT work_units_idle_timeout_check CHECK ((idle_timeout > (0)::double precision)),
+    CONSTRAINT work_units_lane_check CHECK ((lane = ANY (ARRAY['live'::text, 'batch'::text]))),
     CONSTRAINT work_units_missing_key_check CHECK ((missing_key = ANY (ARRAY['fail'::text, 'note'::text]))),
     CONSTRAINT work_units_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
     CONSTRAINT work_units_session_policy_check CHECK ((session_policy = ANY (ARRAY['resume'::text, 'fresh'::text]))),
@@ -426,11 +467,14 @@ CREATE INDEX work_units_finished ON public.work_units USING btree (tenant, finis
 CREATE INDEX work_units_held ON public.work_units USING btree (batch_id, id) WHERE (held AND (state = 'queued'::text));
 CREATE UNIQUE INDEX work_units_idempotency ON public.work_units USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE INDEX work_units_lane ON public.work_units USING btree (queue, backend, priority DESC, id) WHERE ((state = 'queued'::text) AND (NOT held));
+CREATE INDEX work_units_late ON public.work_units USING btree (lane_ends(created_at, deadline, expires_at)) WHERE ((state = 'waiting'::text) AND (lane = 'batch'::text));
 CREATE INDEX work_units_let_go ON public.work_units USING btree (batch_id) WHERE ((batch_id IS NOT NULL) AND (NOT held) AND (state = ANY (ARRAY['queued'::text, 'running'::text, 'waiting'::text])));
 CREATE INDEX work_units_newest ON public.work_units USING btree (tenant, id DESC);
 CREATE INDEX work_units_of_batch ON public.work_units USING btree (batch_id, state, id) WHERE (batch_id IS NOT NULL);
+CREATE INDEX work_units_packed ON public.work_units USING btree (provider_batch, id) WHERE (provider_batch IS NOT NULL);
 CREATE INDEX work_units_search ON public.work_units USING gin (title gin_trgm_ops);
 CREATE INDEX work_units_started ON public.work_units USING btree (tenant, started_at) INCLUDE (created_at) WHERE (started_at IS NOT NULL);
+CREATE INDEX work_units_to_pack ON public.work_units USING btree (backend, id) WHERE ((state = 'waiting'::text) AND (lane = 'batch'::text) AND (provider_batch IS NULL));
 CREATE INDEX work_units_unchecked ON public.work_units USING btree (check_at) WHERE (state = 'queued'::text);
 CREATE TRIGGER announce_unit AFTER UPDATE OF state ON public.work_units FOR EACH ROW WHEN (((new.state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) AND (old.state <> ALL (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])))) EXECUTE FUNCTION announce_unit();
 CREATE TRIGGER announce_unit_at_once AFTER INSERT ON public.work_units FOR EACH ROW WHEN ((new.state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text]))) EXECUTE FUNCTION announce_unit();

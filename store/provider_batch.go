@@ -1,0 +1,273 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/lib/pq"
+
+	"piecework/internal/work"
+)
+
+// ProviderBatch is a provider's batch that units of the batch lane wait in.
+type ProviderBatch struct {
+	ID         uuid.UUID  `db:"id"` // the key it is found by at the provider
+	Backend    string     `db:"backend"`
+	RemoteID   *string    `db:"remote_id"` // the provider's own; nil: not known yet
+	Lines      int        `db:"lines"`
+	Done       int        `db:"done"` // lines that are over, as far as the provider tells
+	CreatedAt  time.Time  `db:"created_at"`
+	SendingAt  *time.Time `db:"sending_at"` // it may be at the provider since
+	SentAt     *time.Time `db:"sent_at"`
+	FinishedAt *time.Time `db:"finished_at"`
+	Tries      int        `db:"tries"` // to send it
+	Error      string     `db:"error"` // the last
+}
+
+const providerBatchColumns = `id, backend, remote_id, lines, done, created_at, sending_at, sent_at, finished_at, tries, error`
+
+// PackUnits puts units of a backend that wait for it into a new provider batch,
+// at most so many, the oldest first and those that are like it in model and
+// endpoint. It tells how many.
+func (s *Store) PackUnits(ctx context.Context, backend string, most int) (int64, error) {
+	result, err := s.db.ExecContext(ctx, `WITH ripe AS (
+			SELECT u.id, u.model, u.request ->> 'endpoint' AS endpoint FROM work_units u
+			WHERE state = 'waiting' AND lane = 'batch' AND provider_batch IS NULL AND backend = $2
+			AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused+`
+		), oldest AS (SELECT model, endpoint FROM ripe ORDER BY id LIMIT 1
+		), chosen AS (
+			SELECT id FROM work_units WHERE provider_batch IS NULL AND state = 'waiting' AND id IN (
+				SELECT id FROM ripe JOIN oldest ON oldest.model = ripe.model AND oldest.endpoint IS NOT DISTINCT FROM ripe.endpoint ORDER BY id LIMIT $3)
+			ORDER BY id FOR UPDATE SKIP LOCKED
+		), made AS (
+			INSERT INTO provider_batches (id, backend, created_at, look_at)
+			SELECT $1, $2, clock_timestamp(), clock_timestamp() WHERE EXISTS (SELECT FROM chosen)
+		)
+		UPDATE work_units u SET provider_batch = $1 FROM chosen WHERE u.id = chosen.id`, uuid.Must(uuid.NewV7()), backend, most)
+	if err != nil {
+		return 0, translate(fmt.Errorf("pack units: %w", err))
+	}
+	return result.RowsAffected()
+}
+
+// HoldProviderBatch takes a provider batch of one of the backends that is to be
+// seen to, and that no live worker process sees to already. It is nil when there
+// is none.
+func (s *Store) HoldProviderBatch(ctx context.Context, process uuid.UUID, backends []string) (*ProviderBatch, error) {
+	var rows []ProviderBatch
+	err := s.db.SelectContext(ctx, &rows, `UPDATE provider_batches SET holder = $1 WHERE id = (
+			SELECT id FROM provider_batches b WHERE finished_at IS NULL AND look_at <= clock_timestamp() AND backend = ANY($2)
+			AND NOT EXISTS (SELECT FROM worker_processes p WHERE p.id = b.holder AND p.lease_until >= clock_timestamp())
+			ORDER BY look_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+		RETURNING `+providerBatchColumns, process, pq.Array(backends))
+	if err != nil || len(rows) == 0 {
+		return nil, translate(wrap("take a provider batch", err))
+	}
+	return &rows[0], nil
+}
+
+// holdOn changes a provider batch that a process holds. It is work.ErrConflict
+// when it does not hold it any more.
+func (s *Store) holdOn(ctx context.Context, process, batch uuid.UUID, verb, set string, args ...any) error {
+	result, err := s.db.ExecContext(ctx, `UPDATE provider_batches SET `+set+` WHERE id = $1 AND holder = $2 AND finished_at IS NULL`,
+		append([]any{batch, process}, args...)...)
+	if err != nil {
+		return translate(fmt.Errorf("%s provider batch %s: %w", verb, batch, err))
+	}
+	if n, err := result.RowsAffected(); err == nil && n == 0 {
+		return fmt.Errorf("%w: provider batch %s is seen to by another worker process", work.ErrConflict, batch)
+	}
+	return nil
+}
+
+// SendingProviderBatch notes that from now on nobody knows whether the provider
+// has the batch.
+func (s *Store) SendingProviderBatch(ctx context.Context, process, batch uuid.UUID, lines int) error {
+	return s.holdOn(ctx, process, batch, "send", `sending_at = clock_timestamp(), lines = $3, tries = tries + 1`, lines)
+}
+
+// SentProviderBatch notes by which id the provider has the batch, and lets go of
+// it for a while.
+func (s *Store) SentProviderBatch(ctx context.Context, process, batch uuid.UUID, remote string, look time.Duration) error {
+	return s.holdOn(ctx, process, batch, "note", `remote_id = $3, sent_at = clock_timestamp(), error = '', holder = NULL,
+		look_at = clock_timestamp() + $4 * interval '1 second'`, remote, look.Seconds())
+}
+
+// UnsentProviderBatch notes that the provider does not have the batch: it is to
+// be sent (again) after a while.
+func (s *Store) UnsentProviderBatch(ctx context.Context, process, batch uuid.UUID, why string, after time.Duration) error {
+	return s.holdOn(ctx, process, batch, "put back", `remote_id = NULL, sending_at = NULL, sent_at = NULL, error = $3, holder = NULL,
+		look_at = clock_timestamp() + $4 * interval '1 second'`, work.Clean(why), after.Seconds())
+}
+
+// LeaveProviderBatch lets go of a batch that is to be seen to again after a
+// while, with what is known of it.
+func (s *Store) LeaveProviderBatch(ctx context.Context, process, batch uuid.UUID, done int, why string, after time.Duration) error {
+	return s.holdOn(ctx, process, batch, "leave", `done = greatest(done, $3), error = $4, holder = NULL,
+		look_at = clock_timestamp() + $5 * interval '1 second'`, done, work.Clean(why), after.Seconds())
+}
+
+// KnownRemotes returns those of a provider's ids that belong to some batch of
+// ours.
+func (s *Store) KnownRemotes(ctx context.Context, backend string, remotes []string) (known []string, err error) {
+	err = s.db.SelectContext(ctx, &known, `SELECT remote_id FROM provider_batches WHERE backend = $1 AND remote_id = ANY($2)`, backend, pq.Array(remotes))
+	return known, translate(wrap("find provider batches", err))
+}
+
+// PackedUnits returns the units that wait in a provider batch, oldest first, as
+// a claim would.
+func (s *Store) PackedUnits(ctx context.Context, batch uuid.UUID) ([]work.Unit, error) {
+	var rows []unitRow
+	if err := s.db.SelectContext(ctx, &rows, `SELECT `+unitColumns+` FROM work_units WHERE provider_batch = $1 AND state = 'waiting' ORDER BY id`, batch); err != nil {
+		return nil, translate(fmt.Errorf("read the units of provider batch %s: %w", batch, err))
+	}
+	units := make([]work.Unit, len(rows))
+	for i, r := range rows {
+		units[i] = r.unit()
+	}
+	return units, nil
+}
+
+// AnyPacked tells whether a unit waits in a provider batch.
+func (s *Store) AnyPacked(ctx context.Context, batch uuid.UUID) (any bool, err error) {
+	err = s.db.GetContext(ctx, &any, `SELECT EXISTS (SELECT FROM work_units WHERE provider_batch = $1 AND state = 'waiting')`, batch)
+	return any, translate(wrap("look for units of a provider batch", err))
+}
+
+// goLive puts waiting units into the queue, where they run as any other. The
+// reconciler rings for them.
+const goLive = `UPDATE work_units u SET state = 'queued', dispatch = dispatch + 1, check_at = clock_timestamp()
+	FROM chosen WHERE u.id = chosen.id AND u.state = 'waiting'`
+
+// Unpack takes units out of a provider batch: to run live, or to be packed
+// anew.
+func (s *Store) Unpack(ctx context.Context, batch uuid.UUID, units []uuid.UUID, live bool) error {
+	if len(units) == 0 {
+		return nil
+	}
+	then := `UPDATE work_units u SET provider_batch = NULL FROM chosen WHERE u.id = chosen.id`
+	if live {
+		then = goLive
+	}
+	_, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE id = ANY($1) AND provider_batch = $2 AND state = 'waiting'
+		ORDER BY id FOR UPDATE) `+then, pqUUIDs(units), batch)
+	return translate(wrap("take units out of a provider batch", err))
+}
+
+// LateUnits lets those units run live whose end is too near to wait for a
+// provider's batch. It returns how many.
+func (s *Store) LateUnits(ctx context.Context) (int64, error) {
+	result, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE state = 'waiting' AND lane = 'batch'
+		AND lane_ends(created_at, deadline, expires_at) <= now() ORDER BY id FOR UPDATE SKIP LOCKED) `+goLive)
+	if err != nil {
+		return 0, translate(fmt.Errorf("find late units: %w", err))
+	}
+	return result.RowsAffected()
+}
+
+// FinishProviderBatch ends a provider batch. Units that wait in it still, which
+// it did not answer, run live; with a failure they have failed. It returns how
+// many these were.
+func (s *Store) FinishProviderBatch(ctx context.Context, process, batch uuid.UUID, failed *work.Failure) (int64, error) {
+	then, args := goLive, []any{batch, process, ""}
+	if failed != nil {
+		args[2] = work.Clean(failed.Error())
+		then = `UPDATE work_units u SET state = 'failed', finished_at = clock_timestamp(), failures = failures + 1,
+			error_class = $4, error_message = $5 FROM chosen WHERE u.id = chosen.id AND u.state = 'waiting'`
+		args = append(args, string(failed.Class), work.Clean(failed.Message))
+	}
+	result, err := s.db.ExecContext(ctx, `WITH ended AS (
+			UPDATE provider_batches SET finished_at = clock_timestamp(), holder = NULL, error = $3
+			WHERE id = $1 AND holder = $2 AND finished_at IS NULL RETURNING id
+		), chosen AS (
+			SELECT id FROM work_units WHERE provider_batch IN (SELECT id FROM ended) AND state = 'waiting' ORDER BY id FOR UPDATE
+		) `+then, args...)
+	if err != nil {
+		return 0, translate(fmt.Errorf("finish provider batch %s: %w", batch, err))
+	}
+	return result.RowsAffected()
+}
+
+// ProviderAnswer is what a provider's batch answered a unit.
+type ProviderAnswer struct {
+	UnitID    uuid.UUID `db:"unit_id"`
+	Status    int       `db:"status"` // of HTTP, or what it would have been
+	RequestID string    `db:"request_id"`
+	Body      []byte    `db:"body"`
+}
+
+// TakeAnswers keeps answers and puts their units into the queue, whose runs
+// find them. What a unit was answered first counts; what comes for one that does
+// not wait for it is let go.
+func (s *Store) TakeAnswers(ctx context.Context, batch uuid.UUID, answers []ProviderAnswer) error {
+	if len(answers) == 0 {
+		return nil
+	}
+	ids, statuses, requests, lengths := make([]string, len(answers)), make([]int64, len(answers)), make([]string, len(answers)), make([]int64, len(answers))
+	var bodies bytes.Buffer
+	for i, a := range answers {
+		ids[i], statuses[i], requests[i], lengths[i] = a.UnitID.String(), int64(a.Status), work.Clean(a.RequestID), int64(len(a.Body))
+		bodies.Write(a.Body)
+	}
+	_, err := s.db.ExecContext(ctx, `WITH r AS (
+			SELECT DISTINCT ON (unit_id) * FROM (SELECT *, sum(length) OVER (ORDER BY n) - length + 1 AS begins
+				FROM unnest($2::uuid[], $3::smallint[], $4::text[], $5::int[]) WITH ORDINALITY AS r(unit_id, status, request_id, length, n)) AS r ORDER BY unit_id, n
+		), chosen AS (
+			SELECT u.id, u.state FROM work_units u JOIN r ON r.unit_id = u.id
+			WHERE u.provider_batch = $1 AND (u.state = 'waiting' OR u.state = 'queued' AND u.run_count = 0) ORDER BY u.id FOR UPDATE OF u
+		), kept AS (
+			INSERT INTO provider_answers (unit_id, status, request_id, body, answered_at)
+			SELECT r.unit_id, r.status, r.request_id, substr($6::bytea, r.begins::int, r.length), clock_timestamp()
+			FROM r JOIN chosen ON chosen.id = r.unit_id ON CONFLICT (unit_id) DO NOTHING RETURNING unit_id
+		), counted AS (
+			UPDATE provider_batches SET answered = answered + (SELECT count(*) FROM kept) WHERE id = $1
+		) `+goLive, batch, pq.Array(ids), pq.Array(statuses), pq.Array(requests), pq.Array(lengths), bodies.Bytes())
+	return translate(wrap("keep the answers of a provider's batch", err))
+}
+
+// Answer returns what a provider's batch answered a unit; nil: nothing that was
+// not used.
+func (s *Store) Answer(ctx context.Context, unit uuid.UUID) (*ProviderAnswer, error) {
+	var rows []ProviderAnswer
+	if err := s.db.SelectContext(ctx, &rows, `SELECT unit_id, status, request_id, body FROM provider_answers WHERE unit_id = $1`, unit); err != nil || len(rows) == 0 {
+		return nil, translate(wrap("read a provider's answer", err))
+	}
+	return &rows[0], nil
+}
+
+// ForgetAnswer removes an answer that a run has used.
+func (s *Store) ForgetAnswer(ctx context.Context, unit uuid.UUID) error {
+	_, err := s.db.ExecContext(ctx, `DELETE FROM provider_answers WHERE unit_id = $1`, unit)
+	return translate(wrap("forget a provider's answer", err))
+}
+
+// BatchLane is where a unit of the batch lane waits.
+type BatchLane struct {
+	Ends  *time.Time     // when it runs live after all; nil: it has no end
+	Batch *ProviderBatch // nil: it was not packed yet
+}
+
+// BatchLaneOf tells where a unit of the batch lane waits.
+func (s *Store) BatchLaneOf(ctx context.Context, unit uuid.UUID) (l BatchLane, err error) {
+	if err := s.db.GetContext(ctx, &l.Ends, `SELECT lane_ends(created_at, deadline, expires_at) FROM work_units WHERE id = $1`, unit); err != nil {
+		return l, translate(fmt.Errorf("find the end of unit %s: %w", unit, err))
+	}
+	var rows []ProviderBatch
+	err = s.db.SelectContext(ctx, &rows, `SELECT `+providerBatchColumns+` FROM provider_batches
+		WHERE id = (SELECT provider_batch FROM work_units WHERE id = $1)`, unit)
+	if len(rows) > 0 {
+		l.Batch = &rows[0]
+	}
+	return l, translate(wrap("find the provider batch of a unit", err))
+}
+
+// wrap says what failed, if something did.
+func wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
