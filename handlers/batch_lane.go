@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -253,7 +254,7 @@ func (r *batchRound) find(ctx context.Context) error {
 	case len(found) > 0:
 		r.w.Log.Info("provider's batch was found again", "batch", found[0], "backend", r.b.Backend)
 		return r.w.Store.SentProviderBatch(ctx, r.w.id, r.b.ID, found[0], 0)
-	case time.Since(*r.b.SendingAt) < r.w.findTime:
+	case time.Since(*r.b.SendingAt) < cmp.Or(r.w.find, findFor):
 		return r.later(ctx, 0, errors.New("nobody knows whether it was sent; it is looked for"))
 	}
 	return r.again(ctx, errors.New("it was not found at the provider"))

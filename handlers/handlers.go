@@ -73,7 +73,8 @@ type Options struct {
 	Metrics    prometheus.Registerer
 	Hears      chan<- struct{} // closed when units are taken; may be nil
 
-	full func() bool // there is no room for another run; the tests set it
+	full func() bool   // there is no room for another run; the tests set it
+	find time.Duration // a provider's batch is looked for, before it is sent again; 0: findFor
 }
 
 // GCPercent is what a worker process sets Go's GC percent to: with thousands of
@@ -99,7 +100,6 @@ type Worker struct {
 	deliveryRung chan struct{}
 
 	aloneTime time.Duration // a suspect waits for the others to end
-	findTime  time.Duration // a provider's batch is looked for before it is sent again
 	keepTime  time.Duration // for storing a run's output files
 	redact    func(string) string
 
@@ -125,7 +125,7 @@ func New(o Options) *Worker {
 		Options: o, id: uuid.Must(uuid.NewV7()),
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), news: make(chan struct{}, 1),
 		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, asking: map[uuid.UUID]bool{},
-		batches: newMarks(), courier: newCourier(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second, findTime: findFor,
+		batches: newMarks(), courier: newCourier(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
 	}
 	if w.full == nil {
 		w.full = func() bool { return diskFull(o.Data) }

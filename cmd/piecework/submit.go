@@ -34,6 +34,7 @@ type SubmitCommand struct {
 	IdleTimeout      string   `help:"Longest a run may be silent." placeholder:"DURATION"`
 	StartupTimeout   string   `help:"Longest a run may take to its first output." placeholder:"DURATION"`
 	Cache            string   `help:"Take over an earlier unit's result that is at most this old, such as 24h, if it was asked exactly the same." placeholder:"DURATION"`
+	Lane             string   `help:"live: call the model at once; batch: wait for one of the provider's own batches, for half the price; auto: batch if the deadline is a day away." enum:",live,batch,auto" default:"" placeholder:"LANE"`
 	Delay            string   `help:"Wait this long before the first run." placeholder:"DURATION"`
 	Deadline         string   `help:"Give up at this time, such as 2030-01-31T18:00:00Z." placeholder:"TIME"`
 	ExpiresAt        string   `help:"Do not start any more after this time." placeholder:"TIME"`
@@ -60,6 +61,7 @@ type submission struct {
 	IdleTimeout      work.Seconds      `json:"idle_timeout,omitempty"`
 	StartupTimeout   work.Seconds      `json:"startup_timeout,omitempty"`
 	Cache            work.Seconds      `json:"cache,omitempty"`
+	Lane             string            `json:"lane,omitempty"`
 	Delay            work.Seconds      `json:"delay,omitempty"`
 	Deadline         *time.Time        `json:"deadline,omitempty"`
 	ExpiresAt        *time.Time        `json:"expires_at,omitempty"`
@@ -101,7 +103,7 @@ func (c *SubmitCommand) Run(app *App) error {
 func (c *SubmitCommand) submission(stdin io.Reader) (*submission, error) {
 	body := &submission{
 		Backend: c.Backend, Model: c.Model, SystemPrompt: c.SystemPrompt, MaxTurns: c.MaxTurns, MaxCostUSD: c.MaxCostUSD,
-		MaxRetries: c.MaxRetries, Queue: c.Queue, Priority: c.Priority, CallbackURL: c.CallbackURL,
+		MaxRetries: c.MaxRetries, Queue: c.Queue, Priority: c.Priority, Lane: c.Lane, CallbackURL: c.CallbackURL,
 	}
 	var err error
 	if body.Prompt, err = c.prompt(stdin); err != nil {

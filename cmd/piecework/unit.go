@@ -124,6 +124,9 @@ func printUnit(w io.Writer, u *unit) error {
 	facts.row("finished", clock(u.FinishedAt))
 	facts.row("took", took(u.StartedAt, u.FinishedAt))
 	facts.row("cost", dollars(u.CostUSD))
+	if u.Lane != "" {
+		facts.row("lane", u.Lane)
+	}
 	switch u.Cache {
 	case work.CacheHit:
 		facts.row("cache", "hit: the result of run "+u.CachedFrom.String())

@@ -1,0 +1,421 @@
+package handlers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/backend"
+	"piecework/internal/testkit"
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// provider is a puppet whose maker also takes batches. What is done to them
+// stands in its hands, one for each call.
+type provider struct {
+	*puppet
+
+	mu        sync.Mutex
+	batches   []*sentBatch
+	send      []error // of the next calls of SendBatch; after one of unknown outcome the batch is there
+	cancelled []string
+}
+
+type sentBatch struct {
+	id, key string
+	lines   []backend.Line
+	ended   bool
+	refused *work.Failure
+	answers []backend.BatchAnswer
+}
+
+var errReplyLost = errors.New("the connection was cut")
+
+func (p *provider) Line(req backend.Request) (backend.Line, *work.Failure) {
+	if req.Prompt == "no line" {
+		return backend.Line{}, work.Fail(work.ClassInvalidRequest, "it cannot be a line")
+	}
+	return backend.Line{Endpoint: "/v1/x", Model: req.Model, Body: json.RawMessage(`"` + req.Prompt + `"`)}, nil
+}
+
+func (p *provider) SendBatch(_ context.Context, key string, lines []backend.Line) (string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var err error
+	if len(p.send) > 0 {
+		err, p.send = p.send[0], p.send[1:]
+	}
+	if err == nil || errors.Is(err, errReplyLost) {
+		b := &sentBatch{id: fmt.Sprintf("remote-%d", len(p.batches)+1), key: key, lines: lines}
+		p.batches = append(p.batches, b)
+		return b.id, err
+	}
+	return "", err
+}
+
+func (p *provider) FindBatch(_ context.Context, key string, lines int, _ time.Time) (ids []string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range p.batches {
+		if b.key == key && len(b.lines) == lines {
+			ids = append(ids, b.id)
+		}
+	}
+	return ids, nil
+}
+
+func (p *provider) batch(id string) *sentBatch {
+	for _, b := range p.batches {
+		if b.id == id {
+			return b
+		}
+	}
+	return &sentBatch{}
+}
+
+func (p *provider) LookAtBatch(_ context.Context, id string) (backend.BatchNews, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := p.batch(id)
+	return backend.BatchNews{Ended: b.ended, Refused: b.refused, Done: len(b.answers), Total: len(b.lines)}, nil
+}
+
+func (p *provider) BatchAnswers(_ context.Context, id string, each func(backend.BatchAnswer) error) error {
+	p.mu.Lock()
+	answers := slices.Clone(p.batch(id).answers)
+	p.mu.Unlock()
+	for _, a := range answers {
+		if err := each(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *provider) CancelBatch(_ context.Context, id string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cancelled = append(p.cancelled, id)
+	return nil
+}
+
+// sent waits until so many batches are at the provider, and returns the last.
+func (p *provider) sent(t *testing.T, n int) *sentBatch {
+	t.Helper()
+	var last *sentBatch
+	testkit.Eventually(t, "a batch at the provider", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if len(p.batches) >= n {
+			last = p.batches[n-1]
+		}
+		return last != nil
+	})
+	return last
+}
+
+// end ends a batch with the answers that answer makes of its lines.
+func (p *provider) end(b *sentBatch, answer func(n int, line backend.Line) []backend.BatchAnswer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for n, line := range b.lines {
+		b.answers = append(b.answers, answer(n, line)...)
+	}
+	b.ended = true
+}
+
+// echo answers a line with its own body.
+func echo(_ int, line backend.Line) []backend.BatchAnswer {
+	return []backend.BatchAnswer{{ID: line.ID, Answer: &backend.Answer{Status: 200, RequestID: "r", Body: line.Body}}}
+}
+
+type laneHouse struct {
+	*house
+	provider *provider
+}
+
+func newLaneHouse(t *testing.T) *laneHouse {
+	t.Helper()
+	h := &laneHouse{newHouse(t), &provider{puppet: newPuppet("openai")}}
+	h.puppet = h.provider.puppet
+	return h
+}
+
+func (h *laneHouse) startLane(change func(*Options)) *worker {
+	return h.start(func(o *Options) {
+		o.Backends = []backend.Backend{h.provider}
+		if change != nil {
+			change(o)
+		}
+	})
+}
+
+// wait submits a unit of the batch lane.
+func (h *laneHouse) wait(prompt string, change ...func(*work.Spec)) uuid.UUID {
+	h.t.Helper()
+	return h.submit(func(s *work.Spec) {
+		s.Backend, s.Lane, s.Prompt, s.Model = "openai", work.LaneBatch, prompt, "m"
+		for _, f := range change {
+			f(s)
+		}
+	})
+}
+
+// ends lets the next run of a unit end, and returns the answer that it was
+// given, empty for one that was to call.
+func (h *laneHouse) ends(id uuid.UUID) (answer string) {
+	h.t.Helper()
+	run := h.begun()
+	if run.req.UnitID != id {
+		h.t.Errorf("unit %s runs; want %s", run.req.UnitID, id)
+	}
+	if run.req.Answer != nil {
+		answer = string(run.req.Answer.Body)
+	}
+	run.end <- succeed("done")
+	return answer
+}
+
+func TestBatchLane(t *testing.T) {
+	t.Parallel()
+	h := newLaneHouse(t)
+	var ids []uuid.UUID
+	for i := range 5 {
+		ids = append(ids, h.wait(fmt.Sprint("prompt ", i)))
+	}
+	if u := h.unit(ids[0]); u.State != work.Waiting {
+		t.Fatalf("it is %s before anybody has seen it", u.State)
+	}
+	odd := h.wait("another model", func(s *work.Spec) { s.Model = "other" })
+	h.startLane(func(o *Options) { o.Slots = 1 })
+	first, second := h.provider.sent(t, 1), h.provider.sent(t, 2)
+	if len(first.lines) != 5 || len(second.lines) != 1 || second.lines[0].Model != "other" {
+		t.Fatalf("batches of %d and %d lines; want the models apart", len(first.lines), len(second.lines))
+	}
+	if n := len(h.puppet.started); n > 0 {
+		t.Fatalf("%d runs began before there was an answer", n)
+	}
+	h.provider.end(first, echo)
+	for range ids {
+		run := h.begun()
+		if run.req.Answer == nil || string(run.req.Answer.Body) != `"`+run.req.Prompt+`"` || run.req.Answer.RequestID != "r" {
+			t.Errorf("the run of %q was given %+v", run.req.Prompt, run.req.Answer)
+		}
+		run.end <- succeed("done")
+	}
+	for _, id := range ids {
+		if u := h.becomes(id, work.Succeeded); u.RunCount != 1 {
+			t.Errorf("%d runs", u.RunCount)
+		}
+	}
+	h.provider.end(second, echo)
+	h.ends(odd)
+	h.becomes(odd, work.Succeeded)
+	testkit.Eventually(t, "no answer left", func() bool { a, err := h.store.Answer(t.Context(), odd); return a == nil && err == nil })
+}
+
+// What the batch loses, expires or says twice changes no result.
+func TestBatchLaneLosesNothing(t *testing.T) {
+	t.Parallel()
+	h := newLaneHouse(t)
+	ids := []uuid.UUID{h.wait("lost"), h.wait("twice"), h.wait("expired"), h.wait("good"), h.wait("no line")}
+	h.startLane(nil)
+	b := h.provider.sent(t, 1)
+	if len(b.lines) != 4 {
+		t.Fatalf("%d lines", len(b.lines))
+	}
+	h.provider.end(b, func(n int, line backend.Line) []backend.BatchAnswer {
+		switch n {
+		case 0:
+			return []backend.BatchAnswer{{ID: "somebody-else's"}}
+		case 1:
+			other := backend.BatchAnswer{ID: line.ID, Answer: &backend.Answer{Status: 200, Body: json.RawMessage(`"other"`)}}
+			return append(echo(n, line), other)
+		case 2:
+			return []backend.BatchAnswer{{ID: line.ID}}
+		}
+		return echo(n, line)
+	})
+	given := map[string]string{}
+	for range ids {
+		run := h.begun()
+		given[run.req.Prompt] = "nothing"
+		if run.req.Answer != nil {
+			given[run.req.Prompt] = string(run.req.Answer.Body)
+		}
+		run.end <- succeed("done")
+	}
+	want := map[string]string{"lost": "nothing", "twice": `"twice"`, "expired": "nothing", "good": `"good"`, "no line": "nothing"}
+	if fmt.Sprint(given) != fmt.Sprint(want) {
+		t.Errorf("the runs were given %v", given)
+	}
+	for _, id := range ids {
+		if u := h.becomes(id, work.Succeeded); u.RunCount != 1 {
+			t.Errorf("%d runs", u.RunCount)
+		}
+	}
+}
+
+// A batch whose sender got no answer, or died, is not paid for twice.
+func TestBatchLaneFindsWhatItSent(t *testing.T) {
+	t.Parallel()
+	t.Run("reply lost", func(t *testing.T) {
+		t.Parallel()
+		h := newLaneHouse(t)
+		h.provider.send = []error{errReplyLost}
+		id := h.wait("a")
+		h.startLane(nil)
+		h.provider.end(h.provider.sent(t, 1), echo)
+		if got := h.ends(id); got != `"a"` {
+			t.Errorf("the run was given %q", got)
+		}
+		h.becomes(id, work.Succeeded)
+		if n := len(h.provider.batches); n != 1 {
+			t.Errorf("%d batches were sent", n)
+		}
+	})
+	t.Run("never arrived", func(t *testing.T) {
+		t.Parallel()
+		h := newLaneHouse(t)
+		h.provider.send = []error{errors.New("no route")}
+		id := h.wait("a")
+		h.startLane(findSooner)
+		h.provider.end(h.provider.sent(t, 1), echo)
+		h.ends(id)
+		h.becomes(id, work.Succeeded)
+	})
+	for _, arrived := range []bool{true, false} {
+		t.Run(fmt.Sprint("sender died, arrived ", arrived), func(t *testing.T) {
+			t.Parallel()
+			h := newLaneHouse(t)
+			id, dead := h.wait("a"), uuid.Must(uuid.NewV7())
+			b := h.packedBy(dead)
+			if err := h.store.SendingProviderBatch(t.Context(), dead, b.ID, 1); err != nil {
+				t.Fatal(err)
+			}
+			if arrived {
+				line, _ := h.provider.Line(backend.Request{Prompt: "a"})
+				line.ID = lineID(b.ID, id)
+				if _, err := h.provider.SendBatch(t.Context(), b.ID.String(), []backend.Line{line}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			h.startLane(findSooner)
+			h.provider.end(h.provider.sent(t, 1), echo)
+			if got := h.ends(id); got != `"a"` {
+				t.Errorf("the run was given %q", got)
+			}
+			h.becomes(id, work.Succeeded)
+			if n := len(h.provider.batches); n != 1 {
+				t.Errorf("%d batches were sent", n)
+			}
+		})
+	}
+}
+
+// findSooner lets a worker process look for a lost batch for no time at all.
+func findSooner(o *Options) { o.find = time.Nanosecond }
+
+// packedBy packs what waits on behalf of a worker process that is dead.
+func (h *laneHouse) packedBy(process uuid.UUID) *store.ProviderBatch {
+	h.t.Helper()
+	n, err := h.store.PackUnits(h.t.Context(), "openai", 100)
+	if err != nil || n != 1 {
+		h.t.Fatal(n, err)
+	}
+	b, err := h.store.HoldProviderBatch(h.t.Context(), process, []string{"openai"})
+	if err != nil || b == nil {
+		h.t.Fatal(b, err)
+	}
+	return b
+}
+
+func TestBatchLaneRefused(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		class work.Class
+		late  bool // the provider takes the batch first
+		want  work.State
+	}{
+		"no such API":        {work.ClassInvalidRequest, false, work.Failed},
+		"too much for today": {work.ClassRateLimit, false, work.Succeeded},
+		"bad":                {work.ClassInvalidRequest, true, work.Failed},
+		"too much, later":    {work.ClassRateLimit, true, work.Succeeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newLaneHouse(t)
+			failure, n := work.Fail(test.class, name), 1
+			if !test.late {
+				h.provider.send = []error{failure}
+			}
+			id := h.wait("a")
+			h.startLane(nil)
+			if test.late {
+				b := h.provider.sent(t, 1)
+				h.provider.mu.Lock()
+				b.ended, b.refused, b.key = true, failure, ""
+				h.provider.mu.Unlock()
+				n = 2
+			}
+			if test.want == work.Succeeded {
+				h.provider.end(h.provider.sent(t, n), echo)
+				h.ends(id)
+			}
+			u := h.becomes(id, test.want)
+			if test.want == work.Failed && (u.Error.Class != test.class || u.Error.Message != name || u.RunCount != 0) {
+				t.Errorf("it failed with %v after %d runs", u.Error, u.RunCount)
+			}
+		})
+	}
+}
+
+func TestBatchLaneNobodyWaits(t *testing.T) {
+	t.Parallel()
+	h := newLaneHouse(t)
+	gone := h.wait("gone")
+	h.startLane(nil)
+	b := h.provider.sent(t, 1)
+	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, gone); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the batch that nobody waits for is cancelled", func() bool {
+		h.provider.mu.Lock()
+		defer h.provider.mu.Unlock()
+		return slices.Equal(h.provider.cancelled, []string{b.id})
+	})
+	if u := h.unit(gone); u.State != work.Cancelled || u.RunCount != 0 {
+		t.Errorf("the cancelled unit is %s after %d runs", u.State, u.RunCount)
+	}
+}
+
+// A run that was stopped leaves the answer for the next; one that failed with it
+// does not, and the retry is a call.
+func TestBatchLaneAnswerIsUsedOnce(t *testing.T) {
+	t.Parallel()
+	h := newLaneHouse(t)
+	id := h.wait("a")
+	w := h.startLane(nil)
+	h.provider.end(h.provider.sent(t, 1), echo)
+	h.begun()
+	w.stop()
+	<-w.done
+	h.startLane(nil)
+	run := h.begun()
+	if run.req.Answer == nil || run.req.Attempt != 2 {
+		t.Errorf("attempt %d was given %v", run.req.Attempt, run.req.Answer)
+	}
+	run.end <- backend.Result{Error: work.Fail(work.ClassInfra, "overloaded")}
+	if got := h.ends(id); got != "" {
+		t.Errorf("the retry was given %q", got)
+	}
+	h.becomes(id, work.Succeeded)
+}

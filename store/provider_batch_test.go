@@ -1,0 +1,163 @@
+package store
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/work"
+)
+
+func (l *ledger) patient(change ...func(*NewUnit)) work.Unit {
+	l.t.Helper()
+	return l.put(append([]func(*NewUnit){func(n *NewUnit) { n.Lane = work.LaneBatch }}, change...)...)
+}
+
+func (l *ledger) packed(process uuid.UUID) *ProviderBatch {
+	l.t.Helper()
+	_, err := l.PackUnits(l.t.Context(), "mock", 100)
+	l.must(err)
+	b, err := l.HoldProviderBatch(l.t.Context(), process, []string{"mock"})
+	l.must(err)
+	return b
+}
+
+// A unit of the batch lane is no one's to claim and no bell's, until it is
+// answered; then it is like any other.
+func TestWaitingForAProvidersBatch(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	u := l.patient()
+	if u.State != work.Waiting || u.Lane != work.LaneBatch || l.take(u.ID, l.process) != nil {
+		t.Fatalf("it is %s, lane %s", u.State, u.Lane)
+	}
+	if due, err := l.Unchecked(t.Context(), 10); err != nil || len(due) != 0 {
+		t.Errorf("bells %v are looked for, %v", due, err)
+	}
+	b := l.packed(l.process)
+	if again, err := l.HoldProviderBatch(t.Context(), l.process, []string{"mock"}); err != nil || again != nil {
+		t.Errorf("a batch that is held was given again: %v, %v", again, err)
+	}
+	answer := ProviderAnswer{UnitID: u.ID, Status: 200, RequestID: "r\x00", Body: []byte(`{"a":1}`)}
+	other := ProviderAnswer{UnitID: u.ID, Status: 500, Body: []byte(`{"b":2}`)}
+	l.must(l.TakeAnswers(t.Context(), b.ID, []ProviderAnswer{{UnitID: uuid.New(), Body: []byte("stranger")}, answer, other}))
+	l.must(l.TakeAnswers(t.Context(), b.ID, []ProviderAnswer{other}))
+	got, err := l.Answer(t.Context(), u.ID)
+	if err != nil || got == nil || got.Status != 200 || string(got.Body) != `{"a":1}` || got.RequestID != "r" {
+		t.Errorf("answer %+v, %v", got, err)
+	}
+	if due, err := l.Unchecked(t.Context(), 10); err != nil || len(due) != 1 {
+		t.Errorf("bells %v are looked for, %v", due, err)
+	}
+	c := l.take(u.ID, l.process)
+	if c == nil || c.Lane != work.LaneBatch {
+		t.Fatalf("claimed %v", c)
+	}
+	l.end(ending(c, work.Failed), Recorded)
+	if u, err := l.Retry(t.Context(), u.Tenant, u.ID, Changes{}); err != nil || u.State != work.Waiting {
+		t.Errorf("after a retry it is %s, %v", u.State, err)
+	}
+	if got, err := l.Answer(t.Context(), u.ID); err != nil || got != nil {
+		t.Errorf("the answer to the question before is still there: %v, %v", got, err)
+	}
+	if lane, err := l.BatchLaneOf(t.Context(), u.ID); err != nil || lane.Batch != nil || lane.Ends != nil {
+		t.Errorf("lane %+v, %v", lane, err)
+	}
+}
+
+// What a dead worker process held is another's; it cannot change it any more.
+func TestProviderBatchOfADeadProcess(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	u := l.patient()
+	dead := l.register(-time.Second)
+	b := l.packed(dead)
+	next, err := l.HoldProviderBatch(t.Context(), l.process, []string{"mock"})
+	if err != nil || next == nil || next.ID != b.ID {
+		t.Fatalf("held %v, %v", next, err)
+	}
+	if err := l.SendingProviderBatch(t.Context(), dead, b.ID, 1); !errors.Is(err, work.ErrConflict) {
+		t.Errorf("the dead one sends it: %v", err)
+	}
+	if n, err := l.FinishProviderBatch(t.Context(), dead, b.ID, nil); n != 0 || err != nil {
+		t.Errorf("the dead one ends it: %d, %v", n, err)
+	}
+	if n, err := l.FinishProviderBatch(t.Context(), l.process, b.ID, nil); n != 1 || err != nil {
+		t.Errorf("%d units run live, %v", n, err)
+	}
+	if l.take(u.ID, l.process) == nil {
+		t.Error("a unit that its batch did not answer cannot be claimed")
+	}
+}
+
+func TestLateUnitsRunLive(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	in := func(d time.Duration) func(*NewUnit) {
+		end := time.Now().Add(d)
+		return func(n *NewUnit) { n.Deadline = &end }
+	}
+	never, day, hour := l.patient(), l.patient(in(24*time.Hour)), l.patient(in(time.Hour))
+	live := func(want ...uuid.UUID) {
+		t.Helper()
+		n, err := l.LateUnits(t.Context())
+		if err != nil || int(n) != len(want) {
+			t.Errorf("%d units run live, %v; want %d", n, err, len(want))
+		}
+		for _, id := range want {
+			if u := l.unit(id); u.State != work.Queued {
+				t.Errorf("unit %s is %s", id, u.State)
+			}
+		}
+	}
+	age := func(by string) {
+		l.exec(`UPDATE work_units SET created_at = created_at - $1::interval, deadline = deadline - $1::interval`, by)
+	}
+	live()
+	age("29 minutes")
+	live()
+	age("2 minutes")
+	live(hour.ID) // half of its time is over
+	age("22 hours")
+	live()
+	age("31 minutes")
+	live(day.ID) // an hour is left
+	if u := l.unit(never.ID); u.State != work.Waiting {
+		t.Errorf("the one without an end is %s", u.State)
+	}
+}
+
+// A batch's window does not bound what waits for a provider, and its test runs
+// live.
+func TestBatchInTheLane(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	b := l.batch(work.BatchWindow+10, func(b *NewBatch) { b.TestFirst = 2 })
+	l.exec(`UPDATE work_units SET lane = 'batch'`)
+	test := l.advance(b)
+	if len(test.Bells) != 2 {
+		t.Fatalf("%d bells for a test of two", len(test.Bells))
+	}
+	for _, bell := range test.Bells {
+		l.end(ending(l.take(bell.UnitID, l.process), work.Succeeded), Recorded)
+	}
+	for l.advance(b).More {
+	}
+	_, err := l.ApproveBatch(t.Context(), work.DefaultTenant, b, BatchChanges{})
+	l.must(err)
+	for a := l.advance(b); a.More; a = l.advance(b) {
+		if len(a.Bells) > 0 {
+			t.Fatalf("%d bells for units that wait", len(a.Bells))
+		}
+	}
+	if n := get[int](l, `SELECT count(*) FROM work_units WHERE state = 'waiting'`); n != work.BatchWindow+8 {
+		t.Errorf("%d units wait", n)
+	}
+	_, err = l.PauseBatch(t.Context(), work.DefaultTenant, b, "me", "")
+	l.must(err)
+	if n := get[int](l, `SELECT count(*) FROM work_units WHERE state = 'queued' AND held`); n != work.BatchWindow+8 {
+		t.Errorf("a pause took %d units back", n)
+	}
+}
