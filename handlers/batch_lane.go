@@ -25,6 +25,8 @@ const (
 	// findFor is how long a batch is looked for whose sender died or got no
 	// answer, before it is sent again. It is longer than a transfer.
 	findFor = laneTransfer + 2*time.Minute
+	// laneDay is how long a batch may take, and an hour for clocks and manners.
+	laneDay = 25 * time.Hour
 	// answersBytes and answersCount are how much is kept in one statement.
 	answersBytes = 4 << 20
 	answersCount = 200
@@ -267,13 +269,23 @@ func (r *batchRound) look(ctx context.Context) error {
 	news, err := r.batcher.LookAtBatch(call, *r.b.RemoteID)
 	switch {
 	case err != nil:
-		return r.later(ctx, 0, err)
+		return r.unreadable(ctx, err)
 	case news.Refused != nil:
 		return r.turnedDown(ctx, news)
 	case !news.Ended:
 		return r.later(ctx, news.Done, nil)
 	}
 	return r.collect(ctx)
+}
+
+// unreadable comes back later, but not for ever: a batch that the provider says
+// it does not have, when its day is over, is lost.
+func (r *batchRound) unreadable(ctx context.Context, err error) error {
+	if errors.As(err, new(*work.Failure)) && r.b.SentAt != nil && time.Since(*r.b.SentAt) > laneDay {
+		r.w.Log.Error("provider's batch is given up; its units run live", "batch", r.remote(), "backend", r.b.Backend, "err", err)
+		return r.finish(ctx, nil)
+	}
+	return r.later(ctx, 0, err)
 }
 
 // turnedDown is what follows when the provider took the batch and then did not:
@@ -330,7 +342,7 @@ func (r *batchRound) collect(ctx context.Context) error {
 	case ledger != nil:
 		return ledger
 	case err != nil:
-		return r.later(ctx, 0, fmt.Errorf("read its answers: %w", err))
+		return r.unreadable(ctx, fmt.Errorf("read its answers: %w", err))
 	case ours == 0 && foreign > 0:
 		return r.again(ctx, fmt.Errorf("the batch %s that was found is somebody else's", *r.b.RemoteID))
 	}
