@@ -40,6 +40,10 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, request Request,
 		w.Header().Set("x-request-id", s.id("req"))
 		s.answerResponses(w, r, request, turn)
 		return
+	case Embeddings:
+		w.Header().Set("x-request-id", s.id("req"))
+		writeJSON(w, http.StatusOK, turn.embeddings(request))
+		return
 	}
 	w.Header().Set("request-id", s.id("req"))
 	blocks := s.blocks(turn)

@@ -2,13 +2,16 @@
 // Messages API, OpenAI's chat completions and Responses, and Google's for
 // Gemini, for tests and for trying a real CLI agent without a model.
 //
-//	fakemodel.go      Server: start it, script it, ask what it was asked
-//	turn.go           Turn: one answer; which turn answers which request
-//	request.go        Request: what a client sent, parsed
-//	answer.go         an answer on the wire: JSON, server-sent events, errors
-//	openai.go         what OpenAI's clients send; OpenAI's errors
-//	openai_answer.go  OpenAI's answers on the wire
-//	gemini.go         Google's requests and answers
+//	fakemodel.go        Server: start it, script it, ask what it was asked
+//	turn.go             Turn: one answer; which turn answers which request
+//	request.go          Request: what a client sent, parsed
+//	answer.go           an answer on the wire: JSON, server-sent events, errors
+//	openai.go           what OpenAI's clients send; OpenAI's errors
+//	openai_answer.go    OpenAI's answers on the wire
+//	gemini.go           Google's requests and answers
+//	batch.go            the providers' own batches: what becomes of them, by plan
+//	batch_openai.go     OpenAI's batches and files on the wire
+//	batch_anthropic.go  Anthropic's batches on the wire
 //
 // A script is chosen by the conversation, not by the order of arrival, so that
 // retries, side calls and several clients at once get the answers meant for
@@ -28,8 +31,8 @@ import (
 
 const maxBody = 64 << 20
 
-// Server answers POST /v1/messages, /v1/chat/completions and /v1/responses by
-// script.
+// Server answers POST /v1/messages, /v1/chat/completions, /v1/responses and
+// /v1/embeddings by script, at once or in batches.
 type Server struct {
 	// URL is the base URL for clients, without the /v1 that OpenAI's want.
 	URL string
@@ -38,6 +41,7 @@ type Server struct {
 	scripts  map[string]*script
 	requests []Request
 	ids      int
+	batches  batches
 
 	closing sync.Once
 	closed  chan struct{}
@@ -96,12 +100,17 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("POST /v1/messages", s.serve(parseRequest, writeError))
 	mux.HandleFunc("POST /v1/chat/completions", s.serve(parseChat, writeOpenAIError))
 	mux.HandleFunc("POST /v1/responses", s.serve(parseResponses, writeOpenAIError))
+	mux.HandleFunc("POST /v1/embeddings", s.serve(parseEmbeddings, writeOpenAIError))
+	s.handleOpenAIBatches(mux)
+	s.handleAnthropicBatches(mux)
 	mux.HandleFunc("POST /v1/messages/count_tokens", s.countTokens)
 	mux.HandleFunc("POST /v1beta/models/{call...}", s.gemini)
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, Turn{Status: http.StatusNotFound, ErrorMessage: "fakemodel has no " + r.Method + " " + r.URL.Path}, s.id("req"))
-	})
+	mux.HandleFunc("/", s.notFound)
 	return mux
+}
+
+func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
+	writeError(w, Turn{Status: http.StatusNotFound, ErrorMessage: "fakemodel has no " + r.Method + " " + r.URL.Path}, s.id("req"))
 }
 
 type (

@@ -58,6 +58,20 @@ func parseResponses(body []byte, headers http.Header) (Request, error) {
 	return r.withOpenAI(wire.Instructions, items, wire.Tools)
 }
 
+// parseEmbeddings reads a POST /v1/embeddings: what is to be embedded is the
+// prompt.
+func parseEmbeddings(body []byte, headers http.Header) (Request, error) {
+	var wire struct {
+		Model string          `json:"model"`
+		Input json.RawMessage `json:"input"`
+	}
+	if err := json.Unmarshal(body, &wire); err != nil {
+		return Request{}, fmt.Errorf("reading the body: %w", err)
+	}
+	r := Request{API: Embeddings, At: time.Now(), Model: wire.Model, Headers: headers.Clone(), Body: body}
+	return r.withOpenAI("", []openaiMessage{{Role: "user", Content: wire.Input}}, nil)
+}
+
 // add adds a message; a text and the calls beside it are one answer.
 func (r *Request) add(m Message) {
 	if last := len(r.Messages) - 1; last >= 0 && m.Role == "assistant" && r.Messages[last].Role == m.Role {

@@ -231,3 +231,12 @@ func (s *Server) responseOf(begun map[string]any, turn Turn) map[string]any {
 	}
 	return final
 }
+
+// embeddings is one vector, whatever is embedded.
+func (t Turn) embeddings(request Request) map[string]any {
+	return map[string]any{
+		"object": "list", "model": request.Model,
+		"data":  []any{map[string]any{"object": "embedding", "index": 0, "embedding": []float64{0.25, -0.5}}},
+		"usage": map[string]int{"prompt_tokens": t.InputTokens, "total_tokens": t.InputTokens},
+	}
+}

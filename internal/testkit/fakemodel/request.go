@@ -13,9 +13,10 @@ import (
 
 // The APIs a request may come by.
 const (
-	Messages  = "messages"
-	Chat      = "chat"
-	Responses = "responses"
+	Messages   = "messages"
+	Chat       = "chat"
+	Responses  = "responses"
+	Embeddings = "embeddings"
 )
 
 // Request is one request for an answer as the server saw it, by whichever API.
