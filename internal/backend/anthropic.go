@@ -98,7 +98,8 @@ func (a *Anthropic) Execute(ctx context.Context, req Request, steps *transcript.
 func (a *Anthropic) api() *modelAPI {
 	return &modelAPI{
 		name: "anthropic", model: cmp.Or(a.Model, anthropicModel), maxTokens: cmp.Or(a.MaxTokens, anthropicMaxTokens),
-		files: anthropicFiles, prices: a.Prices, send: a.send, hear: hearAnthropic, post: a.post,
+		files: anthropicFiles, prices: a.Prices, send: a.send, hear: hearAnthropic, read: readAnthropic, post: a.post,
+		body: func(t *talk) ([]byte, error) { return anthropicParams(t).MarshalJSON() }, endpoint: work.EndpointMessages,
 	}
 }
 
@@ -192,6 +193,28 @@ func hearAnthropic(res *http.Response, a *answer) error {
 		}
 		return e.tell(a)
 	})
+}
+
+// readAnthropic takes a message that came in one piece.
+func readAnthropic(body []byte, a *answer) error {
+	var m struct {
+		Model      string           `json:"model"`
+		Content    []anthropicPiece `json:"content"`
+		StopReason string           `json:"stop_reason"`
+		Usage      anthropicUsage   `json:"usage"`
+	}
+	if err := decode(body, &m); err != nil {
+		return err
+	}
+	a.model, a.told = m.Model, true
+	m.Usage.tell(a)
+	for _, piece := range m.Content {
+		if err := piece.tell(a); err != nil {
+			return err
+		}
+	}
+	a.stop, a.finished = anthropicStops[m.StopReason], m.StopReason != ""
+	return a.done()
 }
 
 func (e *anthropicEvent) tell(a *answer) error {

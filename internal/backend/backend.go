@@ -34,12 +34,15 @@
 //	model_events.go      server-sent events
 //	model_error.go       the APIs' errors by class, and when a limit ends
 //	model_files.go       files as parts of a message
+//	model_batch.go       calls through batches: a line of each, what came back
 //	model_vigil.go       ends a call that is silent for too long
 //	model_wire.go        connections for thousands of streams
 //	anthropic.go         Anthropic's Messages API
+//	anthropic_batch.go   its Message Batches
 //	openai.go            OpenAI, and every server that speaks like it
 //	openai_chat.go       its chat completions
 //	openai_responses.go  its Responses API
+//	openai_batch.go      its Batch API
 //	price.go             what tokens cost
 //	schema.go            output_schema
 //	mock.go              no model at all: for demos and tests

@@ -14,8 +14,8 @@ var capabilities = map[string][]work.Capability{
 	"cursor":    {work.CanFiles, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanTurns},
 	"opencode":  {work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
 	"gemini":    {work.CanFiles, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
-	"anthropic": {work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns, work.CanRequest},
-	"openai":    {work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns, work.CanRequest},
+	"anthropic": {work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns, work.CanRequest, work.CanBatchLane},
+	"openai":    {work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns, work.CanRequest, work.CanBatchLane},
 	"mock":      {work.CanFiles, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns, work.CanRequest},
 }
 
@@ -44,16 +44,17 @@ func Endpoints(name string) []string { return append([]string{}, endpoints[name]
 
 // meanings say what a capability is, for docs/backends.md.
 var meanings = map[work.Capability]string{
-	work.CanFiles:   "Attached text files reach the model as text.",
-	work.CanImages:  "Attached images reach the model as images; otherwise it gets their names and may open them with its tools.",
-	work.CanPDFs:    "Attached PDFs reach the model as documents; otherwise it gets their names and may open them with its tools.",
-	work.CanTools:   "The model runs commands and writes files in the unit's directory.",
-	work.CanResume:  "After a loss, a timeout or a shutdown the next run goes on with the same session; otherwise it begins anew.",
-	work.CanSchema:  "`output_schema` is kept: an answer that does not fit is asked for once more, then the unit fails with `schema_invalid`. Otherwise such a unit is refused.",
-	work.CanCost:    "What a run costs is known; otherwise its cost is null.",
-	work.CanMaxCost: "`max_cost_usd` is kept; otherwise a unit that has one is refused.",
-	work.CanTurns:   "`max_turns` is kept.",
-	work.CanRequest: "A unit may be one call of its API, in `request`: the body goes there unchanged, and the answer comes back as it is.",
+	work.CanFiles:     "Attached text files reach the model as text.",
+	work.CanImages:    "Attached images reach the model as images; otherwise it gets their names and may open them with its tools.",
+	work.CanPDFs:      "Attached PDFs reach the model as documents; otherwise it gets their names and may open them with its tools.",
+	work.CanTools:     "The model runs commands and writes files in the unit's directory.",
+	work.CanResume:    "After a loss, a timeout or a shutdown the next run goes on with the same session; otherwise it begins anew.",
+	work.CanSchema:    "`output_schema` is kept: an answer that does not fit is asked for once more, then the unit fails with `schema_invalid`. Otherwise such a unit is refused.",
+	work.CanCost:      "What a run costs is known; otherwise its cost is null.",
+	work.CanMaxCost:   "`max_cost_usd` is kept; otherwise a unit that has one is refused.",
+	work.CanTurns:     "`max_turns` is kept.",
+	work.CanRequest:   "A unit may be one call of its API, in `request`: the body goes there unchanged, and the answer comes back as it is.",
+	work.CanBatchLane: "`lane` may be `batch`: the call waits for its place in one of the provider's own batches, for half the price.",
 }
 
 // description is what a person has to know of a backend beside its
@@ -66,17 +67,18 @@ type description struct {
 }
 
 const (
-	noTools = "One question, one answer: a call of a tool fails the unit with `tool_denied`."
-	noTalks = "A model API keeps nothing: what was cut off begins anew."
-	noPDFs  = "It takes text and images only."
-	noAPI   = "It is an agent, not an API."
+	noTools   = "One question, one answer: a call of a tool fails the unit with `tool_denied`."
+	noTalks   = "A model API keeps nothing: what was cut off begins anew."
+	noPDFs    = "It takes text and images only."
+	noAPI     = "It is an agent, not an API."
+	noBatches = "It is an agent, and calls its model while it works."
 	// byTokens: an account may be a subscription, which the agents do not tell.
 	byTokens = "Its cost is that of its tokens by the table of prices (`PIECEWORK_PRICES`), null for a model that is not in it."
 )
 
 var descriptions = map[string]description{
 	"claude": {
-		lacks: map[work.Capability]string{work.CanRequest: noAPI},
+		lacks: map[work.Capability]string{work.CanRequest: noAPI, work.CanBatchLane: noBatches},
 		what:  "Claude Code", program: "`claude` (`PIECEWORK_CLAUDE_PATH`)", keys: "`ANTHROPIC_API_KEY` or `CLAUDE_CODE_OAUTH_TOKEN`",
 		settings: "`PIECEWORK_CLAUDE_PERMISSION_MODE`, `PIECEWORK_CLAUDE_ALLOWED_TOOLS`, `PIECEWORK_CLAUDE_CONFIG_DIR`",
 		notes:    []string{"`output_schema` must have the type `object`; it keeps the schema, the turns and the budget by itself."},
@@ -85,14 +87,14 @@ var descriptions = map[string]description{
 		what: "Codex", program: "`codex` (`PIECEWORK_CODEX_PATH`)",
 		keys:     "`OPENAI_API_KEY` (with `OPENAI_BASE_URL` any server with a Responses API) or `CODEX_API_KEY`",
 		settings: "`PIECEWORK_CODEX_SANDBOX`",
-		lacks:    map[work.Capability]string{work.CanPDFs: noPDFs, work.CanRequest: noAPI},
+		lacks:    map[work.Capability]string{work.CanPDFs: noPDFs, work.CanRequest: noAPI, work.CanBatchLane: noBatches},
 		notes:    []string{"`output_schema` must have the type `object`.", byTokens},
 	},
 	"cursor": {
 		what: "the Cursor CLI", program: "`cursor-agent` (`PIECEWORK_CURSOR_PATH`)", keys: "`CURSOR_API_KEY`", settings: "`PIECEWORK_CURSOR_FORCE`",
 		lacks: map[work.Capability]string{
 			work.CanImages: "It takes text only.", work.CanPDFs: "It takes text only.",
-			work.CanMaxCost: "It tells its tokens only at its end.", work.CanRequest: noAPI,
+			work.CanMaxCost: "It tells its tokens only at its end.", work.CanRequest: noAPI, work.CanBatchLane: noBatches,
 		},
 		notes: []string{byTokens, "It follows the program's documentation and was not run against the program itself."},
 	},
@@ -101,14 +103,14 @@ var descriptions = map[string]description{
 		keys: "its providers': `ANTHROPIC_API_KEY`, `OPENAI_API_KEY`, `GEMINI_API_KEY`, `OPENROUTER_API_KEY`, `OPENCODE_API_KEY`; " +
 			"others by `PIECEWORK_OPENCODE_CONFIG`",
 		settings: "`PIECEWORK_OPENCODE_CONFIG`",
-		lacks:    map[work.Capability]string{work.CanPDFs: noPDFs, work.CanRequest: noAPI},
+		lacks:    map[work.Capability]string{work.CanPDFs: noPDFs, work.CanRequest: noAPI, work.CanBatchLane: noBatches},
 		notes: []string{"A model is called PROVIDER/MODEL, such as `anthropic/claude-sonnet-4-5`. Without one the run does not tell which it was.",
 			"The cost of a model that it has no price for is null. It asks nobody: its commands may do everything."},
 	},
 	"gemini": {
 		what: "the Gemini CLI", program: "`gemini` (`PIECEWORK_GEMINI_PATH`)", keys: "`GEMINI_API_KEY`", settings: "`PIECEWORK_GEMINI_APPROVAL_MODE`",
 		lacks: map[work.Capability]string{
-			work.CanImages: "It takes text only.", work.CanPDFs: "It takes text only.", work.CanRequest: noAPI,
+			work.CanImages: "It takes text only.", work.CanPDFs: "It takes text only.", work.CanRequest: noAPI, work.CanBatchLane: noBatches,
 		},
 		notes: []string{byTokens, "It does not tell that an answer was cut at its longest length: such an answer counts as whole."},
 	},
@@ -129,6 +131,7 @@ var descriptions = map[string]description{
 		lacks: map[work.Capability]string{
 			work.CanImages: "It sees bytes, not pictures.", work.CanPDFs: "It counts pages and reads none.",
 			work.CanTools: "Its steps are made up.", work.CanResume: "There is nothing to go on with.",
+			work.CanBatchLane: "It answers at once, for nothing.",
 		},
 		notes: []string{"It makes up no answer that fits `output_schema`: put one into `payload.mock.output`."},
 	},

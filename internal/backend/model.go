@@ -28,6 +28,12 @@ type modelAPI struct {
 	send func(context.Context, *talk) (*http.Response, error)
 	// hear reads the stream to its end and puts what it says into the answer.
 	hear func(*http.Response, *answer) error
+	// read takes an answer that came in one piece, as hear does a stream.
+	read func(body []byte, a *answer) error
+	// body is what send sends, but without asking for a stream, and endpoint
+	// where to.
+	body     func(*talk) ([]byte, error)
+	endpoint string
 	// post sends a call as its caller wrote it, but never asks for a stream.
 	post func(context.Context, *work.Call) (*http.Response, error)
 }
@@ -159,9 +165,10 @@ func joined(a, b string) string {
 	return a + "\n\n" + b
 }
 
-// call sends the conversation once and hears the answer out.
+// call sends the conversation once and hears the answer out. An answer that is
+// there already is paid for.
 func (u *modelUnit) call(ctx context.Context) reply {
-	if failure := u.afford(); failure != nil {
+	if failure := u.afford(); failure != nil && u.req.Answer == nil {
 		return reply{failure: failure}
 	}
 	sent := time.Now()
@@ -192,6 +199,10 @@ func (u *modelUnit) call(ctx context.Context) reply {
 var errCut = errors.New("the stream ended before the answer did")
 
 func (u *modelUnit) listen(ctx context.Context, v *vigil, a *answer) error {
+	if given := u.req.Answer; given != nil {
+		u.req.Answer = nil // to this call, and to no other
+		return u.accept(given, a)
+	}
 	res, err := u.api.send(ctx, &u.talk)
 	if res == nil {
 		return err
@@ -258,7 +269,11 @@ func (u *modelUnit) settle(a *answer, sent time.Time, givenUp bool) {
 func (u *modelUnit) price(a *answer, at time.Time) *float64 {
 	for _, name := range []string{a.model, u.talk.model} {
 		if rate, known := u.api.prices.rate(name, at, promptTokens(a.usage)); known {
-			return new(rate.cost(a.usage))
+			cost := rate.cost(a.usage)
+			if a.batched {
+				cost *= batchShare
+			}
+			return &cost
 		}
 	}
 	return nil

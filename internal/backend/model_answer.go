@@ -27,6 +27,7 @@ type answer struct {
 	steps *transcript.Writer
 
 	answered  bool // with a status of success
+	batched   bool // it came from a provider's batch
 	requestID string
 	model     string
 	usage     work.Usage

@@ -105,10 +105,13 @@ func (o *OpenAI) post(ctx context.Context, c *work.Call) (res *http.Response, er
 func (o *OpenAI) api() *modelAPI {
 	api := &modelAPI{
 		name: "openai", model: cmp.Or(o.Model, openaiModel), files: openaiFiles, prices: o.Prices,
-		send: o.sendChat, hear: hearChat, post: o.post,
+		send: o.sendChat, hear: hearChat, read: readChat, post: o.post,
+		body: func(t *talk) ([]byte, error) { return chatParams(t).MarshalJSON() }, endpoint: work.EndpointChat,
 	}
 	if o.Responses {
-		api.send, api.hear = o.sendResponses, hearResponses
+		api.send, api.hear, api.read = o.sendResponses, hearResponses, readResponses
+		api.body = func(t *talk) ([]byte, error) { return responsesParams(t).MarshalJSON() }
+		api.endpoint = work.EndpointResponses
 	}
 	return api
 }

@@ -14,14 +14,14 @@ import (
 
 func (o *OpenAI) sendChat(ctx context.Context, t *talk) (res *http.Response, err error) {
 	client := o.client()
-	err = client.Post(ctx, "chat/completions", chatParams(t), &res, option.WithJSONSet("stream", true))
+	params := chatParams(t)
+	params.StreamOptions.IncludeUsage = openai.Bool(true)
+	err = client.Post(ctx, "chat/completions", params, &res, option.WithJSONSet("stream", true))
 	return res, err
 }
 
 func chatParams(t *talk) openai.ChatCompletionNewParams {
-	params := openai.ChatCompletionNewParams{
-		Model: t.model, StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)},
-	}
+	params := openai.ChatCompletionNewParams{Model: t.model}
 	if t.maxTokens > 0 {
 		params.MaxCompletionTokens = openai.Int(t.maxTokens)
 	}
@@ -69,13 +69,9 @@ func chatMessage(parts []part) openai.ChatCompletionMessageParamUnion {
 type chatChunk struct {
 	Model   string `json:"model"`
 	Choices []struct {
-		Delta struct {
-			Content          string `json:"content"`
-			Refusal          string `json:"refusal"`
-			Reasoning        string `json:"reasoning"`
-			ReasoningContent string `json:"reasoning_content"`
-		} `json:"delta"`
-		FinishReason string `json:"finish_reason"`
+		Delta        chatSaid `json:"delta"`
+		Message      chatSaid `json:"message"` // of an answer in one piece
+		FinishReason string   `json:"finish_reason"`
 	} `json:"choices"`
 	Usage *struct {
 		Prompt     int64 `json:"prompt_tokens"`
@@ -87,12 +83,34 @@ type chatChunk struct {
 	} `json:"usage"`
 }
 
+type chatSaid struct {
+	Content          string `json:"content"`
+	Refusal          string `json:"refusal"`
+	Reasoning        string `json:"reasoning"`
+	ReasoningContent string `json:"reasoning_content"`
+}
+
 func hearChat(res *http.Response, a *answer) error {
 	return eachEvent(res, a, func(data []byte) error {
 		var c chatChunk
 		_ = decode(data, &c) // that it is JSON is known
 		return c.tell(a)
 	})
+}
+
+// readChat takes a completion that came in one piece.
+func readChat(body []byte, a *answer) error {
+	var c chatChunk
+	if err := decode(body, &c); err != nil {
+		return err
+	}
+	if len(c.Choices) > 0 {
+		c.Choices[0].Delta = c.Choices[0].Message
+	}
+	if err := c.tell(a); err != nil {
+		return err
+	}
+	return a.done()
 }
 
 func (c *chatChunk) tell(a *answer) error {

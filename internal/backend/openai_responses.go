@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
@@ -63,24 +64,37 @@ func responsesContent(parts []part) responses.ResponseInputMessageContentListPar
 }
 
 type responsesEvent struct {
-	Type  string `json:"type"`
-	Delta string `json:"delta"`
-	Item  struct {
-		Type string `json:"type"`
-	} `json:"item"`
-	Response struct {
-		Model string `json:"model"`
-		Usage *struct {
-			Input   int64 `json:"input_tokens"`
-			Output  int64 `json:"output_tokens"`
-			Details struct {
-				Cached int64 `json:"cached_tokens"`
-			} `json:"input_tokens_details"`
-		} `json:"usage"`
-		Incomplete struct {
-			Reason string `json:"reason"`
-		} `json:"incomplete_details"`
-	} `json:"response"`
+	Type     string         `json:"type"`
+	Delta    string         `json:"delta"`
+	Item     responsesItem  `json:"item"`
+	Response responsesState `json:"response"`
+}
+
+// responsesItem is a piece of the output.
+type responsesItem struct {
+	Type    string          `json:"type"`
+	Summary []responsesPart `json:"summary"`
+	Content []responsesPart `json:"content"`
+}
+
+type responsesPart struct {
+	Text    string `json:"text"`
+	Refusal string `json:"refusal"`
+}
+
+// responsesState is the answer without its output.
+type responsesState struct {
+	Model string `json:"model"`
+	Usage *struct {
+		Input   int64 `json:"input_tokens"`
+		Output  int64 `json:"output_tokens"`
+		Details struct {
+			Cached int64 `json:"cached_tokens"`
+		} `json:"input_tokens_details"`
+	} `json:"usage"`
+	Incomplete struct {
+		Reason string `json:"reason"`
+	} `json:"incomplete_details"`
 }
 
 func hearResponses(res *http.Response, a *answer) error {
@@ -89,6 +103,53 @@ func hearResponses(res *http.Response, a *answer) error {
 		_ = decode(data, &e) // that it is JSON is known
 		return e.tell(res, a, data)
 	})
+}
+
+// readResponses takes an answer that came in one piece.
+func readResponses(body []byte, a *answer) error {
+	var r struct {
+		responsesState
+		Status string          `json:"status"`
+		Output []responsesItem `json:"output"`
+	}
+	if err := decode(body, &r); err != nil {
+		return err
+	}
+	for _, item := range r.Output {
+		if err := item.tell(a); err != nil {
+			return err
+		}
+	}
+	end := responsesEvent{Type: "response." + r.Status, Response: r.responsesState}
+	if err := end.tell(&http.Response{StatusCode: http.StatusOK}, a, nil); err != nil {
+		return err
+	}
+	if !a.ended {
+		return errCut
+	}
+	return nil
+}
+
+// tell takes over an item that came in one piece.
+func (i responsesItem) tell(a *answer) error {
+	i.stops(a)
+	kind := transcript.Action
+	if i.Type == "reasoning" {
+		kind = transcript.Reasoning
+	}
+	for _, p := range slices.Concat(i.Summary, i.Content) {
+		a.refusal += p.Refusal
+		if err := a.hears(kind, p.Text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (i responsesItem) stops(a *answer) {
+	if i.Type == "function_call" || i.Type == "custom_tool_call" {
+		a.stop = stopTool
+	}
 }
 
 func (e *responsesEvent) tell(res *http.Response, a *answer, data []byte) error {
@@ -106,9 +167,7 @@ func (e *responsesEvent) tell(res *http.Response, a *answer, data []byte) error 
 	case "response.refusal.delta":
 		a.refusal += e.Delta
 	case "response.output_item.done":
-		if e.Item.Type == "function_call" || e.Item.Type == "custom_tool_call" {
-			a.stop = stopTool
-		}
+		e.Item.stops(a)
 	case "response.completed":
 		a.ended = true
 	case "response.incomplete":
