@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/anthropics/anthropic-sdk-go"
+	"github.com/openai/openai-go/v3"
+
 	"piecework/internal/testkit/fakemodel"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -551,6 +554,47 @@ func TestOpenAIRefusesABatchLater(t *testing.T) {
 		if _, count := answersOf(t, b, id); count != 0 || len(model.Executed()) != 0 {
 			t.Errorf("%d answers, asked %v", count, model.Executed())
 		}
+	}
+}
+
+// The fake's batches are what the providers' own clients take for theirs.
+func TestFakeBatchesFitTheSDKs(t *testing.T) {
+	t.Parallel()
+	model := fakemodel.Start(t)
+	model.ScriptFor("a", fakemodel.Turn{Text: "this is a"})
+	model.ScriptFor("b", fakemodel.Turn{Status: 429})
+	backends := modelAPIs(t, model.URL)
+	o, a := backends["chat"].(*OpenAI), backends["anthropic"].(*Anthropic)
+	openaiID, anthropicID := send(t, o, linesFor(t, o, "a", "b")), send(t, a, linesFor(t, a, "a", "b"))
+
+	theirs := o.client()
+	service := openai.NewBatchService(theirs.Options...)
+	b, err := service.Get(t.Context(), openaiID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Status != openai.BatchStatusCompleted || b.RequestCounts.Completed != 1 || b.RequestCounts.Failed != 1 || b.OutputFileID == "" || b.ErrorFileID == "" || b.Metadata[batchKey] != "key-1" {
+		t.Errorf("%+v", b)
+	}
+	batches := anthropic.NewMessageBatchService(a.client().Options...)
+	m, err := batches.Get(t.Context(), anthropicID, anthropic.MessageBatchGetParams{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.ProcessingStatus != anthropic.MessageBatchProcessingStatusEnded || m.RequestCounts.Succeeded != 1 || m.RequestCounts.Errored != 1 || time.Since(m.CreatedAt) > time.Hour {
+		t.Errorf("%+v", m)
+	}
+	results := batches.ResultsStreaming(t.Context(), anthropicID, anthropic.MessageBatchResultsParams{})
+	said := map[string]string{}
+	for results.Next() {
+		line := results.Current()
+		said[line.CustomID] = line.Result.Type + " " + line.Result.Error.Error.Type
+		if len(line.Result.Message.Content) > 0 {
+			said[line.CustomID] += line.Result.Message.Content[0].Text
+		}
+	}
+	if results.Err() != nil || !maps.Equal(said, map[string]string{"a": "succeeded this is a", "b": "errored rate_limit_error"}) {
+		t.Errorf("%v, %v", said, results.Err())
 	}
 }
 

@@ -54,7 +54,7 @@ var meanings = map[work.Capability]string{
 	work.CanMaxCost:   "`max_cost_usd` is kept; otherwise a unit that has one is refused.",
 	work.CanTurns:     "`max_turns` is kept.",
 	work.CanRequest:   "A unit may be one call of its API, in `request`: the body goes there unchanged, and the answer comes back as it is.",
-	work.CanBatchLane: "`lane` may be `batch`: the call waits for its place in one of the provider's own batches, for half the price.",
+	work.CanBatchLane: "`lane` may be `batch` or `auto`: its calls go through the provider's own batches, for half the price.",
 }
 
 // description is what a person has to know of a backend beside its
