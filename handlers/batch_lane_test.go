@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"piecework/internal/backend"
 	"piecework/internal/testkit"
+	"piecework/internal/testkit/fakemodel"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -418,4 +420,64 @@ func TestBatchLaneAnswerIsUsedOnce(t *testing.T) {
 		t.Errorf("the retry was given %q", got)
 	}
 	h.becomes(id, work.Succeeded)
+}
+
+// The real clients against a provider that breaks the line when it is sent a
+// batch, loses a line, lets one expire and says two twice.
+func TestBatchLaneAtAProvider(t *testing.T) {
+	t.Parallel()
+	prices, err := backend.ReadPrices(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, make := range map[string]func(url string) backend.Backend{
+		"anthropic": func(url string) backend.Backend {
+			return &backend.Anthropic{Key: "k", BaseURL: url, Model: "claude-sonnet-4-5", Prices: prices}
+		},
+		"openai": func(url string) backend.Backend {
+			return &backend.OpenAI{Key: "k", BaseURL: url + "/v1", Model: "gpt-4.1", Prices: prices}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h, model := newHouse(t), fakemodel.Start(t)
+			model.Script(fakemodel.Turn{Text: "fine", InputTokens: 1000, OutputTokens: 100})
+			submit := func(lane string) uuid.UUID {
+				return h.submit(func(s *work.Spec) { s.Backend, s.Lane = name, lane })
+			}
+			model.Batches(fakemodel.BatchPlan{Hold: true, DropReply: true})
+			var ids []uuid.UUID
+			for range 20 {
+				ids = append(ids, submit(work.LaneBatch))
+			}
+			h.start(func(o *Options) { o.Backends = []backend.Backend{make(model.URL)} })
+			testkit.Eventually(t, "a batch at the provider", func() bool { return len(model.MadeBatches()) > 0 })
+			model.Batches(fakemodel.BatchPlan{Hold: true, Lose: fakemodel.Nth(0), Expire: fakemodel.Nth(1), Repeat: fakemodel.Nth(2, 3)})
+			model.EndBatches()
+			cost := *h.runs(h.becomes(submit(""), work.Succeeded).ID)[0].TotalCostUSD
+			half, full := 0, 0
+			for _, id := range ids {
+				u := h.becomes(id, work.Succeeded)
+				switch {
+				case *u.Output != "fine" || u.RunCount != 1:
+					t.Errorf("output %q after %d runs", *u.Output, u.RunCount)
+				case u.CostUSD == cost:
+					full++
+				case math.Abs(u.CostUSD-cost/2) < 1e-9:
+					half++
+				}
+			}
+			if half != 18 || full != 2 || cost == 0 {
+				t.Errorf("%d units cost half of $%v, %d all of it", half, cost, full)
+			}
+			if made := model.MadeBatches(); len(made) != 1 {
+				t.Errorf("%d batches were made", len(made))
+			}
+			for line, n := range model.Executed() {
+				if n > 1 {
+					t.Errorf("line %s was asked %d times", line, n)
+				}
+			}
+		})
+	}
 }
