@@ -58,13 +58,15 @@ type claimAnswer struct {
 
 // In: $1..$5 arrays of unit, run, process, session, and backends with commas
 // around each, $6 an array of whether alone, $7 how many deaths make a suspect.
-// Out: the units that were claimed, each with its run. A unit that is asked for twice is given once.
+// Out: the units that were claimed, each with its run. A unit that is asked for twice is given once,
+// and none to a run that is there already: its claim was repeated.
 // Rows are locked in id order so that two processes cannot wait for each
 // other.
 const claimUnits = `
 WITH asked AS (
     SELECT DISTINCT ON (unit_id) * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::bool[])
-        AS a(unit_id, run_id, process, session_id, backends, alone) ORDER BY unit_id
+        AS a(unit_id, run_id, process, session_id, backends, alone)
+    WHERE NOT EXISTS (SELECT FROM worker_runs r WHERE r.id = a.run_id) ORDER BY unit_id
 ), ripe AS (
     SELECT u.id FROM work_units u JOIN asked ON asked.unit_id = u.id
     WHERE u.state = 'queued' AND NOT u.held AND strpos(asked.backends, ',' || u.backend || ',') > 0 AND (u.not_before IS NULL OR u.not_before <= clock_timestamp())

@@ -79,6 +79,30 @@ func TestClaimTellsAllItNeeds(t *testing.T) {
 	}
 }
 
+// A claim whose answer was lost comes again when its run was given up: there is
+// nothing to claim, and those that go with it get their units.
+func TestClaimAgainAfterTheRunWasGivenUp(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	stale, other := l.put(), l.put()
+	asked := claimOf(stale.ID, l.process)
+	c, err := l.Claim(t.Context(), asked)
+	l.must(err)
+	l.lose(c)
+	l.exec(`UPDATE work_units SET not_before = NULL WHERE id = $1`, stale.ID)
+	got, err := l.claimAll(t.Context(), []Claim{asked, claimOf(other.ID, l.process)})
+	l.must(err)
+	if got[0].claimed != nil || got[0].err != nil || got[1].claimed == nil {
+		t.Errorf("claims %+v", got)
+	}
+	if u := l.unit(stale.ID); u.State != work.Queued || u.RunCount != 1 {
+		t.Errorf("unit %s, run count %d", u.State, u.RunCount)
+	}
+	if l.take(stale.ID, l.process) == nil {
+		t.Error("the unit is not there for another run")
+	}
+}
+
 func TestClaimNothing(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
