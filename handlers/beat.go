@@ -72,6 +72,14 @@ func (w *Worker) beat(ctx context.Context) {
 	}
 }
 
+// askForNews brings the next sign of life forward.
+func (w *Worker) askForNews() {
+	select {
+	case w.news <- struct{}{}:
+	default:
+	}
+}
+
 func (w *Worker) beatOnce(ctx context.Context) error {
 	// Taken before the question, so that a run claimed in between is not
 	// missing in the answer.

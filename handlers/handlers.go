@@ -261,10 +261,7 @@ func (w *Worker) hear(ctx context.Context) {
 		case jobs.NoticeCancel:
 			w.stopUnit(n.Unit, work.ErrCancelled)
 		case jobs.NoticePause:
-			select {
-			case w.news <- struct{}{}:
-			default:
-			}
+			w.askForNews()
 		default:
 			if n.Lane == jobs.DeliveryLane {
 				w.wakeDeliveries()

@@ -455,6 +455,21 @@ func TestWorkGoesOnWithoutRedis(t *testing.T) {
 	h.becomes(id, work.Succeeded)
 }
 
+// Without Redis nobody can tell of a cancel; it is heard long before the beat.
+func TestCancelIsHeardWithoutRedis(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.start(seldom)
+	id := h.submit(nil)
+	h.begun()
+	h.redis.Stop()
+	testkit.Eventually(t, "redis noticed to be away", func() bool { return !h.bell.Up() })
+	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
+		t.Fatal(err)
+	}
+	h.becomes(id, work.Cancelled)
+}
+
 func TestRateLimitWaitsAndUsesUpNoRetry(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
