@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -61,6 +62,14 @@ func TestMain(m *testing.M) {
 		_, _ = io.Copy(os.Stdout, child.Stdout)
 		select {}
 	}
+	// Who is started in a script's background ignores SIGINT, and so would our
+	// children. A program hears it, as worker processes do, and they do not.
+	interrupts := make(chan os.Signal, 1)
+	signal.Notify(interrupts, syscall.SIGINT)
+	go func() {
+		<-interrupts
+		os.Exit(130)
+	}()
 	// What an earlier, broken test run has left would be taken for our own.
 	if _, err := SweepDead(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
