@@ -10,6 +10,8 @@
 //
 //	chaos.go     Plan and Execute: one run from the first process to the last
 //	load.go      units and the clients that submit them
+//	batch.go     batches, which are paused and resumed
+//	sink.go      the receivers of webhooks, who do not always take what comes
 //	fault.go     what breaks, and how it is mended
 //	process.go   the processes under test, started again when they end
 //	disk.go      file systems that can be filled
@@ -19,6 +21,7 @@
 //	history.go   what was seen from outside
 //	ledger.go    what the tables say
 //	check.go     the promises
+//	told.go      the promises about batches and messages
 //	leak.go      secrets and prompts where they should not be
 //	figures.go   how long recovery took
 package chaos
@@ -79,6 +82,8 @@ func Execute(t testing.TB, plan Plan) (History, Ledger) {
 	}
 	defer book.close()
 	random := rand.New(rand.NewPCG(plan.Seed, 0))
+	sink := newSink(book)
+	defer sink.close()
 	w := &world{plan: plan, book: book, redis: redis, disks: map[string]*disk{}}
 	w.mount(t)
 	if d := w.disks["postgres"]; d != nil {
@@ -87,7 +92,7 @@ func Execute(t testing.TB, plan Plan) (History, Ledger) {
 		w.postgres = testkit.OwnPostgres(t, migrate(plan.Binary))
 	}
 	w.forgetful()
-	if err := watch(t.Context(), w.postgres.URL); err != nil {
+	if err := watch(t.Context(), w.postgres.URL, sink.secret); err != nil {
 		t.Fatal(err)
 	}
 	agents := agentsIn(t, plan.Out)
@@ -96,7 +101,7 @@ func Execute(t testing.TB, plan Plan) (History, Ledger) {
 	}
 	defer w.kill()
 
-	load := newLoad(plan, book, w.doors(), agents, rand.New(rand.NewPCG(plan.Seed, 1)))
+	load := newLoad(plan, book, w.doors(), sink, agents, rand.New(rand.NewPCG(plan.Seed, 1)))
 	going, stop := context.WithCancel(t.Context())
 	defer stop()
 	go noteStalls(going, book, plan.Lease/6)
@@ -112,8 +117,8 @@ func Execute(t testing.TB, plan Plan) (History, Ledger) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, unit := range open {
-		book.write(Event{Kind: KindOpen, Unit: unit})
+	for _, id := range open {
+		book.write(Event{Kind: KindOpen, Unit: id})
 	}
 	book.write(Event{Kind: KindDrained, Seconds: time.Since(calm).Seconds()})
 	stop()
@@ -128,7 +133,7 @@ func Execute(t testing.TB, plan Plan) (History, Ledger) {
 	if err := save(filepath.Join(plan.Out, "ledger.json"), ledger); err != nil {
 		t.Fatal(err)
 	}
-	log.Printf("seed %d: %d units open, %v after the last fault", plan.Seed, len(open), time.Since(calm).Round(100*time.Millisecond))
+	log.Printf("seed %d: %d units, batches and messages open, %v after the last fault", plan.Seed, len(open), time.Since(calm).Round(100*time.Millisecond))
 	return book.all(), ledger
 }
 
@@ -165,6 +170,7 @@ func workerName(i int) string { return fmt.Sprintf("worker%d", i+1) }
 // are ready.
 func (w *world) start(ctx context.Context, claude string) error {
 	w.links = map[string]*link{}
+	files := "file://" + filepath.Join(w.plan.Out, "files")
 	for i := range apis + workers {
 		name, command := fmt.Sprintf("api%d", i+1), "api"
 		if i >= apis {
@@ -193,7 +199,7 @@ func (w *world) start(ctx context.Context, claude string) error {
 			"PIECEWORK_DATA=" + data, "PIECEWORK_LISTEN=127.0.0.1:0", "PIECEWORK_CLAUDE_PATH=" + claude,
 			fmt.Sprintf("PIECEWORK_CONCURRENCY=%d", w.plan.Slots), "PIECEWORK_LEASE=" + w.plan.Lease.String(),
 			"PIECEWORK_HEARTBEAT=" + (w.plan.Lease / 6).String(), "PIECEWORK_GRACE=" + grace.String(), "PIECEWORK_PROBE=1s",
-			"ANTHROPIC_API_KEY=" + apiKey,
+			"ANTHROPIC_API_KEY=" + apiKey, "PIECEWORK_WEBHOOK_ALLOW=127.0.0.0/8", "PIECEWORK_FILES=" + files,
 		}}
 		p.start()
 		w.crew = append(w.crew, p)

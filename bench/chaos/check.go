@@ -39,12 +39,16 @@ var Promises = []struct{ Name, Says string }{
 	{"no orphans", "no process of an agent outlives the worker processes"},
 	{"workers end", "a worker process ends in time, and with success, when it is asked to"},
 	{"answers are right", "a request gets the answer that it should, or is told to come again"},
+	{"batches are whole", "a batch that was answered with 202 has the units that were asked for, each once, and no other batch is there"},
+	{"batches add up", "a batch is over when its units are, and its counts and its status say how they ended"},
+	{"ends are told", "for each end that somebody wants to hear of there is one message, and the receiver took it, or it is dead after all tries"},
+	{"messages are true", "a message that came is signed, is in the ledger, tells of an end that was, and has the same bytes at each try"},
 	{"nothing leaks", "no secret is in a table, a transcript, a log or Redis, and no prompt or output in Redis"},
 }
 
 // Check returns the promises that the history and the ledger show broken.
 func Check(h History, l Ledger) []Violation {
-	c := checker{h: h, l: l, wants: map[string]Want{}, asked: map[string]time.Time{}, due: map[string]time.Time{}, units: map[string]Unit{}, runs: map[string][]Run{}}
+	c := checker{h: h, l: l, wants: map[string]Want{}, asked: map[string]time.Time{}, due: map[string]time.Time{}, units: map[string]Unit{}, runs: map[string][]Run{}, batches: map[string]Batch{}}
 	for _, e := range h {
 		if e.Kind == KindIntend {
 			c.wants[e.Request] = *e.Want
@@ -57,8 +61,13 @@ func Check(h History, l Ledger) []Violation {
 	for _, r := range l.Runs {
 		c.runs[r.Unit] = append(c.runs[r.Unit], r)
 	}
+	for _, b := range l.Batches {
+		c.batches[b.ID] = b
+	}
 	c.answers()
 	c.keys()
+	c.wholeBatches()
+	c.messages()
 	c.moves()
 	c.liveRuns()
 	c.trees()
@@ -73,14 +82,15 @@ func Check(h History, l Ledger) []Violation {
 }
 
 type checker struct {
-	h     History
-	l     Ledger
-	wants map[string]Want      // by request
-	asked map[string]time.Time // the same: since when it was asked for
-	due   map[string]time.Time // by unit
-	units map[string]Unit      // by id
-	runs  map[string][]Run     // by unit, in the order of their attempts
-	found []Violation
+	h       History
+	l       Ledger
+	wants   map[string]Want      // by request
+	asked   map[string]time.Time // the same: since when it was asked for
+	due     map[string]time.Time // by unit
+	units   map[string]Unit      // by id
+	runs    map[string][]Run     // by unit, in the order of their attempts
+	batches map[string]Batch     // by id
+	found   []Violation
 }
 
 func (c *checker) broken(promise, unit, format string, args ...any) {
@@ -92,8 +102,12 @@ func (c *checker) answers() {
 	told := map[string]string{} // request → unit
 	for _, e := range c.h {
 		switch e.Kind {
-		case KindSubmit:
+		case KindSubmit, KindBatch:
 			c.submitted(e, told)
+		case KindMove:
+			if !slices.Contains([]int{0, http.StatusServiceUnavailable, http.StatusOK, http.StatusAccepted, http.StatusConflict}, e.Status) {
+				c.broken("answers are right", e.Unit, "%s of a batch was answered with %d: %s", e.What, e.Status, e.Error)
+			}
 		case KindMisuse:
 			if e.Status == http.StatusAccepted {
 				c.broken("one unit per key", e.Request, "the key was taken with another body")
@@ -126,6 +140,10 @@ func (c *checker) submitted(e Event, told map[string]string) {
 		c.broken("one unit per key", e.Request, "told to be %s, then %s", first, e.Unit)
 	}
 	told[e.Request] = e.Unit
+	if e.Kind == KindBatch {
+		c.acceptedBatch(e)
+		return
+	}
 	if u, ok := c.units[e.Unit]; !ok || u.Request != e.Request {
 		c.broken("accepted is kept", e.Request, "%s was accepted by %s and is not in the ledger", e.Unit, e.Door)
 	}

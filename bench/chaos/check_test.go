@@ -9,7 +9,8 @@ import (
 
 // kept is a history and a ledger in which every promise was kept: a unit that
 // succeeded in its second run, after its worker process was killed, one that
-// failed, and one that was cancelled.
+// failed, one that was cancelled, and a batch of one. The end of the first and
+// of the batch was told at the second try.
 func kept() (History, Ledger) {
 	at := func(s float64) time.Time {
 		return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(s * float64(time.Second)))
@@ -19,7 +20,7 @@ func kept() (History, Ledger) {
 	h := History{
 		{At: at(0), Kind: KindProcess, Target: "worker1", PID: 1, What: "started"},
 		{At: at(0), Kind: KindProcess, Target: "worker2", PID: 2, What: "started"},
-		{At: at(1), Kind: KindIntend, Request: "a", Want: &Want{Key: "k", Backend: "claude", Finals: []string{"succeeded"}, Output: text, Cost: 0.5, Steps: 3}},
+		{At: at(1), Kind: KindIntend, Request: "a", Want: &Want{Key: "k", Backend: "claude", Finals: []string{"succeeded"}, Output: text, Cost: 0.5, Steps: 3, Callback: fails}},
 		{At: at(1), Kind: KindSubmit, Request: "a", Error: "no answer"},
 		{At: at(2), Kind: KindSubmit, Request: "a", Status: 202, Unit: "A", Replayed: true},
 		{At: at(2), Kind: KindMisuse, Request: "a", Status: 422},
@@ -37,17 +38,30 @@ func kept() (History, Ledger) {
 		{At: at(9), Kind: KindDrained},
 		{At: at(9), Kind: KindProcess, Target: "worker2", PID: 2, What: "asked"},
 		{At: at(9), Kind: KindProcess, Target: "worker2", PID: 2, What: "ended"},
+		{At: at(2), Kind: KindIntend, Request: "d", Want: &Want{Finals: []string{"succeeded"}, Batch: "batch"}},
+		{At: at(2), Kind: KindBatch, Request: "batch", Status: 202, Unit: "D"},
+		{At: at(2), Kind: KindMove, Request: "batch", Unit: "D", What: "pause", Status: 200},
+		{At: at(8.1), Kind: KindMessage, Message: "msg_a", Unit: "A", What: "work_unit.succeeded", Digest: "a", Try: 1, Status: 500},
+		{At: at(8.2), Kind: KindMessage, Message: "msg_a", Unit: "A", What: "work_unit.succeeded", Digest: "a", Try: 2, Status: 200},
+		{At: at(8.3), Kind: KindMessage, Message: "msg_d", Unit: "D", What: "batch.completed", Digest: "d", Try: 2, Status: 200},
 	}
 	l := Ledger{
 		Units: []Unit{
 			{ID: "A", State: "succeeded", Request: "a", Key: "k", RunCount: 2, Losses: 1, FinalRun: "A2", Cost: 0.5, Created: at(1), Finished: when(8)},
 			{ID: "B", State: "failed", Request: "b", RunCount: 1, Failures: 1, FinalRun: "B1", ErrorClass: "refusal", Created: at(2), Finished: when(5)},
 			{ID: "C", State: "cancelled", Request: "c", Created: at(2), CancelAsked: when(2.4), Finished: when(2.4)},
+			{ID: "D1", State: "succeeded", Request: "d", RunCount: 1, FinalRun: "D1R", Created: at(2), Finished: when(6), Batch: "D"},
 		},
 		Runs: []Run{
 			{ID: "A1", Unit: "A", Status: "lost", Attempt: 1, PID: 1, Started: at(2.9), Steps: 1, Readable: 1},
 			{ID: "A2", Unit: "A", Status: "succeeded", Attempt: 2, PID: 2, Cost: 0.5, Result: &text, Started: at(7), Steps: 3, Readable: 3},
 			{ID: "B1", Unit: "B", Status: "failed", ErrorClass: "refusal", Attempt: 1, PID: 2, Started: at(4), Steps: 1, Readable: 1},
+			{ID: "D1R", Unit: "D1", Status: "succeeded", Attempt: 1, PID: 2, Result: new(""), Started: at(5), Steps: 1, Readable: 1},
+		},
+		Batches: []Batch{{ID: "D", Request: "batch", Status: "completed", Total: 1, Succeeded: 1, Finished: when(6)}},
+		Deliveries: []Delivery{
+			{Message: "msg_a", Of: "A", Type: "work_unit.succeeded", State: "delivered", Attempts: 2},
+			{Message: "msg_d", Of: "D", Type: "batch.completed", State: "delivered", Attempts: 2},
 		},
 		Moves: []Move{
 			{At: at(1), Unit: "A", To: "queued"}, {At: at(2.9), Unit: "A", From: "queued", To: "running"},
@@ -79,7 +93,7 @@ type forgery struct {
 // Each of these breaks one thing in what is in order. The checker must say
 // which promise that was.
 var doctored = []forgery{
-	{"accepted is kept", "a unit is gone", func(_ *History, l *Ledger) { l.Units = l.Units[:2] }},
+	{"accepted is kept", "a unit is gone", func(_ *History, l *Ledger) { l.Units = l.Units[1:] }},
 	{"accepted is kept", "the answer named another's unit", func(h *History, _ *Ledger) { (*h)[9].Unit = "B" }},
 	{"accepted ends", "a unit still waits", func(_ *History, l *Ledger) { l.Units[0].State, l.Units[0].Finished = "queued", nil }},
 	{"accepted ends", "a unit ended too late", func(h *History, _ *Ledger) { *h = append(*h, Event{Kind: KindOpen, Unit: "A"}) }},
@@ -92,7 +106,7 @@ var doctored = []forgery{
 	}},
 	{"accepted ends", "it was condemned while it waited for another", func(_ *History, l *Ledger) {
 		condemn(l)
-		l.Runs[3].Begun, l.Runs[3].PID, l.RunMoves = false, l.Runs[2].PID, l.RunMoves[4:5]
+		l.Runs[4].Begun, l.Runs[4].PID, l.RunMoves = false, l.Runs[2].PID, l.RunMoves[4:5]
 	}},
 	{"final is final", "a unit ended twice", func(_ *History, l *Ledger) {
 		l.Moves = append(l.Moves, Move{Unit: "A", From: "succeeded", To: "succeeded", FinalRun: "A1", Before: "A2"})
@@ -160,6 +174,35 @@ var doctored = []forgery{
 	{"not before", "it began too early", func(_ *History, l *Ledger) { l.Runs[2].Started = l.Units[1].Created.Add(time.Millisecond) }},
 	{"not before", "its time was too early", func(_ *History, l *Ledger) { l.Moves[5].Due = &l.Moves[5].At }},
 	{"closed means dead", "its agent lived on", func(h *History, l *Ledger) { (*h)[15].Crowded, l.Runs[0].Status = true, "released" }},
+	{"batches are whole", "it is gone", func(_ *History, l *Ledger) { l.Batches = nil }},
+	{"batches are whole", "a unit of it is gone", func(_ *History, l *Ledger) { l.Units = l.Units[:3] }},
+	{"batches are whole", "it has another's unit", func(_ *History, l *Ledger) { l.Units[1].Batch = "D" }},
+	{"batches are whole", "it is there twice", func(_ *History, l *Ledger) {
+		again := l.Batches[0]
+		again.ID = "D'"
+		l.Batches = append(l.Batches, again)
+	}},
+	{"batches are whole", "the answer named another", func(h *History, _ *Ledger) { (*h)[21].Unit = "D'" }},
+	{"batches add up", "it goes on", func(_ *History, l *Ledger) { l.Batches[0].Status, l.Batches[0].Finished = "in_progress", nil }},
+	{"batches add up", "a unit was not counted", func(_ *History, l *Ledger) { l.Batches[0].Total, l.Batches[0].Succeeded = 0, 0 }},
+	{"batches add up", "a unit was counted as another", func(_ *History, l *Ledger) { l.Batches[0].Failed, l.Batches[0].Succeeded = 1, 0 }},
+	{"batches add up", "its status is another", func(_ *History, l *Ledger) { l.Batches[0].Status = "cancelled" }},
+	{"batches add up", "it was over too early", func(_ *History, l *Ledger) { l.Batches[0].Finished = &l.Units[1].Created }},
+	{"ends are told", "the message is not there", func(_ *History, l *Ledger) { l.Deliveries = l.Deliveries[1:] }},
+	{"ends are told", "there are two", func(_ *History, l *Ledger) { l.Deliveries = append(l.Deliveries, l.Deliveries[0]) }},
+	{"ends are told", "nobody wants to hear it", func(_ *History, l *Ledger) {
+		l.Deliveries = append(l.Deliveries, Delivery{Message: "msg_b", Of: "B", Type: "work_unit.failed", State: "dead", Attempts: 10})
+	}},
+	{"ends are told", "it waits", func(_ *History, l *Ledger) { l.Deliveries[0].State = "pending" }},
+	{"ends are told", "it was given up", func(_ *History, l *Ledger) { l.Deliveries[0].State = "dead" }},
+	{"ends are told", "nobody took it", func(h *History, _ *Ledger) { (*h)[24].Status = 500 }},
+	{"ends are told", "the receiver was told of another end", func(_ *History, l *Ledger) { l.Deliveries[0].Type = "work_unit.failed" }},
+	{"messages are true", "it is not signed", func(h *History, _ *Ledger) { (*h)[24].Error = "no signature fits" }},
+	{"messages are true", "nobody has written it", func(h *History, _ *Ledger) { (*h)[24].Message = "msg_x" }},
+	{"messages are true", "it tells of another unit", func(h *History, _ *Ledger) { (*h)[24].Unit = "B" }},
+	{"messages are true", "it tells of another end", func(h *History, _ *Ledger) { (*h)[24].What = "work_unit.failed" }},
+	{"messages are true", "it came too early", func(h *History, _ *Ledger) { (*h)[23].At = (*h)[0].At }},
+	{"messages are true", "it has another body", func(h *History, _ *Ledger) { (*h)[24].Digest = "b" }},
 	{"nothing leaks", "the key is in a table", func(_ *History, l *Ledger) { l.Leaks = []string{"1 row of work_units"} }},
 	{"nothing leaks", "a prompt is in Redis", func(h *History, _ *Ledger) {
 		*h = append(*h, Event{Kind: KindLeak, Target: "api1/redis", What: private})
@@ -213,7 +256,7 @@ func TestCheckerAllows(t *testing.T) {
 		},
 		"a unit condemned before it said a word": func(_ *History, l *Ledger) {
 			condemn(l)
-			l.Runs[3].Begun = false
+			l.Runs[4].Begun = false
 		},
 		"a unit that took three worker processes with it": func(_ *History, l *Ledger) {
 			condemn(l)
@@ -229,8 +272,8 @@ func TestCheckerAllows(t *testing.T) {
 			h, l := kept()
 			doctor(&h, &l)
 			for _, v := range Check(h, l) {
-				if strings.HasPrefix(what, "a unit") && v.Promise == "final is final" {
-					continue // the API's answer belongs to the other end
+				if strings.HasPrefix(what, "a unit") && (v.Promise == "final is final" || v.Promise == "ends are told") {
+					continue // the API's answer and the message belong to the other end
 				}
 				t.Error(v)
 			}
@@ -241,7 +284,7 @@ func TestCheckerAllows(t *testing.T) {
 // Figures come from the same sources.
 func TestMeasure(t *testing.T) {
 	f := Measure(kept())
-	if f.Accepted != 3 || f.Lost != 0 || f.Doubled != 0 || f.Faults != 1 || f.Extra != 1 || len(f.Redelivered) != 1 || f.Redelivered[0] != 3*time.Second {
+	if f.Accepted != 4 || f.Batches != 1 || f.Moves != 1 || f.Messages != 2 || f.Tries != 3 || f.Lost != 0 || f.Doubled != 0 || f.Faults != 1 || f.Extra != 1 || len(f.Redelivered) != 1 || f.Redelivered[0] != 3*time.Second {
 		t.Errorf("%+v", f)
 	}
 }

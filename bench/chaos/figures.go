@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -12,6 +13,7 @@ import (
 type Figures struct {
 	Accepted, Unknown, Faults, Runs, Extra int
 	Lost, Doubled, Crowded, Orphans        int
+	Batches, Moves, Messages, Tries        int // accepted; pauses, resumes and cancels of them; ends told, and how often they came
 
 	// From kill -9 of a worker process to the next run of a unit that it ran:
 	// when it is started again at once, and when it is not.
@@ -24,16 +26,27 @@ type Figures struct {
 // Measure reads the figures out of a history and its ledger.
 func Measure(h History, l Ledger) Figures {
 	f := Figures{Runs: len(l.Runs)}
-	state, answered, wanted := map[string]string{}, map[string]bool{}, 0
+	state, unit, answered, wanted := map[string]string{}, map[string]string{}, map[string]bool{}, 0
 	for _, u := range l.Units {
-		state[u.ID] = u.State
+		state[u.ID], unit[u.Request] = u.State, u.ID
 		f.Extra += u.Losses
 	}
-	accepted := map[string]bool{}
+	accepted, batch, messages := map[string]bool{}, map[string][]string{}, map[string]bool{}
 	for _, e := range h {
 		switch {
 		case e.Kind == KindIntend:
 			wanted++
+			batch[e.Want.Batch] = append(batch[e.Want.Batch], e.Request)
+		case e.Kind == KindBatch && e.Status == http.StatusAccepted && !answered[e.Request]:
+			f.Batches, answered[e.Request] = f.Batches+1, true
+			wanted++
+			for _, request := range batch[e.Request] {
+				accepted[cmp.Or(unit[request], request)], answered[request] = true, true
+			}
+		case e.Kind == KindMove && e.Status < 300 && e.Status != 0:
+			f.Moves++
+		case e.Kind == KindMessage:
+			f.Tries, messages[e.Message] = f.Tries+1, true
 		case e.Kind == KindSubmit && e.Status == http.StatusAccepted:
 			accepted[e.Unit], answered[e.Request] = true, true
 		case e.Kind == KindFault:
@@ -49,9 +62,9 @@ func Measure(h History, l Ledger) Figures {
 			f.Drained = time.Duration(e.Seconds * float64(time.Second))
 		}
 	}
-	f.Accepted, f.Unknown = len(accepted), wanted-len(answered)
-	for unit := range accepted {
-		if !final(state[unit]) {
+	f.Accepted, f.Unknown, f.Messages = len(accepted), wanted-len(answered), len(messages)
+	for id := range accepted {
+		if !final(state[id]) {
 			f.Lost++
 		}
 	}
@@ -130,6 +143,7 @@ func rerung(e Event, l Ledger) []time.Duration {
 func (f Figures) and(g Figures) Figures {
 	f.Accepted, f.Unknown, f.Faults, f.Runs, f.Extra = f.Accepted+g.Accepted, f.Unknown+g.Unknown, f.Faults+g.Faults, f.Runs+g.Runs, f.Extra+g.Extra
 	f.Lost, f.Doubled, f.Crowded, f.Orphans = f.Lost+g.Lost, f.Doubled+g.Doubled, f.Crowded+g.Crowded, f.Orphans+g.Orphans
+	f.Batches, f.Moves, f.Messages, f.Tries = f.Batches+g.Batches, f.Moves+g.Moves, f.Messages+g.Messages, f.Tries+g.Tries
 	f.Redelivered, f.TakenOver = slices.Concat(f.Redelivered, g.Redelivered), slices.Concat(f.TakenOver, g.TakenOver)
 	f.Rerung, f.Stopped = slices.Concat(f.Rerung, g.Rerung), slices.Concat(f.Stopped, g.Stopped)
 	f.Drained = max(f.Drained, g.Drained)
@@ -149,13 +163,14 @@ func (f Figures) Row(seed string, broken int) string {
 func (f Figures) String() string {
 	return fmt.Sprintf(`
 accepted %d (unknown to the client %d), faults %d, runs %d (%d beyond need)
+batches %d (%d times paused, resumed or cancelled), messages %d in %d tries
 lost %d, doubled %d, agents beside another of their unit %d, orphans %d
 run again after kill -9 of a worker process: %s
 the same when it stays away: %s
 rung again after Redis forgot: %s
 run ended after its cancel was accepted: %s
 ended %v after the last fault`,
-		f.Accepted, f.Unknown, f.Faults, f.Runs, f.Extra, f.Lost, f.Doubled, f.Crowded, f.Orphans,
+		f.Accepted, f.Unknown, f.Faults, f.Runs, f.Extra, f.Batches, f.Moves, f.Messages, f.Tries, f.Lost, f.Doubled, f.Crowded, f.Orphans,
 		spread(f.Redelivered), spread(f.TakenOver), spread(f.Rerung), spread(f.Stopped), f.Drained.Round(100*time.Millisecond))
 }
 

@@ -12,6 +12,9 @@ import (
 const (
 	KindIntend  = "intend"  // a client wants this unit
 	KindSubmit  = "submit"  // it asked for it, and got this answer
+	KindBatch   = "batch"   // it asked for a batch, and got this answer
+	KindMove    = "move"    // it asked to pause, resume or cancel a batch, and got this answer
+	KindMessage = "message" // a receiver was sent this, and gave this answer
 	KindMisuse  = "misuse"  // it used a key again, with another body
 	KindCancel  = "cancel"  // it asked to cancel it, and got this answer
 	KindSeen    = "seen"    // the API showed a unit in a final state
@@ -23,7 +26,7 @@ const (
 	KindLeak    = "leak"    // the target held what it should not
 	KindCalm    = "calm"    // everything is mended
 	KindDrained = "drained" // what was accepted has ended, or the time is up
-	KindOpen    = "open"    // a unit had not ended when the time was up
+	KindOpen    = "open"    // this had not ended when the time was up
 )
 
 // Event is one line of the history. Status 0 means that no answer came: what
@@ -36,7 +39,7 @@ type Event struct {
 	Want     *Want   `json:"want,omitempty"`
 	Door     string  `json:"door,omitempty"`
 	Status   int     `json:"status,omitempty"`
-	Unit     string  `json:"unit,omitempty"`
+	Unit     string  `json:"unit,omitempty"` // or the batch
 	State    string  `json:"state,omitempty"`
 	Finished string  `json:"finished,omitempty"`
 	Replayed bool    `json:"replayed,omitempty"`
@@ -46,10 +49,14 @@ type Event struct {
 	Fault   string `json:"fault,omitempty"`
 	Target  string `json:"target,omitempty"`
 	PID     int    `json:"pid,omitempty"`
-	What    string `json:"what,omitempty"` // of a process: "started", "ended", "asked"
+	What    string `json:"what,omitempty"` // of a process: "started", "ended", "asked"; of a message: its type
 	Code    int    `json:"code,omitempty"` // its exit code; -1: by a signal
 	Run     string `json:"run,omitempty"`
 	Crowded bool   `json:"crowded,omitempty"` // an agent of the unit was alive, another if this is one
+
+	Message string `json:"message,omitempty"` // its webhook-id
+	Digest  string `json:"digest,omitempty"`  // of its body
+	Try     int    `json:"try,omitempty"`     // how often the message has come
 }
 
 // Want is what a client may expect of a unit.
@@ -62,6 +69,8 @@ type Want struct {
 	Failures int      `json:"failures,omitempty"` // most
 	Steps    int      `json:"steps,omitempty"`    // least, of its run that succeeded
 	Delay    float64  `json:"delay,omitempty"`    // seconds
+	Callback string   `json:"callback,omitempty"` // how who is told of its end answers; empty: nobody is
+	Batch    string   `json:"batch,omitempty"`    // the request of the batch that it came with
 }
 
 // History is all events in the order of their end.

@@ -22,6 +22,9 @@ type Ledger struct {
 	Moves    []Move    // of units
 	RunMoves []RunMove // of runs
 	Leaks    []string  // where a secret is
+
+	Batches    []Batch
+	Deliveries []Delivery
 }
 
 // Unit is a row of work_units.
@@ -32,6 +35,20 @@ type Unit struct {
 	Cost                                                 float64
 	Created                                              time.Time
 	NotBefore, CancelAsked, Finished                     *time.Time
+	Batch                                                string // empty: none
+}
+
+// Batch is a row of batches with the counts that it ended with.
+type Batch struct {
+	ID, Request, Key, Status                     string
+	Total, Succeeded, Failed, Cancelled, Expired int // -1: it has not ended
+	CancelAsked, Finished                        *time.Time
+}
+
+// Delivery is a row of webhook_deliveries.
+type Delivery struct {
+	Message, Of, Type, State string // Of is a unit or a batch
+	Attempts                 int
 }
 
 // Run is a row of worker_runs with its transcript.
@@ -103,18 +120,22 @@ func migrate(binary string) func(context.Context, string) error {
 	}
 }
 
-func watch(ctx context.Context, url string) error {
+// watch notes every change from now on, and says by which secret messages are
+// signed.
+func watch(ctx context.Context, url, secret string) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	_, err = conn.Exec(ctx, triggers)
+	if _, err = conn.Exec(ctx, triggers); err == nil {
+		_, err = conn.Exec(ctx, `INSERT INTO callback_secrets (tenant, secret) VALUES ('default', $1)`, secret)
+	}
 	return err
 }
 
-// awaitFinal waits until no unit has work left, and returns those that have when
-// the time is up.
+// awaitFinal waits until no unit has work left, no batch goes on and no message
+// is to be sent, and returns what is left when the time is up.
 func awaitFinal(ctx context.Context, url string, until time.Time) ([]string, error) {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -122,7 +143,9 @@ func awaitFinal(ctx context.Context, url string, until time.Time) ([]string, err
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	for {
-		found, err := conn.Query(ctx, `SELECT id::text FROM work_units WHERE finished_at IS NULL`)
+		found, err := conn.Query(ctx, `SELECT id::text FROM work_units WHERE finished_at IS NULL
+			UNION ALL SELECT id::text FROM batches WHERE finished_at IS NULL
+			UNION ALL SELECT id::text FROM webhook_deliveries WHERE state = 'pending'`)
 		if err != nil {
 			return nil, err
 		}
@@ -142,7 +165,18 @@ func readLedger(ctx context.Context, url string) (l Ledger, err error) {
 	defer func() { _ = conn.Close(ctx) }()
 	l.Units, err = rows[Unit](ctx, conn, `SELECT id::text, state, coalesce(labels->>'chaos', ''), coalesce(idempotency_key, ''),
 		run_count, failures, losses, waits, crashes, dispatch, coalesce(final_run::text, ''), coalesce(error_class, ''), cost_usd,
-		created_at, not_before, cancel_requested_at, finished_at FROM work_units ORDER BY id`)
+		created_at, not_before, cancel_requested_at, finished_at, coalesce(batch_id::text, '') FROM work_units ORDER BY id`)
+	if err != nil {
+		return l, err
+	}
+	count := func(name string) string { return `coalesce((counts->>'` + name + `')::int, -1), ` }
+	l.Batches, err = rows[Batch](ctx, conn, `SELECT id::text, title, coalesce(idempotency_key, ''), status, `+count("total")+count("succeeded")+
+		count("failed")+count("cancelled")+count("expired")+`cancelled_at, finished_at FROM batches ORDER BY id`)
+	if err != nil {
+		return l, err
+	}
+	l.Deliveries, err = rows[Delivery](ctx, conn, `SELECT 'msg_' || replace(id::text, '-', ''), coalesce(unit_id, batch_id)::text, event_type, state, attempts
+		FROM webhook_deliveries ORDER BY id`)
 	if err != nil {
 		return l, err
 	}

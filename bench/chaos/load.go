@@ -22,12 +22,13 @@ const (
 	label = "chaos"
 )
 
-// load is the clients. Each wants a unit after another and asks for it until it
-// is told that it has it.
+// load is the clients. Each wants a unit or a batch after another and asks for it
+// until it is told that it has it.
 type load struct {
 	plan  Plan
 	book  *book
 	doors []*server
+	sink  *sink
 	agent agents
 	http  *http.Client
 	work  []order
@@ -39,7 +40,7 @@ type load struct {
 	seen map[string]string // the final states that the API has shown
 }
 
-// order is a unit to be submitted.
+// order is a unit to be submitted, or a batch of some.
 type order struct {
 	after   time.Duration
 	request string
@@ -49,19 +50,29 @@ type order struct {
 	again   bool          // ask once more when it is there
 	misuse  bool          // send the key with another body
 	cancel  time.Duration // after it was accepted; 0: never
+	units   []order       // of a batch
+	moves   []batchMove   // of a batch, once its units are there
 }
 
-func newLoad(plan Plan, b *book, doors []*server, a agents, random *rand.Rand) *load {
-	l := &load{plan: plan, book: b, doors: doors, agent: a, http: &http.Client{Timeout: patience}, seen: map[string]string{}}
-	for i := range plan.Units {
-		l.work = append(l.work, newOrder(plan, i, random))
+func newLoad(plan Plan, b *book, doors []*server, s *sink, a agents, random *rand.Rand) *load {
+	l := &load{plan: plan, book: b, doors: doors, sink: s, agent: a, http: &http.Client{Timeout: patience}, seen: map[string]string{}}
+	for i, alone := 0, 0; i < plan.Units; {
+		if plan.Cancels || alone < unbatched {
+			l.work = append(l.work, l.newOrder(i, random))
+			i, alone = i+1, alone+1
+			continue
+		}
+		batch := l.newBatch(i, random)
+		l.work = append(l.work, batch)
+		i, alone = i+len(batch.units), 0
 	}
 	return l
 }
 
 // newOrder draws one unit. Most are short, some outlive a lease, a fifth is run
 // by an agent with processes of its own.
-func newOrder(plan Plan, i int, random *rand.Rand) order {
+func (l *load) newOrder(i int, random *rand.Rand) order {
+	plan := l.plan
 	o := order{
 		after:   time.Duration(float64(plan.Duration) * float64(i) / float64(plan.Units)),
 		request: fmt.Sprintf("s%d-%d", plan.Seed, i),
@@ -118,6 +129,10 @@ func newOrder(plan Plan, i int, random *rand.Rand) order {
 	}
 	if endless {
 		o.want.Finals = []string{"cancelled"}
+	}
+	if random.Float64() < 0.5 {
+		o.want.Callback = manner(random)
+		body["callback_url"] = l.sink.address(o.want.Callback, o.request, random)
 	}
 	o.body, _ = json.Marshal(body)
 	return o
@@ -192,12 +207,25 @@ func (l *load) sleep(d time.Duration) {
 	}
 }
 
-// submit asks for a unit until it is there. Without a key nobody may ask twice:
-// what became of an unanswered request is then unknown.
+// kind is that of the events of its submission.
+func (o order) kind() string {
+	if len(o.units) > 0 {
+		return KindBatch
+	}
+	return KindSubmit
+}
+
+// submit asks for a unit or a batch until it is there. Without a key nobody may
+// ask twice: what became of an unanswered request is then unknown.
 func (l *load) submit(o order) {
-	l.book.write(Event{Kind: KindIntend, Request: o.request, Want: &o.want})
+	for _, u := range o.units {
+		l.book.write(Event{Kind: KindIntend, Request: u.request, Want: &u.want})
+	}
+	if len(o.units) == 0 {
+		l.book.write(Event{Kind: KindIntend, Request: o.request, Want: &o.want})
+	}
 	for door := o.door; l.ctx.Err() == nil; door++ {
-		e := l.post(o, door, KindSubmit, o.body)
+		e := l.post(o, door, o.kind(), o.body)
 		if e.Status == http.StatusAccepted {
 			l.followUp(o, e.Unit)
 			return
@@ -211,10 +239,13 @@ func (l *load) submit(o order) {
 
 func (l *load) followUp(o order, unit string) {
 	if o.again {
-		l.post(o, o.door+1, KindSubmit, o.body)
+		l.post(o, o.door+1, o.kind(), o.body)
 	}
 	if o.misuse {
 		l.post(o, o.door, KindMisuse, []byte(`{"backend":"mock","prompt":"another","labels":{"`+label+`":"`+o.request+`"}}`))
+	}
+	if len(o.units) > 0 {
+		l.asking.Go(func() { l.tend(o, unit) })
 	}
 	if o.cancel > 0 {
 		l.asking.Go(func() {
@@ -232,8 +263,11 @@ func (l *load) followUp(o order, unit string) {
 }
 
 func (l *load) post(o order, door int, kind string, body []byte) Event {
-	began := time.Now()
-	status, header, answer, failed := l.ask(http.MethodPost, door, "/work-units", o.want.Key, body)
+	began, path := time.Now(), "/work-units"
+	if len(o.units) > 0 {
+		path = "/batches"
+	}
+	status, header, answer, failed := l.ask(http.MethodPost, door, path, o.want.Key, body)
 	e := Event{Kind: kind, Request: o.request, Door: l.door(door).name, Status: status, Error: failed,
 		Replayed: header.Get("Idempotent-Replayed") == "true", Seconds: time.Since(began).Seconds()}
 	var unit struct{ ID, Status string }

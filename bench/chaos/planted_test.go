@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -95,6 +96,46 @@ var bugs = []struct {
 			"steps := r.steps.Steps()", "steps := r.steps.Steps()[:1]"}},
 		[]string{"cut link"}, []string{"transcripts are kept"}, 1,
 	},
+	{
+		"delivery written after the end", []edit{
+			{"migrations/0013_webhooks.sql", "IF NEW.callback_url IS NULL AND NOT EXISTS", "IF NEW.callback_url IS NOT NULL OR NOT EXISTS"},
+			{"store/finish.go", "verdicts[run.ID] = Recorded\n", "verdicts[run.ID] = Recorded\n" + `time.AfterFunc(time.Second, func() {
+				_, _ = s.db.Exec("SELECT announce(tenant, 'work_unit.' || state, jsonb_build_object('id', id), id, batch_id, callback_url) FROM work_units u " +
+					"WHERE final_run = $1 AND callback_url IS NOT NULL AND NOT EXISTS (SELECT FROM webhook_deliveries WHERE unit_id = u.id)", run.ID)
+			})` + "\n"},
+		},
+		[]string{"kill worker"}, []string{"ends are told"}, 1,
+	},
+	{
+		"delivery noted before it is sent", []edit{{"handlers/delivery.go",
+			"answer := w.Sender.Send(", "_, _ = w.noteTry(store.Try{ID: d.ID, Attempt: d.Attempts, Delivered: true})\nanswer := w.Sender.Send("}},
+		[]string{"cut link"}, []string{"ends are told"}, 1,
+	},
+	{
+		"another body at each try", []edit{{"handlers/delivery.go",
+			"Body: d.Body,", `Body: fmt.Appendf(d.Body, "%*s", d.Attempts, ""),`}},
+		[]string{"cut link"}, []string{"messages are true"}, 1,
+	},
+	{
+		"signed by another secret", []edit{{"handlers/delivery.go",
+			"Secrets: d.Secrets.All()", "Secrets: []string{webhook.NewSecret()}"}},
+		[]string{"cut link"}, []string{"messages are true"}, 1,
+	},
+	{
+		"pause loses what it takes back", []edit{{"store/batch_move.go",
+			"WHERE batch_id = $1 AND held AND state = 'queued'\n\t\t\tORDER BY", "WHERE batch_id = $1 AND held AND dispatch = 0 AND state = 'queued'\n\t\t\tORDER BY"}},
+		[]string{"cut link"}, []string{"accepted ends", "batches add up"}, 1,
+	},
+	{
+		"batch over before its units", []edit{{"store/batch_move.go",
+			"NOT held AND state IN ('queued', 'running', 'waiting')", "NOT held AND state = 'queued'"}},
+		[]string{"cut link"}, []string{"batches add up"}, 1,
+	},
+	{
+		"idempotency key of a batch ignored", []edit{{"api/batch.go",
+			"n.IdempotencyKey, n.BodyHash = key, hash", ""}},
+		[]string{"kill api"}, []string{"batches are whole", "one unit per key"}, 1,
+	},
 }
 
 type edit struct{ file, was, becomes string }
@@ -145,11 +186,11 @@ func buildWith(t *testing.T, edits []edit) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		source, err := os.ReadFile(path)
+		source, err := os.ReadFile(cmp.Or(replace[path], path)) // it may have been edited already
 		if err != nil {
 			t.Fatal(err)
 		}
-		replace[path] = filepath.Join(dir, fmt.Sprintf("changed%d.go", i))
+		replace[path] = filepath.Join(dir, fmt.Sprint("changed", i, filepath.Ext(path)))
 		if err := os.WriteFile(replace[path], []byte(strings.Replace(string(source), e.was, e.becomes, 1)), 0o644); err != nil {
 			t.Fatal(err)
 		}
