@@ -119,9 +119,11 @@ func rerun(e Event, l Ledger) []time.Duration {
 }
 
 // rerung is how long each unit that was queued and due waited for its next move.
+// Those of batches are left out: they may be held.
 func rerung(e Event, l Ledger) []time.Duration {
-	due := map[string]time.Time{}
+	due, batched := map[string]time.Time{}, map[string]bool{}
 	for _, u := range l.Units {
+		batched[u.ID] = u.Batch != ""
 		if u.NotBefore != nil {
 			due[u.ID] = *u.NotBefore
 		}
@@ -130,7 +132,7 @@ func rerung(e Event, l Ledger) []time.Duration {
 	var waits []time.Duration
 	for _, m := range l.Moves {
 		if m.At.Before(e.At) {
-			queued[m.Unit] = m.To == "queued" && due[m.Unit].Before(e.At)
+			queued[m.Unit] = m.To == "queued" && due[m.Unit].Before(e.At) && !batched[m.Unit]
 		} else if queued[m.Unit] {
 			waits = append(waits, m.At.Sub(e.At))
 			delete(queued, m.Unit)
