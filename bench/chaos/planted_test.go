@@ -123,7 +123,7 @@ var bugs = []struct {
 	},
 	{
 		"pause loses what it takes back", []edit{{"store/batch_move.go",
-			"WHERE batch_id = $1 AND held AND state = 'queued'\n\t\t\tORDER BY", "WHERE batch_id = $1 AND held AND dispatch = 0 AND state = 'queued'\n\t\t\tORDER BY"}},
+			"WHERE batch_id = $1 AND held AND state = 'queued'\n\t\t\tORDER BY", "WHERE batch_id = $1 AND held AND dispatch = 1 AND state = 'queued'\n\t\t\tORDER BY"}},
 		[]string{"cut link"}, []string{"accepted ends", "batches add up"}, 1,
 	},
 	{
