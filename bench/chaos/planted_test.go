@@ -80,7 +80,7 @@ var bugs = []struct {
 			{"internal/process/tree.go", "killAll(look())", "killAll(nil)"},
 			{"internal/process/keeper.go", "len(k.try) == 0", "len(k.try) >= 0"},
 		},
-		[]string{"stop worker"}, []string{"no orphans", "one live tree"}, 1,
+		[]string{"stop worker"}, []string{"no orphans", "one live tree", "closed means dead"}, 1, // another's worker process on this machine may sweep the orphans
 	},
 	{
 		"shutdown counts as failure", []edit{{"handlers/outcome.go",
