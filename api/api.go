@@ -16,6 +16,7 @@
 //	wait.go        hold an answer until a unit is final
 //	schedule.go    units that are made again and again
 //	trigger.go     triggers: put, read, list, delete; what came for them
+//	trigger_batch.go  batches that webhooks make
 //	receive.go     webhooks that come for triggers
 //	webhook.go     who is told of events, and by which secrets they know it is us
 //	delivery.go    what they were told, and how often it was tried

@@ -29,6 +29,7 @@ const (
 	typeUnits     = "units"     // lines of filledUnit, looked at already
 	typeOpenAI    = "openai"    // lines of OpenAI's batches
 	typeAnthropic = "anthropic" // requests of Anthropic's batches, one a line
+	typeTrigger   = "trigger"   // a list that came in a webhook; the path is the trigger's name
 )
 
 // batchSource is where a batch's items come from, as the ledger keeps it.

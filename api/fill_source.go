@@ -40,6 +40,10 @@ func (a *API) items(ctx context.Context, b work.Batch, s batchSource, from sourc
 		}
 		return withTemplate(b.Unit, s.ReadDir(root.FS(), s.Path, from)), func() { _ = root.Close() }, nil
 	}
+	if s.Type == typeTrigger {
+		items, err := a.Store.BatchItems(ctx, b.ID)
+		return withTemplate(b.Unit, delivered(s.Source, items, from)), func() {}, err
+	}
 	file, err := a.openSource(ctx, b.Tenant, s.Path)
 	if err != nil {
 		return nil, nil, err

@@ -67,6 +67,8 @@ func schemaName(t reflect.Type, hint string) string {
 		return "RetryBatch"
 	case reflect.TypeFor[triggerBody]():
 		return "NewTrigger"
+	case reflect.TypeFor[triggerBatch]():
+		return "TriggerBatch"
 	case reflect.TypeFor[work.Spec]():
 		return "Spec"
 	}
@@ -76,7 +78,7 @@ func schemaName(t reflect.Type, hint string) string {
 // describe adds to the description what the Go types cannot say: what may be
 // null, the words a field may hold, other content types, examples.
 // requestBodies are the schemas that callers are held to.
-var requestBodies = []string{"NewTrigger", "NewUnit", "NewSchedule", "NewPause", "Changes", "NewBatch", "BatchOptions", "Source", "StopRules", "Synthesis",
+var requestBodies = []string{"NewTrigger", "TriggerBatch", "NewUnit", "NewSchedule", "NewPause", "Changes", "NewBatch", "BatchOptions", "Source", "StopRules", "Synthesis",
 	"BatchChanges", "BatchReason", "RetryBatch", "NewEndpoint", "EndpointChange", "Rotation"}
 
 func (a *API) describe() {
@@ -231,8 +233,10 @@ func describeTriggers(schemas map[string]*huma.Schema) {
 		p[field].Description = asked[field].Description
 	}
 	p["tolerance"].Description = "Seconds"
+	p["batch"] = asked["batch"]
 	p = schemas["TriggerDelivery"].Properties
 	p["id"].Format, p["unit_id"].Format, p["unit_id"].Nullable = "uuid", "uuid", true
+	p["batch_id"].Format, p["batch_id"].Nullable = "uuid", true
 	p["outcome"].Enum = []any{work.DeliveryAccepted, work.DeliveryFiltered, work.DeliveryPaused}
 	p["delivery"].Description, p["duplicates"].Description = "As the sender calls it", "How often it came again"
 	schemas["TriggerDeliveries"].Properties["next"] = nextCursor()
@@ -308,7 +312,7 @@ func addExamples(schemas map[string]*huma.Schema) {
 		Title: unit.Title, Unit: unit.Spec, NextAt: next, CreatedAt: run.StartedAt}
 	trigger := work.Trigger{Name: "reviews", Scheme: work.Scheme{Preset: "github"}, Secrets: []work.Secret{{Fingerprint: "5f1d2a90"}},
 		Events: []string{"pull_request"}, Filter: `body.action == "opened"`, Mapping: map[string]string{"title": "body.pull_request.title"},
-		Unit: unit.Spec, CreatedAt: run.StartedAt, UpdatedAt: run.StartedAt}
+		Unit: &unit.Spec, CreatedAt: run.StartedAt, UpdatedAt: run.StartedAt}
 	delivery := work.TriggerDelivery{ID: unit.ID, Trigger: trigger.Name, Delivery: "72d3162e-cc78-11e3-81ab-4c9367dc0958", Event: "pull_request",
 		Outcome: work.DeliveryAccepted, UnitID: &unit.ID, ReceivedAt: run.StartedAt}
 	for name, value := range map[string]any{

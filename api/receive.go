@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -43,6 +42,7 @@ const (
 type hook struct {
 	work.Trigger
 	rules
+	batch   *triggerBatch // nil: it makes units
 	secrets []string
 	payload map[string]json.RawMessage // of the unit, before anything came
 	refused sync.Once                  // one line of the log in each hookAge tells of refusals
@@ -121,6 +121,10 @@ func (a *API) readHook(ctx context.Context, name string) (*hook, error) {
 		}
 		h.secrets = append(h.secrets, secret)
 	}
+	if t.Unit == nil {
+		h.batch, err = readTriggerBatch(t)
+		return h, err
+	}
 	if err := json.Unmarshal(t.Unit.Payload, &h.payload); err != nil {
 		return nil, fmt.Errorf("read the payload of trigger %s: %w", name, err)
 	}
@@ -133,11 +137,13 @@ type receipt struct {
 	Delivery string     `json:"delivery,omitempty"`
 	Event    string     `json:"event,omitempty"`
 	UnitID   *uuid.UUID `json:"unit_id,omitempty"`
+	BatchID  *uuid.UUID `json:"batch_id,omitempty"`
 	Detail   string     `json:"detail,omitempty"`
 }
 
 // receiveWebhook takes what came for a trigger: it looks at the signature of
-// the raw body before anything else of it, and makes a unit at most once.
+// the raw body before anything else of it, and makes a unit or a batch at most
+// once.
 func (a *API) receiveWebhook(c echo.Context) error {
 	outcome := "failed"
 	defer func() { a.received.WithLabelValues(outcome).Inc() }()
@@ -191,8 +197,11 @@ func (a *API) receiveWebhook(c echo.Context) error {
 
 func answerReceipt(c echo.Context, h *hook, m *message, got receipt) error {
 	status := http.StatusOK
-	if got.UnitID != nil {
+	switch {
+	case got.UnitID != nil:
 		c.Response().Header().Set(echo.HeaderLocation, "/work-units/"+got.UnitID.String())
+	case got.BatchID != nil:
+		c.Response().Header().Set(echo.HeaderLocation, "/batches/"+got.BatchID.String())
 	}
 	if h.Preset == webhook.Slack && m.form {
 		// Slack shows the answer to a command or a button to the person, and
@@ -215,8 +224,15 @@ func (a *API) take(ctx context.Context, h *hook, m *message, proof webhook.Proof
 	if d.Outcome, got.Detail = h.declines(ctx, m); d.Outcome != "" {
 		noted, err := a.Store.Decline(ctx, d)
 		got.Outcome = d.Outcome
-		if noted.UnitID != nil { // before the trigger was changed
-			got.Outcome, got.UnitID, got.Detail = "duplicate", noted.UnitID, ""
+		if noted.Outcome == work.DeliveryAccepted { // before the trigger was changed
+			got.repeats(noted)
+		}
+		return got, err
+	}
+	if h.batch != nil {
+		noted, err := a.takeBatch(ctx, h, m, d)
+		if got.Outcome, got.BatchID = noted.Outcome, noted.BatchID; err == nil && noted.ID != d.ID {
+			got.repeats(noted)
 		}
 		return got, err
 	}
@@ -226,6 +242,11 @@ func (a *API) take(ctx context.Context, h *hook, m *message, proof webhook.Proof
 	}
 	n.ID, n.Delivery = d.ID, &d
 	unit, again, err := a.Store.Accept(ctx, n)
+	if errors.Is(err, store.ErrMadeBatch) {
+		noted, err := a.Store.Redelivered(ctx, d)
+		got.repeats(noted)
+		return got, err
+	}
 	if err != nil {
 		return got, err
 	}
@@ -237,6 +258,11 @@ func (a *API) take(ctx context.Context, h *hook, m *message, proof webhook.Proof
 	a.accepted.WithLabelValues(unit.Backend).Inc()
 	a.ring(ctx, unit)
 	return got, nil
+}
+
+// repeats says what the same delivery made before.
+func (r *receipt) repeats(noted work.TriggerDelivery) {
+	r.Outcome, r.UnitID, r.BatchID, r.Detail = "duplicate", noted.UnitID, noted.BatchID, ""
 }
 
 // message is a verified webhook as expressions see it.
@@ -379,22 +405,15 @@ func (h *hook) declines(ctx context.Context, m *message) (outcome, detail string
 // newUnit is the unit that a message makes. What the mapping does not find is
 // left out of the payload: the unit's missing_key says what follows.
 func (h *hook) newUnit(ctx context.Context, m *message, limit int) (store.NewUnit, error) {
-	n := store.NewUnit{Unit: work.Unit{Tenant: h.Tenant, Spec: h.Unit}}
-	payload := maps.Clone(h.payload)
+	n := store.NewUnit{Unit: work.Unit{Tenant: h.Tenant, Spec: *h.Unit}}
+	payload, err := h.mapped(ctx, m, limit)
+	if err != nil {
+		return n, err
+	}
 	if len(h.keys) == 0 {
 		event, _ := json.Marshal(m.Event) // texts always can be
 		delivery, _ := json.Marshal(m.Delivery)
 		payload["body"], payload["event"], payload["delivery"] = m.raw, event, delivery
-	}
-	for _, key := range h.keys {
-		value, err := h.mapping[key].JSON(ctx, m.Vars, limit)
-		if errors.Is(err, expr.ErrMissing) {
-			continue
-		}
-		if err != nil {
-			return n, work.Invalidf("#", "the trigger's mapping of %s: %v", key, err)
-		}
-		payload[key], limit = value, limit-len(value)
 	}
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)

@@ -71,6 +71,12 @@ func within(pointer string, err error) error {
 	if errors.As(err, &invalid) {
 		return &work.Invalid{Pointer: pointer + strings.TrimPrefix(invalid.Pointer, "#"), Detail: invalid.Detail}
 	}
+	var fields *Problem
+	if errors.As(err, &fields) {
+		for i := range fields.Errors {
+			fields.Errors[i] = pointAt(pointer, fields.Errors[i])
+		}
+	}
 	return err
 }
 

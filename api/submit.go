@@ -79,6 +79,8 @@ type labels object
 
 func (l *labels) UnmarshalJSON(data []byte) error { return (*object)(l).UnmarshalJSON(data) }
 
+func (l labels) MarshalJSON() ([]byte, error) { return json.RawMessage(l).MarshalJSON() }
+
 // Schema describes an object of strings.
 func (labels) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: map[string]any{"type": "string", "maxLength": maxLabelValue}}

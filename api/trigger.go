@@ -35,9 +35,10 @@ type triggerBody struct {
 	Filter       string            `json:"filter,omitempty" doc:"Expression (CEL) over body, headers, event and delivery that must be true" example:"body.action == \"opened\""`
 	EventFrom    string            `json:"event_from,omitempty" doc:"hmac, basic, api_key: expression for the event" example:"body.type"`
 	DeliveryFrom string            `json:"delivery_from,omitempty" doc:"hmac, basic, api_key: expression for the delivery's id, instead of id_header" example:"body.id"`
-	Mapping      map[string]string `json:"mapping,omitempty" maxProperties:"100" doc:"Payload of the unit: key to expression. When left out the payload gets body, event and delivery"`
+	Mapping      map[string]string `json:"mapping,omitempty" maxProperties:"100" doc:"Payload of the unit: key to expression. When left out the payload gets body, event and delivery; that of a batch's units has the item, and these keys beside it"`
 	Paused       bool              `json:"paused,omitempty" doc:"Makes no units until it is put again without this"`
-	Unit         unitBody          `json:"unit" doc:"What its units are asked for; without not_before, delay, deadline and expires_at"`
+	Unit         *unitBody         `json:"unit,omitempty" doc:"What its units are asked for; without not_before, delay, deadline and expires_at. This or batch"`
+	Batch        *triggerBatch     `json:"batch,omitempty" doc:"What its batches are asked for. This or unit"`
 }
 
 type triggerInput struct {
@@ -91,16 +92,29 @@ func (a *API) newTrigger(ctx context.Context, name string, b *triggerBody) (work
 			return t, work.Invalidf(fmt.Sprintf("#/events/%d", i), "%.200q names no event: write its name; * stands for any characters", pattern)
 		}
 	}
-	n, err := a.newUnit(ctx, &b.Unit)
+	switch {
+	case (b.Unit == nil) == (b.Batch == nil):
+		return t, work.Invalidf("#/unit", "give either unit or batch: what is made of a webhook")
+	case b.Unit == nil:
+		t.Batch, err = a.newTriggerBatch(ctx, name, b.Batch)
+		return t, within("#/batch", err)
+	}
+	n, err := a.newUnit(ctx, b.Unit)
 	if err != nil {
 		return t, within("#/unit", err)
 	}
-	if n.NotBefore != nil || n.Delay > 0 || n.Deadline != nil || n.ExpiresAt != nil {
-		return t, work.Invalidf("#/unit", "a trigger's unit has no not_before, delay, deadline or expires_at: it runs when the webhook has come, and timeout says for how long")
+	if timed(n) {
+		return t, work.Invalidf("#/unit", "%s", noTimes)
 	}
-	t.Unit = n.Spec
+	t.Unit = &n.Spec
 	t.Unit.Labels, err = withTriggerLabel(t.Unit.Labels, name)
 	return t, err
+}
+
+const noTimes = "a trigger's unit has no not_before, delay, deadline or expires_at: it runs when the webhook has come, and timeout says for how long"
+
+func timed(n store.NewUnit) bool {
+	return n.NotBefore != nil || n.Delay > 0 || n.Deadline != nil || n.ExpiresAt != nil
 }
 
 // triggerLabel finds a trigger's units again.
@@ -108,7 +122,7 @@ const triggerLabel = "trigger"
 
 func withTriggerLabel(given json.RawMessage, name string) (json.RawMessage, error) {
 	all := map[string]string{}
-	if err := json.Unmarshal(given, &all); err != nil {
+	if err := json.Unmarshal(orEmpty(given), &all); err != nil {
 		return nil, err
 	}
 	if _, ok := all[triggerLabel]; !ok {
@@ -185,6 +199,7 @@ func (a *API) listTriggerDeliveries(ctx context.Context, in *listTriggerDeliveri
 // rules are a trigger's expressions, compiled; nil where it has none.
 type rules struct {
 	filter, event, delivery *expr.Program
+	items                   *expr.Program // the list that a batch is made of
 	mapping                 map[string]*expr.Program
 	keys                    []string // of mapping, sorted
 }
@@ -217,6 +232,15 @@ func (a *API) compile(t work.Trigger) (rules, error) {
 		var err error
 		if *part.into, err = part.compile(part.source); err != nil {
 			return r, work.Invalidf(pointer, "%v", err)
+		}
+	}
+	if t.Batch != nil {
+		b, err := readTriggerBatch(t)
+		if err != nil {
+			return r, err
+		}
+		if r.items, err = a.language.Compile(b.Items); err != nil {
+			return r, work.Invalidf("#/batch/items", "%v", err)
 		}
 	}
 	r.mapping, r.keys = map[string]*expr.Program{}, slices.Sorted(maps.Keys(t.Mapping))

@@ -82,7 +82,7 @@ func TestBadTriggersAreRefused(t *testing.T) {
 		{"t", `{"preset":"github","mapping":{"a":"nope.b"},` + good + `}`, "#/mapping/a", "undeclared reference to 'nope'"},
 		{"t", `{"preset":"github","mapping":{"a b":"body.b"},` + good + `}`, "#/mapping/a b", "letters"},
 		{"t", `{"preset":"github","mapping":{"file_path":"body.b"},` + good + `}`, "#/mapping/file_path", "must not"},
-		{"t", `{"preset":"github","secrets":["` + goodSecret + `"]}`, "#/unit", "missing"},
+		{"t", `{"preset":"github","secrets":["` + goodSecret + `"]}`, "#/unit", "either"},
 		{"t", `{"preset":"github","secrets":["` + goodSecret + `"],"unit":{"backend":"gpt","prompt":"x"}}`, "#/unit/backend", "no backend"},
 		{"t", `{"preset":"github","secrets":["` + goodSecret + `"],"unit":{"backend":"mock","prompt":"x","delay":5}}`, "#/unit", "delay"},
 	} {

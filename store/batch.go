@@ -19,6 +19,9 @@ type NewBatch struct {
 	work.Batch
 	IdempotencyKey string // empty: none
 	BodyHash       []byte // of the request that carries the key
+	// Items is a list that came with the batch and that its units are made of;
+	// nil when its source is elsewhere.
+	Items json.RawMessage
 }
 
 const batchColumns = `id, tenant, title, status, protocol, source, unit, input_file, metadata, test_first, concurrency, max_cost_usd,
@@ -57,29 +60,35 @@ func (r batchRow) batch() (work.Batch, error) {
 	return b, nil
 }
 
-// AddBatch commits a new batch, or finds the one that the same idempotency key
-// made before and says so. Its units are made afterwards: see FillBatch.
-func (s *Store) AddBatch(ctx context.Context, n NewBatch) (work.Batch, bool, error) {
+// insertBatch makes a row of NewBatch.args. It may be followed by FROM.
+const insertBatch = `INSERT INTO batches (id, tenant, title, status, protocol, source, unit, input_file, metadata,
+        test_first, concurrency, max_cost_usd, stop_when, synthesis, expires_at, created_at, idempotency_key, body_hash, rejected, problems, callback_url, items)
+    SELECT $1::uuid, $2, $3, 'enumerating', $4, $5::jsonb, $6::jsonb, $7::uuid, $8::jsonb, $9::integer, $10::integer, $11::double precision, $12::jsonb, $13::jsonb,
+        $14::timestamptz, clock_timestamp(), nullif($15, ''), $16::bytea, $17::integer, $18::jsonb, $19, $20::json`
+
+func (n NewBatch) args() ([]any, error) {
 	var stop *string
 	if n.StopWhen != nil {
 		text, err := encode(n.StopWhen)
 		if err != nil {
-			return work.Batch{}, false, err
+			return nil, err
 		}
 		stop = &text
 	}
 	problems, err := encodeProblems(n.Problems)
+	return []any{n.ID, n.Tenant, work.Clean(n.Title), string(n.Protocol), jsonText(n.Source, "{}"), jsonText(n.Unit, "{}"), n.InputFile, jsonText(n.Metadata, "{}"),
+		n.TestFirst, n.Concurrency, n.MaxCostUSD, stop, jsonOrNull(n.Synthesis), n.ExpiresAt, work.Clean(n.IdempotencyKey), n.BodyHash, n.Rejected, problems, n.CallbackURL, jsonOrNull(n.Items)}, err
+}
+
+// AddBatch commits a new batch, or finds the one that the same idempotency key
+// made before and says so. Its units are made afterwards: see FillBatch.
+func (s *Store) AddBatch(ctx context.Context, n NewBatch) (work.Batch, bool, error) {
+	args, err := n.args()
 	if err != nil {
 		return work.Batch{}, false, err
 	}
-	key := work.Clean(n.IdempotencyKey)
 	var rows []batchRow
-	err = s.db.SelectContext(ctx, &rows, `INSERT INTO batches (id, tenant, title, status, protocol, source, unit, input_file, metadata,
-			test_first, concurrency, max_cost_usd, stop_when, synthesis, expires_at, created_at, idempotency_key, body_hash, rejected, problems, callback_url)
-		VALUES ($1, $2, $3, 'enumerating', $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, clock_timestamp(), nullif($15, ''), $16, $17, $18, $19)
-		ON CONFLICT DO NOTHING RETURNING `+batchColumns,
-		n.ID, n.Tenant, work.Clean(n.Title), string(n.Protocol), jsonText(n.Source, "{}"), jsonText(n.Unit, "{}"), n.InputFile, jsonText(n.Metadata, "{}"),
-		n.TestFirst, n.Concurrency, n.MaxCostUSD, stop, jsonOrNull(n.Synthesis), n.ExpiresAt, key, n.BodyHash, n.Rejected, problems, n.CallbackURL)
+	err = s.db.SelectContext(ctx, &rows, insertBatch+` ON CONFLICT DO NOTHING RETURNING `+batchColumns, args...)
 	if err != nil {
 		return work.Batch{}, false, translate(fmt.Errorf("add batch: %w", err))
 	}
@@ -87,7 +96,7 @@ func (s *Store) AddBatch(ctx context.Context, n NewBatch) (work.Batch, bool, err
 		b, err := rows[0].batch()
 		return b, false, err
 	}
-	return s.replayBatch(ctx, n, key)
+	return s.replayBatch(ctx, n, work.Clean(n.IdempotencyKey))
 }
 
 // replayBatch finds the batch that stood in n's way, as replay does for units.

@@ -124,7 +124,7 @@ func (s *Store) FillMore(ctx context.Context, f Filled) (repeated []string, err 
 
 // EndFill notes that all units of a batch are there. It may go on now.
 func (s *Store) EndFill(ctx context.Context, batch, process uuid.UUID) error {
-	_, err := s.db.ExecContext(ctx, `UPDATE batches SET enumerated_at = clock_timestamp(), filler = NULL, fill_until = NULL,
+	_, err := s.db.ExecContext(ctx, `UPDATE batches SET enumerated_at = clock_timestamp(), items = NULL, filler = NULL, fill_until = NULL,
 			status = CASE WHEN cancelled_at IS NOT NULL THEN 'cancelling' WHEN test_first > 0 THEN 'testing' ELSE 'in_progress' END
 		WHERE id = $1 AND filler = $2 AND status = 'enumerating'`, batch, process)
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *Store) FailFill(ctx context.Context, batch, process uuid.UUID, why stri
 		return translate(fmt.Errorf("fail batch %s: %w", batch, err))
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
-	result, err := tx.ExecContext(ctx, `UPDATE batches SET status = 'failed', finished_at = clock_timestamp(), filler = NULL, fill_until = NULL,
+	result, err := tx.ExecContext(ctx, `UPDATE batches SET status = 'failed', finished_at = clock_timestamp(), items = NULL, filler = NULL, fill_until = NULL,
 			why = $3, problems = CASE WHEN json_array_length($4::json) > 0 THEN $4::jsonb ELSE problems END,
 			rejected = greatest(rejected, $5), counts = '{}'
 		WHERE id = $1 AND filler = $2 AND status = 'enumerating'`, batch, process, work.Clean(why), text, len(problems))

@@ -355,7 +355,7 @@ func (b *advancing) become(ctx context.Context, status work.BatchStatus) error {
 		}
 		counts = &text
 	}
-	_, err := b.tx.ExecContext(ctx, `UPDATE batches SET status = $2, counts = $3,
+	_, err := b.tx.ExecContext(ctx, `UPDATE batches SET status = $2, counts = $3, items = CASE WHEN $3::jsonb IS NULL THEN items END,
 		finished_at = CASE WHEN $3::jsonb IS NOT NULL THEN clock_timestamp() END,
 		paused_at = CASE WHEN $3::jsonb IS NULL THEN paused_at END WHERE id = $1`, b.ID, string(status), counts)
 	b.out.Moved, b.out.More = true, !status.Final()

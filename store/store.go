@@ -20,6 +20,7 @@
 //	transcript.go  chunks while a run goes on, one blob at its end
 //	schedule.go    schedules: put, read, list, due
 //	trigger.go     triggers: put, read, list; what came for them
+//	trigger_batch.go  batches that deliveries make
 //	webhook.go     webhook endpoints and what signs their messages
 //	delivery.go    messages to them: written, claimed, tried
 //	process.go     worker processes: register, beat, stop

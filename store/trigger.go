@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -13,7 +14,7 @@ import (
 	"piecework/internal/work"
 )
 
-const triggerColumns = `tenant, name, scheme, secrets, fingerprints, events, filter, event_from, delivery_from, mapping, paused, unit, created_at, updated_at`
+const triggerColumns = `tenant, name, scheme, secrets, fingerprints, events, filter, event_from, delivery_from, mapping, paused, unit, batch, created_at, updated_at`
 
 type triggerRow struct {
 	Tenant       string         `db:"tenant"`
@@ -28,13 +29,14 @@ type triggerRow struct {
 	Mapping      []byte         `db:"mapping"`
 	Paused       bool           `db:"paused"`
 	Unit         []byte         `db:"unit"`
+	Batch        []byte         `db:"batch"`
 	CreatedAt    time.Time      `db:"created_at"`
 	UpdatedAt    time.Time      `db:"updated_at"`
 }
 
 func (r triggerRow) trigger() (work.Trigger, error) {
 	t := work.Trigger{Tenant: r.Tenant, Name: r.Name, Sealed: r.Secrets, Filter: r.Filter, EventFrom: r.EventFrom,
-		DeliveryFrom: r.DeliveryFrom, Paused: r.Paused, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt}
+		DeliveryFrom: r.DeliveryFrom, Paused: r.Paused, Batch: r.Batch, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt}
 	for _, f := range r.Fingerprints {
 		t.Secrets = append(t.Secrets, work.Secret{Fingerprint: f})
 	}
@@ -42,6 +44,9 @@ func (r triggerRow) trigger() (work.Trigger, error) {
 		text []byte
 		into any
 	}{"scheme": {r.Scheme, &t.Scheme}, "events": {r.Events, &t.Events}, "mapping": {r.Mapping, &t.Mapping}, "unit": {r.Unit, &t.Unit}} {
+		if part.text == nil {
+			continue // it has a batch instead
+		}
 		if err := json.Unmarshal(part.text, part.into); err != nil {
 			return t, fmt.Errorf("read the %s of trigger %s: %w", name, t.Name, err)
 		}
@@ -64,16 +69,16 @@ func (s *Store) PutTrigger(ctx context.Context, t work.Trigger) (work.Trigger, e
 	for i, secret := range t.Secrets {
 		fingerprints[i] = secret.Fingerprint
 	}
-	args := []any{t.Tenant, t.Name, parts[0], parts[1], work.Clean(t.Filter), work.Clean(t.EventFrom), work.Clean(t.DeliveryFrom), parts[2], t.Paused, parts[3]}
+	args := []any{t.Tenant, t.Name, parts[0], parts[1], work.Clean(t.Filter), work.Clean(t.EventFrom), work.Clean(t.DeliveryFrom), parts[2], t.Paused, jsonOrNull(bytes.TrimSpace([]byte(parts[3]))), jsonOrNull(t.Batch)}
 	query := `UPDATE triggers SET scheme = $3, events = $4, filter = $5, event_from = $6, delivery_from = $7, mapping = $8, paused = $9,
-		unit = $10, updated_at = clock_timestamp() WHERE tenant = $1 AND name = $2 RETURNING ` + triggerColumns
+		unit = $10, batch = $11, updated_at = clock_timestamp() WHERE tenant = $1 AND name = $2 RETURNING ` + triggerColumns
 	if len(t.Sealed) > 0 {
 		args = append(args, pq.ByteaArray(t.Sealed), pq.StringArray(fingerprints))
-		query = `INSERT INTO triggers (tenant, name, scheme, events, filter, event_from, delivery_from, mapping, paused, unit, secrets, fingerprints, created_at, updated_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, clock_timestamp(), clock_timestamp())
+		query = `INSERT INTO triggers (tenant, name, scheme, events, filter, event_from, delivery_from, mapping, paused, unit, batch, secrets, fingerprints, created_at, updated_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, clock_timestamp(), clock_timestamp())
 			ON CONFLICT (tenant, name) DO UPDATE SET scheme = excluded.scheme, events = excluded.events, filter = excluded.filter,
 				event_from = excluded.event_from, delivery_from = excluded.delivery_from, mapping = excluded.mapping, paused = excluded.paused,
-				unit = excluded.unit, secrets = excluded.secrets, fingerprints = excluded.fingerprints, updated_at = excluded.updated_at
+				unit = excluded.unit, batch = excluded.batch, secrets = excluded.secrets, fingerprints = excluded.fingerprints, updated_at = excluded.updated_at
 			RETURNING ` + triggerColumns
 	}
 	var row triggerRow
@@ -125,7 +130,7 @@ func (s *Store) DeleteTrigger(ctx context.Context, tenant, name string) error {
 	return nil
 }
 
-const triggerDeliveryColumns = `id, tenant, trigger, delivery, event, outcome, unit_id, duplicates, received_at`
+const triggerDeliveryColumns = `id, tenant, trigger, delivery, event, outcome, unit_id, batch_id, duplicates, received_at`
 
 // TriggerDeliveryFilter chooses what came for one trigger.
 type TriggerDeliveryFilter struct {
@@ -150,8 +155,8 @@ func (s *Store) TriggerDeliveries(ctx context.Context, f TriggerDeliveryFilter) 
 	return cutPage(rows, f.Limit, func(d work.TriggerDelivery) uuid.UUID { return d.ID })
 }
 
-// Decline notes a delivery that makes no unit, or finds the one that the same
-// delivery made before: a repeat of what was accepted is told so.
+// Decline notes a delivery that makes nothing, or finds what the same delivery
+// made before: a repeat of what was accepted is told so.
 func (s *Store) Decline(ctx context.Context, d work.TriggerDelivery) (work.TriggerDelivery, error) {
 	d.Delivery, d.Event = work.Clean(d.Delivery), work.Clean(d.Event)
 	out, err := s.decline.do(ctx, d)
@@ -264,7 +269,7 @@ func (s *Store) redelivered(ctx context.Context, rows []NewUnit, which []int, ou
 		unit, ok := units[rows[row].ID]
 		outs[row] = accepted{unit: unit, replayed: unit.ID != rows[row].ID}
 		if !ok {
-			outs[row] = accepted{err: work.ErrNotFound}
+			outs[row] = accepted{err: ErrMadeBatch}
 		}
 	}
 	return nil

@@ -42,7 +42,7 @@ func TestTriggersAreKept(t *testing.T) {
 	put := work.Trigger{Tenant: work.DefaultTenant, Name: "reviews", Scheme: work.Scheme{Preset: "hmac", Header: "X-Signature", Tolerance: 5},
 		Secrets: []work.Secret{{Fingerprint: "aa"}, {Fingerprint: "bb"}}, Sealed: [][]byte{{'p', 0, 1, 0xff}, {'p', 2}},
 		Events: []string{"pull_request", "x.*"}, Filter: `body.a == "<"`, EventFrom: "body.type", DeliveryFrom: "body.id",
-		Mapping: map[string]string{"title": "body.title"}, Unit: newUnit().Spec}
+		Mapping: map[string]string{"title": "body.title"}, Unit: new(newUnit().Spec)}
 	saved, err := l.PutTrigger(t.Context(), put)
 	l.must(err)
 	read, err := l.Trigger(t.Context(), work.DefaultTenant, "reviews")

@@ -24,7 +24,7 @@ type NewUnit struct {
 	IdempotencyKey string       // empty: none
 	BodyHash       []byte       // of the request that carries the key
 	// Delivery is the webhook that the unit is made of; nil for none. Only the
-	// first of its name makes a unit.
+	// first of its name makes a unit; one that has made a batch makes none.
 	Delivery *work.TriggerDelivery
 }
 
@@ -40,6 +40,10 @@ type accepted struct {
 
 // ErrKeyReused: the idempotency key came before with another body.
 var ErrKeyReused = errors.New("idempotency key was used before with another body")
+
+// ErrMadeBatch: the delivery that a unit was to be made of has made a batch
+// before. Redelivered finds it.
+var ErrMadeBatch = errors.New("this delivery has made a batch before")
 
 // Accept commits a new unit, or finds the one that the same idempotency key, or
 // the same delivery, made before and says so. When it returns nil the unit
@@ -88,7 +92,7 @@ WITH r AS (
     INSERT INTO trigger_deliveries AS d (id, tenant, trigger, delivery, event, outcome, unit_id, received_at)
     SELECT id, tenant, trigger, delivery, coalesce(event, ''), 'accepted', id, clock_timestamp() FROM r WHERE trigger IS NOT NULL
     ON CONFLICT (tenant, trigger, delivery) DO UPDATE SET outcome = 'accepted', unit_id = excluded.unit_id, id = excluded.id, event = excluded.event,
-        received_at = excluded.received_at, duplicates = d.duplicates + 1 WHERE d.unit_id IS NULL
+        received_at = excluded.received_at, duplicates = d.duplicates + 1 WHERE d.outcome <> 'accepted'
     RETURNING unit_id
 ), fresh AS (
 INSERT INTO work_units (id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt,

@@ -25,7 +25,7 @@ type TriggerCommand struct {
 	Ls   TriggerLsCommand   `cmd:"" aliases:"list" help:"List triggers."`
 	Put  TriggerPutCommand  `cmd:"" help:"Make a trigger, or replace the one of its name."`
 	Show TriggerShowCommand `cmd:"" help:"Show a trigger, and what came for it lately."`
-	Rm   TriggerRmCommand   `cmd:"" aliases:"delete" help:"Delete a trigger; its units stay."`
+	Rm   TriggerRmCommand   `cmd:"" aliases:"delete" help:"Delete a trigger; its units and batches stay."`
 	Send TriggerSendCommand `cmd:"" help:"Send a trigger a webhook, signed as its senders sign, for trying it out."`
 }
 
@@ -59,6 +59,17 @@ func (c *TriggerLsCommand) Run(app *App) error {
 func printTriggers(w io.Writer, triggers []work.Trigger) error {
 	t := newTable(w, "NAME", "PRESET", "STATE", "SECRETS", "EVENTS", "FILTER", "BACKEND", "PROMPT")
 	for _, g := range triggers {
+		unit, items := g.Unit, ""
+		if unit == nil {
+			var batch struct {
+				Items string    `json:"items"`
+				Unit  work.Spec `json:"unit"`
+			}
+			if err := json.Unmarshal(g.Batch, &batch); err != nil {
+				return &exitError{exitUnreachable, fmt.Errorf("read the answer: %w", err)}
+			}
+			unit, items = &batch.Unit, "for each of "+batch.Items+": "
+		}
 		state := "active"
 		if g.Paused {
 			state = "paused"
@@ -71,7 +82,7 @@ func printTriggers(w io.Writer, triggers []work.Trigger) error {
 		if events == "" {
 			events = "*"
 		}
-		t.row(g.Name, g.Preset, state, strings.Join(secrets, ","), excerpt(events, 40), excerpt(g.Filter, 40), g.Unit.Backend, excerpt(g.Unit.Prompt, 60))
+		t.row(g.Name, g.Preset, state, strings.Join(secrets, ","), excerpt(events, 40), excerpt(g.Filter, 40), unit.Backend, excerpt(items+unit.Prompt, 60))
 	}
 	return t.flush()
 }
@@ -82,6 +93,7 @@ type TriggerPutCommand struct {
 	Name       string   `arg:"" help:"The trigger's name: webhooks come to /triggers/NAME."`
 	Preset     string   `arg:"" help:"How senders prove who they are: ${enum}." enum:"github,stripe,slack,standard,hmac,basic,api_key"`
 	Unit       string   `arg:"" default:"-" placeholder:"PATH" help:"File with the unit as the API takes it, in JSON; - is standard input."`
+	Batch      bool     `help:"The file has a batch instead, with items, the expression for its list."`
 	SecretFile []string `help:"File with the secret; a second one has the secret before it, while senders change over. When left out, those that the trigger has stay." sep:"none" placeholder:"PATH"`
 	Event      []string `help:"Event that makes a unit; * stands for any characters. All by default." sep:"none" placeholder:"NAME"`
 	Filter     string   `help:"Expression that must be true, such as 'body.action == \"opened\"'." placeholder:"EXPR"`
@@ -131,7 +143,12 @@ func (c *TriggerPutCommand) body(app *App) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	body := map[string]any{"preset": c.Preset, "paused": c.Paused, "unit": unit}
+	body := map[string]any{"preset": c.Preset, "paused": c.Paused}
+	if c.Batch {
+		body["batch"] = unit
+	} else {
+		body["unit"] = unit
+	}
 	for name, value := range map[string]string{
 		"filter": c.Filter, "header": c.Header, "algorithm": c.Algorithm, "encoding": c.Encoding, "prefix": c.Prefix, "signed": c.Signed,
 		"timestamp_header": c.TimestampHeader, "id_header": c.IDHeader, "username": c.Username, "tolerance": c.Tolerance,
@@ -225,13 +242,16 @@ func (c *TriggerShowCommand) Run(app *App) error {
 }
 
 func printTriggerDeliveries(w io.Writer, deliveries []work.TriggerDelivery) error {
-	t := newTable(w, "RECEIVED", "OUTCOME", "EVENT", "UNIT", "AGAIN", "DELIVERY")
+	t := newTable(w, "RECEIVED", "OUTCOME", "EVENT", "MADE", "AGAIN", "DELIVERY")
 	for _, d := range deliveries {
-		unit := "-"
-		if d.UnitID != nil {
-			unit = d.UnitID.String()
+		made := "-"
+		switch {
+		case d.UnitID != nil:
+			made = d.UnitID.String()
+		case d.BatchID != nil:
+			made = "batch " + d.BatchID.String()
 		}
-		t.row(clock(&d.ReceivedAt), d.Outcome, excerpt(d.Event, 40), unit, fmt.Sprint(d.Duplicates), excerpt(d.Delivery, 60))
+		t.row(clock(&d.ReceivedAt), d.Outcome, excerpt(d.Event, 40), made, fmt.Sprint(d.Duplicates), excerpt(d.Delivery, 60))
 	}
 	return t.flush()
 }
@@ -306,6 +326,7 @@ func (c *TriggerSendCommand) Run(app *App) error {
 	var got struct {
 		Outcome string     `json:"outcome"`
 		UnitID  *uuid.UUID `json:"unit_id"`
+		BatchID *uuid.UUID `json:"batch_id"`
 		Detail  string     `json:"detail"`
 	}
 	if err := json.Unmarshal(document, &got); err != nil {
@@ -314,6 +335,8 @@ func (c *TriggerSendCommand) Run(app *App) error {
 	switch {
 	case got.UnitID != nil:
 		fmt.Fprintln(app.Stdout, got.Outcome, got.UnitID)
+	case got.BatchID != nil:
+		fmt.Fprintln(app.Stdout, got.Outcome, "batch", got.BatchID)
 	case got.Detail != "":
 		fmt.Fprintln(app.Stdout, safeLine(got.Outcome+": "+got.Detail))
 	default:

@@ -43,7 +43,8 @@ func TestTriggersPage(t *testing.T) {
 	}
 	want := regexp.MustCompile(`(?s)reviews +github +active +[0-9a-f]{8} +pull_request.*` +
 		`accepted ([0-9a-f-]{36})\nduplicate ([0-9a-f-]{36})\nfiltered: the trigger's filter does not hold\n.*` +
-		`filtered +pull_request.*accepted +pull_request.* 1 +delivery-1.*Review the change Mend the roof.*"outcome":"accepted","delivery":"17","event":"order"`)
+		`filtered +pull_request.*accepted +pull_request.* 1 +delivery-1.*Review the change Mend the roof.*"outcome":"accepted","delivery":"17","event":"order".*` +
+		`intake +github +active .*for each of body.documents: File.*accepted batch [0-9a-f-]{36}\n`)
 	if m := want.FindStringSubmatch(shown.String()); m == nil || m[1] != m[2] {
 		t.Errorf("the page comes to\n%s", shown.String())
 	}
@@ -75,6 +76,9 @@ func checkTriggerCommands(t *testing.T, p *program, dir string) {
 		t.Error(out)
 	}
 	if out := do("", 0, "trigger", "show", "reviews", "--json"); !strings.Contains(out, `"deliveries"`) || !strings.Contains(out, `"fingerprint"`) {
+		t.Error(out)
+	}
+	if out := do("", 0, "trigger", "show", "intake"); !strings.Contains(out, "batch 0") {
 		t.Error(out)
 	}
 	if out := do("", 0, "trigger", "list"); !strings.Contains(out, "shop") || !strings.Contains(out, "reviews") {

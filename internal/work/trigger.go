@@ -1,6 +1,7 @@
 package work
 
 import (
+	"encoding/json"
 	"path"
 	"slices"
 	"strings"
@@ -29,7 +30,7 @@ type Secret struct {
 	Fingerprint string `json:"fingerprint"`
 }
 
-// Trigger makes a unit of each webhook that comes for it.
+// Trigger makes a unit, or a batch, of each webhook that comes for it.
 type Trigger struct {
 	Tenant string `json:"-"`
 	Name   string `json:"name"`
@@ -42,7 +43,8 @@ type Trigger struct {
 	DeliveryFrom string            `json:"delivery_from,omitempty"`
 	Mapping      map[string]string `json:"mapping,omitempty"` // payload key → expression
 	Paused       bool              `json:"paused"`
-	Unit         Spec              `json:"unit"`
+	Unit         *Spec             `json:"unit,omitempty"`  // this or Batch
+	Batch        json.RawMessage   `json:"batch,omitempty"` // as callers wrote it
 	CreatedAt    time.Time         `json:"created_at"`
 	UpdatedAt    time.Time         `json:"updated_at"`
 }
@@ -66,7 +68,7 @@ func CheckEvent(pattern string) error {
 
 // Outcome of a delivery to a trigger.
 const (
-	DeliveryAccepted = "accepted" // it made a unit
+	DeliveryAccepted = "accepted" // it made a unit or a batch
 	DeliveryFiltered = "filtered" // the trigger does not want such events
 	DeliveryPaused   = "paused"   // the trigger is paused
 )
@@ -80,6 +82,7 @@ type TriggerDelivery struct {
 	Event      string     `json:"event" db:"event"`
 	Outcome    string     `json:"outcome" db:"outcome"`
 	UnitID     *uuid.UUID `json:"unit_id" db:"unit_id"`
+	BatchID    *uuid.UUID `json:"batch_id" db:"batch_id"`
 	Duplicates int        `json:"duplicates" db:"duplicates"` // times that it came again
 	ReceivedAt time.Time  `json:"received_at" db:"received_at"`
 }

@@ -117,6 +117,7 @@ CREATE TABLE batches (
     file_sizes jsonb,
     deleted_files text[] NOT NULL DEFAULT '{}'::text[],
     deleted_at timestamp with time zone,
+    items json,
     CONSTRAINT batches_pkey PRIMARY KEY (id),
     CONSTRAINT batches_protocol_check CHECK ((protocol = ANY (ARRAY['native'::text, 'openai'::text, 'anthropic'::text]))),
     CONSTRAINT batches_status_check CHECK ((status = ANY (ARRAY['enumerating'::text, 'testing'::text, 'awaiting_approval'::text, 'in_progress'::text, 'finalizing'::text, 'cancelling'::text, 'completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))),
@@ -287,9 +288,10 @@ CREATE TABLE trigger_deliveries (
     unit_id uuid,
     duplicates integer NOT NULL DEFAULT 0,
     received_at timestamp with time zone NOT NULL,
+    batch_id uuid,
     CONSTRAINT trigger_deliveries_pkey PRIMARY KEY (tenant, trigger, delivery),
-    CONSTRAINT trigger_deliveries_outcome_check CHECK ((outcome = ANY (ARRAY['accepted'::text, 'filtered'::text, 'paused'::text]))),
-    CONSTRAINT unit_when_accepted CHECK (((outcome = 'accepted'::text) = (unit_id IS NOT NULL)))
+    CONSTRAINT made_when_accepted CHECK ((num_nonnulls(unit_id, batch_id) = ((outcome = 'accepted'::text))::integer)),
+    CONSTRAINT trigger_deliveries_outcome_check CHECK ((outcome = ANY (ARRAY['accepted'::text, 'filtered'::text, 'paused'::text])))
 );
 CREATE INDEX trigger_deliveries_newest ON public.trigger_deliveries USING btree (tenant, trigger, id DESC);
 CREATE INDEX trigger_deliveries_old ON public.trigger_deliveries USING btree (received_at);
@@ -306,11 +308,13 @@ CREATE TABLE triggers (
     delivery_from text NOT NULL,
     mapping jsonb NOT NULL,
     paused boolean NOT NULL DEFAULT false,
-    unit json NOT NULL,
+    unit json,
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
+    batch json,
     CONSTRAINT triggers_pkey PRIMARY KEY (tenant, name),
-    CONSTRAINT triggers_secrets_check CHECK (((cardinality(secrets) >= 1) AND (cardinality(secrets) <= 2)))
+    CONSTRAINT triggers_secrets_check CHECK (((cardinality(secrets) >= 1) AND (cardinality(secrets) <= 2))),
+    CONSTRAINT unit_or_batch CHECK ((num_nonnulls(unit, batch) = 1))
 );
 
 CREATE TABLE unit_files (
