@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -443,13 +444,39 @@ func TestBatchOfADeadProcessIsFilled(t *testing.T) {
 	if err != nil || filling == nil {
 		t.Fatal(err)
 	}
-	if err := f.Store.LeaveBatch(t.Context(), b.ID, dead); err != nil { // as its lease would end
+	if err := f.Store.LeaveBatch(t.Context(), b.ID, dead, 0); err != nil { // as its lease would end
 		t.Fatal(err)
 	}
 	f.watchFor(time.Second)
 	if c := f.becomes(b.ID, work.BatchInProgress).Counts; c.Total != 3 {
 		t.Errorf("%+v", c)
 	}
+}
+
+// What fails for a reason that may pass is left to all processes, after a pause.
+func TestFillingIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	n := store.NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Protocol: work.ProtocolNative, Source: json.RawMessage(`[]`)}}
+	if _, _, err := f.Store.AddBatch(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	process := uuid.New()
+	taken, err := f.Store.FillBatch(t.Context(), process)
+	if err != nil || taken == nil {
+		t.Fatal(err)
+	}
+	f.fillOne(t.Context(), process, taken)
+	if !strings.Contains(f.log.String(), "tried again") {
+		t.Errorf("nothing was wrong: %s", f.log)
+	}
+	if err := f.Store.KeepFilling(t.Context(), n.ID, process); !errors.Is(err, work.ErrConflict) {
+		t.Errorf("it still holds the batch: %v", err)
+	}
+	testkit.Eventually(t, "another tries", func() bool {
+		again, err := f.Store.FillBatch(t.Context(), uuid.New())
+		return err == nil && again != nil
+	})
 }
 
 func TestExpect(t *testing.T) {

@@ -68,7 +68,8 @@ const (
 	fillAtOnce  = 4           // batches
 	pieceUnits  = 250         // made in one transaction
 	pieceBytes  = 4 << 20
-	pieceTime   = 3 * time.Second // well within the lease
+	pieceTime   = 3 * time.Second // so that a death costs little
+	fillPause   = 2 * time.Second // after an error, before it is tried again
 	maxCustomID = 512             // bytes
 )
 
@@ -115,12 +116,8 @@ func (a *API) fillSoon() {
 // left for the next look; what cannot be made right ends the batch.
 func (a *API) fillOne(ctx context.Context, process uuid.UUID, f *store.Filling) {
 	log := a.Log.With("batch", f.ID)
-	var err error
-	if f.Status == work.BatchFinalizing {
-		err = a.synthesize(ctx, process, f)
-	} else {
-		err = a.enumerate(ctx, process, f)
-	}
+	err := a.fillHeld(ctx, process, f)
+	pause := time.Duration(0)
 	switch {
 	case err == nil:
 		if err := a.Bell.AdvanceBatch(ctx, a.Store, f.ID); err != nil {
@@ -132,15 +129,46 @@ func (a *API) fillOne(ctx context.Context, process uuid.UUID, f *store.Filling) 
 		return
 	case ctx.Err() == nil:
 		log.Warn("the batch could not be filled; it is tried again", "err", err)
+		pause = fillPause
 	}
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if ctx.Err() == nil {
-		return // its lease keeps others from the same trouble for a while
-	}
-	if err := a.Store.LeaveBatch(leave, f.ID, process); err != nil {
+	if err := a.Store.LeaveBatch(leave, f.ID, process, pause); err != nil {
 		log.Debug("leave a batch; its lease will end", "err", err)
 	}
+}
+
+// fillHeld fills a batch while another routine holds on to it, and stops when
+// it has become somebody else's.
+func (a *API) fillHeld(ctx context.Context, process uuid.UUID, f *store.Filling) error {
+	filling, stop := context.WithCancelCause(ctx)
+	var holding sync.WaitGroup
+	defer holding.Wait()
+	defer stop(nil)
+	holding.Go(func() {
+		tick := time.NewTicker(store.RenewFilling)
+		defer tick.Stop()
+		for {
+			select {
+			case <-filling.Done():
+				return
+			case <-tick.C:
+			}
+			if err := a.Store.KeepFilling(filling, f.ID, process); errors.Is(err, work.ErrConflict) {
+				stop(err)
+			}
+		}
+	})
+	var err error
+	if f.Status == work.BatchFinalizing {
+		err = a.synthesize(filling, process, f)
+	} else {
+		err = a.enumerate(filling, process, f)
+	}
+	if lost := context.Cause(filling); errors.Is(lost, work.ErrConflict) && err != nil {
+		return lost
+	}
+	return err
 }
 
 // filler makes the units of one batch.

@@ -102,7 +102,7 @@ func TestADeliveredBatchOutlivesItsProcess(t *testing.T) {
 	}
 	other := openFront(t, f.database, nowhere, nil)
 	other.watchFor(time.Second)
-	if err := f.Store.LeaveBatch(t.Context(), id, dead); err != nil {
+	if err := f.Store.LeaveBatch(t.Context(), id, dead, 0); err != nil {
 		t.Fatal(err)
 	}
 	if b := other.becomes(id, work.BatchInProgress); b.Counts.Total != 600 {

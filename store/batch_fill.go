@@ -11,9 +11,14 @@ import (
 	"piecework/internal/work"
 )
 
-// fillLease is how long a process that fills a batch may be silent before
-// another goes on in its place.
-const fillLease = 15 * time.Second
+const (
+	// fillLease is how long a process that fills a batch may be silent before
+	// another goes on in its place. It is short, for people look on: whoever is
+	// alive renews it, and one that is too slow loses no more than a piece.
+	fillLease = 2 * time.Second
+	// RenewFilling is how often a process says that it is still filling a batch.
+	RenewFilling = fillLease / 4
+)
 
 // Filling is a batch whose units this process makes, or whose synthesis it
 // prepares.
@@ -46,9 +51,24 @@ func (s *Store) FillBatch(ctx context.Context, process uuid.UUID) (*Filling, err
 	return &Filling{Batch: b, Place: rows[0].Place, Round: rows[0].Round}, err
 }
 
-// LeaveBatch gives up a batch for another process to go on with.
-func (s *Store) LeaveBatch(ctx context.Context, batch, process uuid.UUID) error {
-	_, err := s.db.ExecContext(ctx, `UPDATE batches SET fill_until = NULL WHERE id = $1 AND filler = $2`, batch, process)
+// KeepFilling renews the lease on a batch that the process fills. It is
+// work.ErrConflict when that is no longer its own.
+func (s *Store) KeepFilling(ctx context.Context, batch, process uuid.UUID) error {
+	result, err := s.db.ExecContext(ctx, `UPDATE batches SET fill_until = clock_timestamp() + $3 * interval '1 second'
+		WHERE id = $1 AND filler = $2`, batch, process, fillLease.Seconds())
+	if err != nil {
+		return translate(fmt.Errorf("keep batch %s: %w", batch, err))
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 0 {
+		return fmt.Errorf("%w: another process fills batch %s, or it is over", work.ErrConflict, batch)
+	}
+	return nil
+}
+
+// LeaveBatch gives up a batch for any process to go on with after a pause.
+func (s *Store) LeaveBatch(ctx context.Context, batch, process uuid.UUID, pause time.Duration) error {
+	_, err := s.db.ExecContext(ctx, `UPDATE batches SET filler = NULL, fill_until = clock_timestamp() + $3 * interval '1 second'
+		WHERE id = $1 AND filler = $2`, batch, process, pause.Seconds())
 	if err != nil {
 		return translate(fmt.Errorf("leave batch %s: %w", batch, err))
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -376,6 +377,52 @@ func TestRetryBeginsABatchAgain(t *testing.T) {
 	l.works([]Dispatch{moved[0].Dispatch}, nil, 0)
 	l.advance(id)
 	l.is(id, work.BatchCompleted)
+}
+
+// A process that fills a batch is missed soon when it dies: with the look once a
+// second another goes on within three. One that lives keeps its batch, and one
+// that met an error leaves it to others after a pause.
+func TestFillingIsHeldShortly(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	id := l.enumerating()
+	left := func() float64 {
+		t.Helper()
+		return get[float64](l, `SELECT extract(epoch FROM fill_until - clock_timestamp())::double precision FROM batches`)
+	}
+	if s := left(); s <= 0 || s > 2 {
+		t.Errorf("a batch is held for %v s", s)
+	}
+	l.fillMore(id, 0, 10)
+	if s := left(); s <= 0 || s > 2 {
+		t.Errorf("after a piece a batch is held for %v s", s)
+	}
+	l.exec(`UPDATE batches SET fill_until = clock_timestamp() - interval '1 second'`)
+	l.must(l.KeepFilling(t.Context(), id, l.process)) // late, and nobody has come
+	if s := left(); s <= 0 || s > 2 {
+		t.Errorf("kept, a batch is held for %v s", s)
+	}
+	other := uuid.New()
+	if err := l.KeepFilling(t.Context(), id, other); !errors.Is(err, work.ErrConflict) {
+		t.Errorf("another keeps it: %v", err)
+	}
+	l.must(l.LeaveBatch(t.Context(), id, other, 0)) // it is not its to leave
+	l.must(l.LeaveBatch(t.Context(), id, l.process, time.Minute))
+	if f, err := l.FillBatch(t.Context(), other); err != nil || f != nil {
+		t.Errorf("taken in the pause: %v %v", f, err)
+	}
+	if err := l.KeepFilling(t.Context(), id, l.process); !errors.Is(err, work.ErrConflict) {
+		t.Errorf("who left keeps it: %v", err)
+	}
+	l.exec(`UPDATE batches SET fill_until = clock_timestamp()`)
+	f, err := l.FillBatch(t.Context(), other)
+	if l.must(err); f == nil {
+		t.Error("nobody goes on after the pause")
+	}
+	l.must(l.EndFill(t.Context(), id, other))
+	if err := l.KeepFilling(t.Context(), id, other); !errors.Is(err, work.ErrConflict) {
+		t.Errorf("kept although it is filled: %v", err)
+	}
 }
 
 // Whoever goes on with an enumeration after a death makes nothing twice, and
