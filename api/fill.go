@@ -180,6 +180,7 @@ type filler struct {
 
 	piece    store.Filled
 	lines    map[string]int // of the custom ids in piece
+	turns    turns
 	bytes    int
 	begun    time.Time
 	problems []work.BatchProblem // of a batch that will fail
@@ -189,7 +190,7 @@ type filler struct {
 // enumerate makes the units of a batch from where it was left, and ends or
 // fails its enumeration.
 func (a *API) enumerate(ctx context.Context, process uuid.UUID, f *store.Filling) error {
-	fill := filler{a: a, batch: f, process: process}
+	fill := filler{a: a, batch: f, process: process, turns: newTurns()}
 	if err := json.Unmarshal(f.Source, &fill.source); err != nil {
 		return fmt.Errorf("read the source of batch %s: %w", f.ID, err)
 	}
@@ -292,6 +293,7 @@ func (f *filler) unit(ctx context.Context, it *item) (n store.NewUnit, err error
 	}
 	n.ID, n.Tenant = uuid.Must(uuid.NewV7()), f.batch.Tenant
 	n.BatchID, n.CustomID, n.Held = &f.batch.ID, work.Clean(it.customID), true
+	n.Turn = f.turns.of(&n, it.line)
 	if end := f.batch.ExpiresAt; end != nil && (n.Deadline == nil || n.Deadline.After(*end)) {
 		n.Deadline = end
 	}

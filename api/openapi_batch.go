@@ -37,7 +37,10 @@ func describeBatches(doc *huma.OpenAPI, schemas map[string]*huma.Schema) {
 			p[field].Description = text
 		}
 	}
-	for field, text := range map[string]string{"expired": "Timed out", "cost_usd": "Of all units so far"} {
+	for field, text := range map[string]string{"expired": "Timed out", "cost_usd": "Of all units so far",
+		"usage":                 "Of the units' final runs, once the batch is over",
+		"prompt_cache_hit_rate": "With usage: how much of the input came from the provider's prompt cache, cache_read_tokens in cache_read_tokens + cache_creation_tokens + input_tokens, from 0 to 1",
+	} {
 		schemas["BatchCounts"].Properties[field].Description = text
 	}
 	schemas["BatchList"].Properties["next"] = nextCursor()

@@ -57,6 +57,9 @@ func (r batchRow) batch() (work.Batch, error) {
 			return b, fmt.Errorf("read batch %s: %w", b.ID, err)
 		}
 	}
+	if u := b.Counts.Usage; u != nil && u.InputTokens+u.CacheReadTokens+u.CacheCreationTokens > 0 {
+		b.Counts.PromptCacheHitRate = new(u.CachedShare())
+	}
 	return b, nil
 }
 

@@ -217,29 +217,40 @@ func (b *advancing) brokenRule(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// release lets n units go and tells how many there were. Those of the batch
+// released is a unit that was let go.
+type released struct {
+	Dispatch
+	State work.State `db:"state"`
+	Turn  int        `db:"turn"`
+}
+
+// release lets n units go and tells how many there were: those that begin alike
+// one after another, but a test takes the first that were submitted. Those of the batch
 // lane have no bell: they wait for a provider's batch, but for a test, whose
 // answers somebody wants to see.
 func (b *advancing) release(ctx context.Context, n int) (int, error) {
-	var let []struct {
-		Dispatch
-		State work.State `db:"state"`
+	order := "turn, id"
+	if b.Status == work.BatchTesting {
+		order = "id"
 	}
+	var let []released
 	err := b.tx.SelectContext(ctx, &let, `WITH next AS (SELECT id FROM work_units WHERE batch_id = $1 AND held AND state = 'queued'
-			ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)
+			ORDER BY `+order+` LIMIT $2 FOR UPDATE SKIP LOCKED)
 		UPDATE work_units u SET held = false, dispatch = dispatch + 1, state = CASE WHEN lane = 'batch' AND NOT $3 THEN 'waiting' ELSE 'queued' END,
 			check_at = coalesce(u.not_before, clock_timestamp() + interval '2 seconds' + $2 * interval '1 millisecond')
-		FROM next WHERE u.id = next.id RETURNING u.id, dispatch, queue, backend, priority, state`, b.ID, n, b.Status == work.BatchTesting)
+		FROM next WHERE u.id = next.id RETURNING u.id, dispatch, queue, backend, priority, state, turn`, b.ID, n, b.Status == work.BatchTesting)
 	if err != nil || len(let) == 0 {
 		return 0, err
 	}
+	slices.SortFunc(let, func(a, b released) int {
+		return cmp.Or(cmp.Compare(a.Turn, b.Turn), bytes.Compare(a.UnitID[:], b.UnitID[:]))
+	})
 	for _, u := range let {
 		if u.State == work.Queued {
 			b.out.Bells = append(b.out.Bells, u.Dispatch)
 		}
 	}
 	b.out.More = len(b.out.Bells) == 0 // those that wait take no room
-	slices.SortFunc(b.out.Bells, func(a, b Dispatch) int { return bytes.Compare(a.UnitID[:], b.UnitID[:]) })
 	_, err = b.tx.ExecContext(ctx, `UPDATE batches SET released = released + $2 WHERE id = $1`, b.ID, len(let))
 	return len(let), err
 }

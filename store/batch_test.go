@@ -129,6 +129,36 @@ func TestBatchRunsToItsEnd(t *testing.T) {
 	}
 }
 
+// Units that begin alike are let go one after another, but a test takes those
+// that were submitted first.
+func TestUnitsThatBeginAlikeAreLetGoTogether(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	for _, c := range []struct {
+		first int
+		want  string
+	}{{0, "c0 c2 c4 c1"}, {4, "c0 c2 c1 c3"}} {
+		id := l.enumerating(func(b *NewBatch) { b.Concurrency, b.TestFirst = 4, c.first })
+		p := piece(id, 0, 6)
+		p.Process = l.process
+		for i := range p.Units {
+			p.Units[i].Turn = 1 + i%2
+		}
+		_, err := l.FillMore(t.Context(), p)
+		l.must(err)
+		l.must(l.EndFill(t.Context(), id, l.process))
+		var got []string
+		for _, d := range l.advance(id).Bells {
+			u, err := l.Unit(t.Context(), work.DefaultTenant, d.UnitID)
+			l.must(err)
+			got = append(got, u.CustomID)
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("test_first %d: %v were let go, want %s", c.first, got, c.want)
+		}
+	}
+}
+
 // A held unit cannot begin, whoever rings for it and however.
 func TestHeldUnitsDoNotBegin(t *testing.T) {
 	t.Parallel()
@@ -524,6 +554,37 @@ func TestManyAdvanceABatch(t *testing.T) {
 		if n != 1 {
 			t.Errorf("unit %s was let go %d times", unit, n)
 		}
+	}
+}
+
+// What came from the provider's prompt cache is told when the batch is over.
+func TestPromptCacheOfABatch(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	id := l.batch(4)
+	for i, d := range l.advance(id).Bells {
+		f := ending(l.take(d.UnitID, l.process), work.Succeeded)
+		if f.Usage = (work.Usage{InputTokens: 100, OutputTokens: 9}); i > 0 {
+			f.Usage.CacheReadTokens = 300
+		} else {
+			f.Usage.CacheCreationTokens = 300
+		}
+		l.end(f, Recorded)
+	}
+	if c := l.read(id).Counts; c.PromptCacheHitRate != nil {
+		t.Errorf("told before the end: %v", *c.PromptCacheHitRate)
+	}
+	l.advance(id)
+	b := l.is(id, work.BatchCompleted)
+	if hits := b.Counts.PromptCacheHitRate; hits == nil || *hits != 900.0/1600 {
+		t.Errorf("%+v", b.Counts)
+	}
+	none := l.batch(1)
+	l.works(l.advance(none).Bells, nil, 0)
+	l.exec(`UPDATE worker_runs SET input_tokens = 0, cache_read_tokens = 0, cache_creation_tokens = 0`)
+	l.advance(none)
+	if c := l.is(none, work.BatchCompleted).Counts; c.PromptCacheHitRate != nil {
+		t.Errorf("told of no input: %v", *c.PromptCacheHitRate)
 	}
 }
 

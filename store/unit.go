@@ -23,6 +23,7 @@ type NewUnit struct {
 	Delay          work.Seconds // runs no sooner than this after it was accepted
 	IdempotencyKey string       // empty: none
 	BodyHash       []byte       // of the request that carries the key
+	Turn           int          // when its batch lets it go: before those with a higher one
 	// Delivery is the webhook that the unit is made of; nil for none. Only the
 	// first of its name makes a unit; one that has made a batch makes none.
 	Delivery *work.TriggerDelivery
@@ -66,6 +67,7 @@ type unitIn struct {
 	BatchID        *uuid.UUID   `json:"batch_id,omitempty"`
 	CustomID       *string      `json:"custom_id,omitempty"`
 	Held           bool         `json:"held"`
+	Turn           int          `json:"turn,omitempty"`
 	Uploads        []uuid.UUID  `json:"uploads,omitempty"`
 	IdempotencyKey *string      `json:"idempotency_key"`
 	BodyHash       string       `json:"body_hash"`
@@ -86,7 +88,7 @@ WITH r AS (
         queue text, priority smallint, labels jsonb, prompt text, system_prompt text, payload json, files jsonb, uploads json,
         working_directory text, output_schema json, request json, missing_key text, session_policy text, max_turns integer, cache_ttl double precision,
         max_cost_usd double precision, max_retries integer, timeout double precision, idle_timeout double precision, startup_timeout double precision,
-        not_before timestamptz, delay double precision, deadline timestamptz, expires_at timestamptz, callback_url text, batch_id uuid, custom_id text, held boolean, lane text,
+        not_before timestamptz, delay double precision, deadline timestamptz, expires_at timestamptz, callback_url text, batch_id uuid, custom_id text, held boolean, turn integer, lane text,
         idempotency_key text, body_hash text, trigger text, delivery text, event text)
 ), first AS (
     INSERT INTO trigger_deliveries AS d (id, tenant, trigger, delivery, event, outcome, unit_id, received_at)
@@ -97,10 +99,10 @@ WITH r AS (
 ), fresh AS (
 INSERT INTO work_units (id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt,
     system_prompt, payload, files, working_directory, output_schema, request, missing_key, session_policy, max_turns, cache_ttl,
-    max_cost_usd, max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, batch_id, custom_id, held, lane, check_at, created_at, idempotency_key, body_hash)
+    max_cost_usd, max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, batch_id, custom_id, held, turn, lane, check_at, created_at, idempotency_key, body_hash)
 SELECT id, tenant, CASE WHEN lane = 'batch' AND NOT held THEN 'waiting' ELSE 'queued' END, title, backend, coalesce(worker, ''), coalesce(model, ''), queue, priority, labels, prompt,
     coalesce(system_prompt, ''), payload, coalesce(files, '[]'), coalesce(working_directory, ''), output_schema, request, missing_key,
-    coalesce(nullif(session_policy, ''), 'resume'), coalesce(max_turns, 0), cache_ttl, max_cost_usd, max_retries, timeout, idle_timeout, coalesce(startup_timeout, 0), due, deadline, expires_at, callback_url, batch_id, custom_id, held, coalesce(nullif(lane, ''), 'live'),
+    coalesce(nullif(session_policy, ''), 'resume'), coalesce(max_turns, 0), cache_ttl, max_cost_usd, max_retries, timeout, idle_timeout, coalesce(startup_timeout, 0), due, deadline, expires_at, callback_url, batch_id, custom_id, held, coalesce(turn, 0), coalesce(nullif(lane, ''), 'live'),
     CASE WHEN held THEN 'infinity' ELSE coalesce(due, clock_timestamp() + interval '2 seconds') END, clock_timestamp(), idempotency_key, decode(body_hash, 'hex')
 FROM r WHERE trigger IS NULL OR id IN (SELECT unit_id FROM first)
 ON CONFLICT DO NOTHING
@@ -113,7 +115,7 @@ SELECT ` + columns + ` FROM fresh`
 }
 
 func (n NewUnit) row() unitIn {
-	in := unitIn{ID: n.ID, Tenant: n.Tenant, Title: n.Title, Spec: n.Spec, Delay: n.Delay, BatchID: n.BatchID, Held: n.Held,
+	in := unitIn{ID: n.ID, Tenant: n.Tenant, Title: n.Title, Spec: n.Spec, Delay: n.Delay, BatchID: n.BatchID, Held: n.Held, Turn: n.Turn,
 		Uploads: n.Uploads(), BodyHash: fmt.Sprintf("%x", n.BodyHash)}
 	if n.BatchID != nil {
 		id := work.Clean(n.CustomID)

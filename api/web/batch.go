@@ -237,6 +237,9 @@ func (b Batch) Sums() []Sum {
 		sums = append(sums, Sum{"Succeeded", share(float64(c.Succeeded), float64(done)), fmt.Sprintf("%s failed or timed out", number(b.Bad()))})
 	}
 	sums = append(sums, Sum{"Cost", money(c.CostUSD), cost})
+	if hits := c.PromptCacheHitRate; hits != nil {
+		sums = append(sums, Sum{"Prompt cache", share(*hits, 1), "of the input came from it"})
+	}
 	if f := b.Forecast; f != nil && b.Status == work.BatchInProgress {
 		whole := Range{f.CostUSD.Low + c.CostUSD, f.CostUSD.Mean + c.CostUSD, f.CostUSD.High + c.CostUSD}
 		sums = append(sums, Sum{"Cost at the end", "≈ " + money(whole.Mean), fmt.Sprintf("%s to %s", money(whole.Low), money(whole.High))})

@@ -425,7 +425,7 @@ var storyCounts = map[work.BatchStatus]work.BatchCounts{
 	work.BatchFinalizing:            {Succeeded: 4951, Failed: 42, Expired: 7, CostUSD: 92.71},
 	work.BatchCancelling:            {Running: 5, Succeeded: 1200, Failed: 14, Cancelled: 3781, CostUSD: 22.4},
 	work.BatchCompleted:             {Succeeded: 5000, CostUSD: 93.1},
-	work.BatchCompletedWithFailures: {Succeeded: 4951, Failed: 42, Expired: 7, CostUSD: 92.71},
+	work.BatchCompletedWithFailures: {Succeeded: 4951, Failed: 42, Expired: 7, CostUSD: 92.71, PromptCacheHitRate: new(0.83)},
 	work.BatchFailed:                {},
 	work.BatchCancelled:             {Succeeded: 19, Failed: 1, Cancelled: 4980, CostUSD: 0.38},
 	work.BatchExpired:               {Succeeded: 3100, Failed: 12, Expired: 1888, CostUSD: 58.02},

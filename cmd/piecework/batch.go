@@ -146,6 +146,9 @@ func printBatch(w io.Writer, b *batch) error {
 		facts.row("rejected", fmt.Sprintf("%d items of which no unit could be made", b.Rejected))
 	}
 	facts.row("cost", costText(b))
+	if hits := b.Counts.PromptCacheHitRate; hits != nil {
+		facts.row("prompt cache", fmt.Sprintf("%.0f %% of the input came from it", *hits*100))
+	}
 	if b.Concurrency > 0 {
 		facts.row("at once", strconv.Itoa(b.Concurrency))
 	}

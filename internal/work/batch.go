@@ -116,6 +116,9 @@ type BatchCounts struct {
 	Expired   int     `json:"expired"` // timed out
 	CostUSD   float64 `json:"cost_usd"`
 	Usage     *Usage  `json:"usage,omitempty"` // of their final runs, once the batch is over
+	// PromptCacheHitRate is how much of the input came from the provider's prompt
+	// cache, from 0 to 1; told with Usage, unless there was no input.
+	PromptCacheHitRate *float64 `json:"prompt_cache_hit_rate,omitempty"`
 }
 
 // Add counts n units in a state.

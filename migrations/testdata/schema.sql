@@ -439,6 +439,7 @@ CREATE TABLE work_units (
     request json,
     lane text NOT NULL DEFAULT 'live'::text,
     provider_batch uuid,
+    turn integer NOT NULL DEFAULT 0,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT cache_without_directory CHECK (((cache_ttl IS NULL) OR (working_directory = ''::text))),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
@@ -468,7 +469,7 @@ CREATE UNIQUE INDEX work_units_custom_id ON public.work_units USING btree (batch
 CREATE INDEX work_units_deadline ON public.work_units USING btree (deadline) WHERE ((deadline IS NOT NULL) AND (state = ANY (ARRAY['queued'::text, 'waiting'::text])));
 CREATE INDEX work_units_expiry ON public.work_units USING btree (expires_at) WHERE ((expires_at IS NOT NULL) AND (state = 'queued'::text) AND (started_at IS NULL));
 CREATE INDEX work_units_finished ON public.work_units USING btree (tenant, finished_at) INCLUDE (state) WHERE (finished_at IS NOT NULL);
-CREATE INDEX work_units_held ON public.work_units USING btree (batch_id, id) WHERE (held AND (state = 'queued'::text));
+CREATE INDEX work_units_held ON public.work_units USING btree (batch_id, turn, id) WHERE (held AND (state = 'queued'::text));
 CREATE UNIQUE INDEX work_units_idempotency ON public.work_units USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE INDEX work_units_lane ON public.work_units USING btree (queue, backend, priority DESC, id) WHERE ((state = 'queued'::text) AND (NOT held));
 CREATE INDEX work_units_late ON public.work_units USING btree (lane_ends(created_at, deadline, expires_at)) WHERE ((state = 'waiting'::text) AND (lane = 'batch'::text));
