@@ -49,6 +49,9 @@ func (a *API) upload(ctx context.Context, _ *struct{}) (*fileAnswer, error) {
 	})
 	if err != nil {
 		_, _ = io.CopyN(io.Discard, body, drained) // who still sends does not look for an answer
+		if errors.Is(err, blob.ErrTooLarge) {
+			return nil, newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d bytes, the server's --max-file-bytes (PIECEWORK_MAX_FILE_BYTES); what a batch is to be made of may have %d when it is sent to /v1/files", a.FilePolicy.MaxBytes, maxBatchFile))
+		}
 		return nil, a.uploadProblem(err, a.FilePolicy.MaxBytes)
 	}
 	// A body that came slowly must not have used up the time for the answer.

@@ -30,6 +30,17 @@ func TestSchedules(t *testing.T) {
 	if s = f.schedule("daily"); s.Cron != "@hourly" || s.Timezone != "UTC" || !s.Paused {
 		t.Errorf("%+v", s)
 	}
+	// What is read of a schedule's unit can be sent again.
+	f.do("PUT", "/schedules/daily", `{"cron":"@hourly","unit":{"backend":"mock","prompt":"x","cache":"24h"}}`).is(200)
+	unit, err := json.Marshal(f.get("/schedules/daily").is(200).fields()["unit"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.do("PUT", "/schedules/daily", `{"cron":"@hourly","unit":`+string(unit)+`}`).is(200)
+	if s = f.schedule("daily"); s.Unit.CacheTTL != 24*3600 {
+		t.Errorf("%+v", s)
+	}
+	f.do("PUT", "/schedules/daily", `{"cron":"@hourly","unit":{"backend":"mock","prompt":"x","cache":1,"cache_ttl":1}}`).refused(422, "#/unit/cache_ttl", "either")
 	var list struct{ Items []work.Schedule }
 	if err := json.Unmarshal(f.get("/schedules").is(200).body, &list); err != nil || len(list.Items) != 1 {
 		t.Errorf("%+v, error %v", list, err)

@@ -42,6 +42,7 @@ type unitBody struct {
 	Timeout          *duration  `json:"timeout,omitempty" doc:"Of one run, in seconds or as \"1h30m\"; 1 h when left out, 24 h at most"`
 	IdleTimeout      *duration  `json:"idle_timeout,omitempty" doc:"Longest silence of the backend; 10 min when left out"`
 	StartupTimeout   *duration  `json:"startup_timeout,omitempty" doc:"Longest wait for a run's first output: a line of an agent, the header of a model API's answer. When left out: 1 min for agents, idle_timeout for model APIs"`
+	CacheTTL         *duration  `json:"cache_ttl,omitempty" doc:"The same as cache, by the name under which it is read; this or cache"`
 	Cache            *duration  `json:"cache,omitempty" doc:"Take over the result of an earlier unit that asked exactly the same, if it succeeded at most this long ago, such as \"24h\"; run, and keep the result for others, if there is none. Not together with working_directory"`
 	Deadline         *time.Time `json:"deadline,omitempty" doc:"The unit is timed_out when it has not ended by then"`
 	ExpiresAt        *time.Time `json:"expires_at,omitempty" doc:"The unit is timed_out when it has not started by then"`
@@ -238,6 +239,12 @@ func checkBackend(_ context.Context, b *unitBody, _ *store.NewUnit) error {
 
 func checkTimes(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	s := &n.Spec
+	if b.CacheTTL != nil {
+		if b.Cache != nil {
+			return work.Invalidf("#/cache_ttl", "give either cache or cache_ttl, not both")
+		}
+		b.Cache, b.CacheTTL = b.CacheTTL, nil
+	}
 	s.Timeout, s.IdleTimeout = work.DefaultTimeout, work.DefaultIdle
 	for _, t := range []struct {
 		pointer string

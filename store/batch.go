@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -250,6 +251,12 @@ type BatchResult struct {
 	RequestID  string `db:"request_id"`
 }
 
+// resultColumns are those of a unit without its call, whose body may be large:
+// of interest is only whether there is one.
+func resultColumns() string {
+	return strings.Replace(unitColumns, "coalesce(request, 'null')", "CASE WHEN request IS NULL THEN 'null'::json ELSE '{}' END", 1)
+}
+
 // resultsPage is how many results are read at once, outputs and all.
 const resultsPage = 100
 
@@ -285,7 +292,7 @@ func (s *Store) BatchResultsAfter(ctx context.Context, batch uuid.UUID, states [
 				coalesce(r.cache_read_tokens, 0) AS cache_read_tokens, coalesce(r.cache_creation_tokens, 0) AS cache_creation_tokens,
 				coalesce(r.num_turns, 0) AS num_turns, coalesce(r.session_id, '') AS session_id, coalesce(r.model, '') AS run_model,
 				coalesce(r.http_status, 0) AS http_status, coalesce(r.request_id, '') AS request_id
-			FROM (SELECT `+unitColumns+`, final_run FROM work_units WHERE id = ANY($1::uuid[])) AS u LEFT JOIN worker_runs r ON r.id = u.final_run
+			FROM (SELECT `+resultColumns()+`, final_run FROM work_units WHERE id = ANY($1::uuid[])) AS u LEFT JOIN worker_runs r ON r.id = u.final_run
 			ORDER BY u.id`, pqUUIDs(page))
 		if err != nil {
 			return translate(fmt.Errorf("read results of batch %s: %w", batch, err))

@@ -593,9 +593,13 @@ func TestBatchResults(t *testing.T) {
 	l := newLedger(t)
 	id := l.batch(250)
 	l.works(l.advance(id).Bells, func(i int) bool { return i == 7 }, 0.25)
+	l.exec(`UPDATE work_units SET prompt = '', request = '{"endpoint":"/v1/responses","body":{"model":"m"}}' WHERE custom_id = 'c8'`)
 	var got []string
 	l.must(l.BatchResults(t.Context(), id, []work.State{work.Succeeded, work.Failed}, func(r BatchResult) error {
 		got = append(got, r.CustomID)
+		if want := map[bool]string{true: "{}"}[r.CustomID == "c8"]; string(r.Request) != want { // there is one, and what is in it was not read
+			t.Errorf("%s: request %s", r.CustomID, r.Request)
+		}
 		if r.CustomID == "c8" && (r.Output == nil || *r.Output != "the answer") {
 			t.Errorf("%+v", r)
 		}

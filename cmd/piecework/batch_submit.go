@@ -179,11 +179,11 @@ func (c *BatchSubmitCommand) submitSource(ctx context.Context, client *client, o
 	}
 	forget := func() {}
 	if local != "" {
-		f, _, err := client.upload(ctx, local)
+		id, err := client.uploadSource(ctx, local)
 		if err != nil {
 			return nil, fmt.Errorf("upload %s: %w", safeLine(local), err)
 		}
-		s.Path = f.ID.String()
+		s.Path = id
 		forget = func() {
 			_, _ = client.once(context.WithoutCancel(ctx), request{method: http.MethodDelete, path: "/files/" + s.Path})
 		}

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"piecework/internal/work"
 )
 
@@ -47,32 +49,63 @@ func (c *UploadCommand) Run(app *App) error {
 
 // upload sends a file as it is read.
 func (c *client) upload(ctx context.Context, path string) (f work.File, document []byte, err error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return f, nil, usagef("%w", err)
-	}
-	defer file.Close()
-	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return f, nil, usagef("%s is no regular file", path)
-	}
-	pipe, form := io.Pipe()
-	defer func() { _ = pipe.Close() }() // ends the writer too when the server has answered early
-	parts := multipart.NewWriter(form)
-	go func() {
-		part, err := parts.CreateFormFile("file", filepath.Base(path))
-		if err == nil {
-			_, err = io.Copy(part, file)
-		}
-		form.CloseWithError(errors.Join(err, parts.Close()))
-	}()
-	document, err = c.once(ctx, request{method: http.MethodPost, path: "/files", stream: pipe, contentType: parts.FormDataContentType()})
-	if err != nil {
+	if document, err = c.sendFile(ctx, "/files", path, ""); err != nil {
 		return f, nil, err
 	}
 	if err := json.Unmarshal(document, &f); err != nil {
 		return f, nil, &exitError{exitUnreachable, fmt.Errorf("read the answer: %w", err)}
 	}
 	return f, document, nil
+}
+
+// uploadSource sends a file for a batch to be made of, which may be larger than
+// the files of units: 200 MB. It returns the file's id.
+func (c *client) uploadSource(ctx context.Context, path string) (string, error) {
+	document, err := c.sendFile(ctx, "/v1/files", path, "batch")
+	if err != nil {
+		return "", err
+	}
+	var f struct {
+		ID string `json:"id"`
+	}
+	if err := json.Unmarshal(document, &f); err != nil {
+		return "", &exitError{exitUnreachable, fmt.Errorf("read the answer: %w", err)}
+	}
+	id, err := uuid.Parse(strings.TrimPrefix(f.ID, "file-"))
+	if err != nil {
+		return "", &exitError{exitUnreachable, fmt.Errorf("read the answer: %w", err)}
+	}
+	return id.String(), nil
+}
+
+// sendFile sends a file to one of the two places that take some.
+func (c *client) sendFile(ctx context.Context, to, path, purpose string) (document []byte, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, usagef("%w", err)
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, usagef("%s is no regular file", path)
+	}
+	pipe, form := io.Pipe()
+	defer func() { _ = pipe.Close() }() // ends the writer too when the server has answered early
+	parts := multipart.NewWriter(form)
+	go func() {
+		var err error
+		if purpose != "" {
+			err = parts.WriteField("purpose", purpose)
+		}
+		var part io.Writer
+		if err == nil {
+			part, err = parts.CreateFormFile("file", filepath.Base(path))
+		}
+		if err == nil {
+			_, err = io.Copy(part, file)
+		}
+		form.CloseWithError(errors.Join(err, parts.Close()))
+	}()
+	return c.once(ctx, request{method: http.MethodPost, path: to, stream: pipe, contentType: parts.FormDataContentType()})
 }
 
 // submitFiles submits a unit. A file of this machine that the server refuses
