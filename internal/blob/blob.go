@@ -65,7 +65,7 @@ func Open(ctx context.Context, address string) (*Store, error) {
 		s.dir = filepath.Clean(u.Path)
 		s.bucket, err = openDir(s.dir)
 	case "s3", "gs":
-		s.bucket, err = blob.OpenBucket(ctx, address)
+		s.bucket, err = openBucket(ctx, *u)
 	default:
 		return nil, fmt.Errorf("%q is no kind of file store; there are file:///DIR, s3://BUCKET?region=… and gs://BUCKET", u.Scheme)
 	}
@@ -73,6 +73,18 @@ func Open(ctx context.Context, address string) (*Store, error) {
 		return nil, fmt.Errorf("open %s: %w", s.name, err)
 	}
 	return s, nil
+}
+
+// openBucket opens a bucket of S3 or GCS. Objects of others have no checksum that
+// S3's client knows, of which it would complain on stderr for each; what we have
+// stored ourselves is compared with its SHA-256 where it is used.
+func openBucket(ctx context.Context, u url.URL) (*blob.Bucket, error) {
+	const validation = "response_checksum_validation"
+	if q := u.Query(); u.Scheme == "s3" && !q.Has(validation) {
+		q.Set(validation, "when_required")
+		u.RawQuery = q.Encode()
+	}
+	return blob.OpenBucket(ctx, u.String())
 }
 
 // Local is the address of the store in a directory.

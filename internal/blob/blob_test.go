@@ -239,6 +239,9 @@ func startS3(t *testing.T) string {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
+		if r.Header.Get("X-Amz-Checksum-Mode") != "" {
+			t.Errorf("%s %s asks for a checksum that objects of others do not have", r.Method, r.URL)
+		}
 		body, found := objects[r.URL.Path]
 		switch {
 		case r.Method == http.MethodPut:

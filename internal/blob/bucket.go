@@ -74,7 +74,7 @@ func (b Buckets) Open(ctx context.Context, ref string) (*Bucket, error) {
 	} else {
 		prefix = strings.Trim(strings.Trim(u.Path, "/")+"/"+prefix, "/")
 		u.Path = ""
-		bucket, err = blob.OpenBucket(ctx, u.String())
+		bucket, err = openBucket(ctx, *u)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the bucket %s: %w", name, err)
