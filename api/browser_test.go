@@ -250,6 +250,46 @@ func TestBrowserReadsALongTranscript(t *testing.T) {
 	w.until("later steps come", `document.querySelectorAll(".step").length > 200`)
 }
 
+// The clipboard is a stand-in: neither a permission nor the focus decides. What
+// is pressed must be there when it is let go, whatever the server has just told.
+func TestBrowserCopies(t *testing.T) {
+	t.Parallel()
+	f, w := look(t)
+	w.open("/units/" + f.titled("copy <me>", "a **result** to copy").String())
+	eval[any](w, `(() => {
+		[window.copied, window.said, window.button] = [[], [], document.querySelector("[data-copy=result-text]")];
+		Object.defineProperty(navigator, "clipboard", { configurable: true, value: { writeText: async (text) => { copied.push(text); } } });
+		new MutationObserver((all) => all.forEach((m) => said.push(m.target.textContent))).observe(document.body, { childList: true, subtree: true });
+	})()`)
+	press := func(name, text string) {
+		t.Helper()
+		eval[any](w, `copied.length = said.length = 0`)
+		w.click("[data-copy=" + name + "]")
+		w.until("it says so", `said.includes("Copied")`)
+		same(w, "what was copied", `copied.join("|")`, text)
+		w.until("it can be pressed again", `document.querySelector("[data-copy=`+name+`]").textContent === "Copy"`)
+	}
+	press("result-text", "a **result** to copy")
+	w.until("the page has heard that no more comes", `performance.getEntriesByType("resource").some((e) => e.name.includes("/steps?"))`)
+	w.click(".asked summary")
+	press("prompt", "rendered")
+
+	// A page that came by http from elsewhere has another way.
+	eval[any](w, `(() => {
+		Object.defineProperty(navigator, "clipboard", { value: undefined });
+		document.execCommand = (what) => {
+			const e = new ClipboardEvent(what, { clipboardData: new DataTransfer() });
+			document.dispatchEvent(e);
+			return copied.push(e.clipboardData.getData("text/plain")) > 0;
+		};
+	})()`)
+	press("result-text", "a **result** to copy")
+	same(w, "it is the same button", `window.button === document.querySelector("[data-copy=result-text]")`, true)
+	eval[any](w, `(() => { document.execCommand = () => false; said.length = 0; })()`)
+	w.click("[data-copy=prompt]")
+	w.until("it says that it cannot", `said.includes("Select and copy by hand")`)
+}
+
 // harm is what others may write, in all places where the pages show it.
 var harm = []string{
 	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `'-alert(1)-'`, `</pre></title></textarea><svg onload=alert(1)>`,

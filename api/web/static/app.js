@@ -231,6 +231,18 @@ async function open(url, history = true) {
   }
 }
 
+// anew brings the whole of the open unit up to date: its first steps have come,
+// or another run has begun.
+async function anew() {
+  const at = open_;
+  const fresh = await ask('unit', location, 'detail');
+  if (open_ !== at) return;
+  if (($('#head', fresh).dataset.attempt ?? '') !== at.attempt) $('#steps', detail)?.remove(); // those of the run before
+  morph($('.unit', detail), $('.unit', fresh));
+  shown();
+  open_.dirty.add('all'); // what was told meanwhile
+}
+
 // shown is called when a unit has just been put on the page.
 function shown() {
   offerFold();
@@ -247,7 +259,7 @@ function offerFold() {
 
 function putSteps(fresh) {
   const steps = $('#steps', detail);
-  if (!steps) return open(location, false); // the first have come
+  if (!steps) return $('.step', fresh) && anew(); // the first have come
   for (const id of ['totals', 'timeline']) morph(document.getElementById(id), $('#' + id, fresh));
   const incoming = $('#steps', fresh);
   for (const step of $$('.step', incoming)) {
@@ -397,10 +409,10 @@ async function roundOfUnit() {
     if (open_ !== at) return;
     if (fresh) {
       const old = $('#head', detail), put = $('#head', fresh);
-      if ((put.dataset.attempt ?? '') !== at.attempt && at.newest) return open(location, false); // a new run began
+      if ((put.dataset.attempt ?? '') !== at.attempt && at.newest) return await anew(); // a new run began
       morph(old, put);
     }
-    if (transcript) putSteps(transcript);
+    if (transcript) await putSteps(transcript);
   } catch (err) {
     for (const n of dirty) at.dirty.add(n); // not lost: the next round asks again
     at.head ||= head;
@@ -549,6 +561,20 @@ document.addEventListener('keydown', (e) => {
   if (does() !== false && e.key !== 'Enter') e.preventDefault();
 });
 
+// copy puts a text on the clipboard; browsers give the newer way to it only to
+// pages that came by https, or from this machine.
+async function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const put = (e) => {
+    e.clipboardData.setData('text/plain', text);
+    e.preventDefault();
+  };
+  document.addEventListener('copy', put);
+  const done = document.execCommand('copy');
+  document.removeEventListener('copy', put);
+  if (!done) throw new Error('the browser does not let this page copy');
+}
+
 document.addEventListener('click', (e) => {
   const link = e.target.closest('a, button, summary');
   if (!link || e.ctrlKey || e.metaKey || e.shiftKey || e.button) return;
@@ -560,7 +586,7 @@ document.addEventListener('click', (e) => {
   if (link.matches('[data-copy]')) {
     const text = document.getElementById(link.dataset.copy)?.textContent ?? '';
     const says = (text) => (link.textContent = link.dataset.says = text);
-    navigator.clipboard.writeText(text).then(() => says('Copied'), () => says('Select and copy by hand')).then(() => setTimeout(() => {
+    copy(text).then(() => says('Copied'), () => says('Select and copy by hand')).then(() => setTimeout(() => {
       link.textContent = 'Copy';
       delete link.dataset.says;
     }, 1500));
