@@ -178,8 +178,9 @@ func (a *API) noticeOfBatch(ctx context.Context, verb, back string) (*web.Notice
 
 func (a *API) batchesPage(c echo.Context) error {
 	ctx := c.Request().Context()
-	page := web.Batches{Status: c.QueryParam("status"), After: c.QueryParam("after")}
-	f := store.BatchFilter{Tenant: work.DefaultTenant, Limit: pageBatches}
+	search, _ := work.Cut(strings.TrimSpace(c.QueryParam("q")), maxSearch)
+	page := web.Batches{Search: search, Status: c.QueryParam("status"), After: c.QueryParam("after")}
+	f := store.BatchFilter{Tenant: work.DefaultTenant, Search: search, Limit: pageBatches}
 	var err error
 	if f.Statuses, err = parseStates(page.Status, work.BatchStatuses); err != nil {
 		return err
@@ -191,11 +192,12 @@ func (a *API) batchesPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	counts, err := a.Store.CountBatches(ctx, work.DefaultTenant, maxCounts)
+	f.Statuses = nil
+	counts, err := a.Store.CountBatches(ctx, f, maxCounts)
 	if err != nil {
 		return err
 	}
-	page.Pills = web.BatchPills(page.Status, counts, maxCounts)
+	page.Pills = page.Choices(counts, maxCounts)
 	if next != nil {
 		page.Next = next.String()
 	}

@@ -38,6 +38,8 @@ func TestBatchPages(t *testing.T) {
 	f.get("/batch-list").has("letters &lt;b&gt;", `href="`+page+`"`, "awaiting approval", "3 of 10 units", "1 failed", "$0.5000 of $9.00",
 		`aria-label="3 of 10 units over: 2 succeeded, 1 failed or timed out, 7 queued"`, `Await approval <b>1</b>`)
 	f.get("/batch-list?status=completed").has("No batch is like this")
+	f.get("/batch-list?q=LETTERS").has("letters &lt;b&gt;", `name="q" type="search" value="LETTERS"`, `href="/batch-list?q=LETTERS&amp;status=awaiting_approval"`, `All <b>1</b>`)
+	f.get("/batch-list?q=%25&status=awaiting_approval").has("No title contains “%”", `All <b>0</b>`, `name="status" value="awaiting_approval"`)
 	f.get("/batch-list?status=nonsense").refused(422, "status", "")
 	f.get("/batch-list?after=x").refused(422, "after", "")
 	if part := f.get("/batch-list", "X-Part", "batches").is(200); strings.Contains(string(part.body), "<html") {

@@ -64,7 +64,7 @@ func TestBrowserListsBatchesLive(t *testing.T) {
 	w := newTab(t, f.url)
 	w.open("/batch-list")
 	w.until("none", `document.querySelector(".empty")`)
-	id := f.batch(lots(4, "")).ID
+	id := f.batch(lots(4, `,"title":"letters"`)).ID
 	row := `document.querySelector("#batch-` + id.String() + `")`
 	f.becomes(id, work.BatchInProgress)
 	w.until("it comes", row+`?.querySelector(".badge").textContent === "in progress"`)
@@ -72,4 +72,12 @@ func TestBrowserListsBatchesLive(t *testing.T) {
 	w.until("it ends", row+`.querySelector(".badge").textContent === "completed" && `+row+`.querySelector("b").textContent === "100 %"`)
 	w.click(".pill.busy")
 	w.until("none is in progress", `document.querySelector(".empty") && location.search.includes("in_progress")`)
+
+	w.open("/batch-list")
+	w.click("#q")
+	w.press("LETx")
+	w.until("none is called so", `document.querySelector(".empty")?.textContent.includes("No title contains “LETx”") && location.search === "?q=LETx"`)
+	w.press("\b")
+	w.until("it is found", row+` && document.querySelector(".pill").textContent === "All 1" && location.search === "?q=LET"`)
+	same(w, "the field has the focus still", `document.activeElement.id`, "q")
 }

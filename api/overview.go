@@ -98,7 +98,7 @@ func (a *API) overviewPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	batches, err := a.Store.CountBatches(ctx, work.DefaultTenant, maxCounts)
+	batches, err := a.Store.CountBatches(ctx, store.BatchFilter{Tenant: work.DefaultTenant}, maxCounts)
 	if err != nil {
 		return err
 	}

@@ -202,15 +202,20 @@ type BatchFilter struct {
 	Limit    int       // 0: 50
 }
 
-// Batches lists batches, newest first, and tells the id to go on after when
-// there are more.
-func (s *Store) Batches(ctx context.Context, f BatchFilter) ([]work.Batch, *uuid.UUID, error) {
-	f.Limit = cmp.Or(f.Limit, defaultLimit)
-	var w where
+// where is the filter as conditions, without the page.
+func (f BatchFilter) where() (w where) {
 	w.add("tenant = ? AND deleted_at IS NULL", f.Tenant)
 	w.addIf(len(f.Statuses) > 0, "status = ANY(?)", textArray(f.Statuses))
 	w.addIf(f.Protocol != "", "protocol = ?", string(f.Protocol))
 	w.addIf(f.Search != "", "title ILIKE ?", "%"+escapeLike(f.Search)+"%")
+	return w
+}
+
+// Batches lists batches, newest first, and tells the id to go on after when
+// there are more.
+func (s *Store) Batches(ctx context.Context, f BatchFilter) ([]work.Batch, *uuid.UUID, error) {
+	f.Limit = cmp.Or(f.Limit, defaultLimit)
+	w := f.where()
 	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
 	w.addIf(f.Before != uuid.Nil, "id > ?", f.Before)
 	order := "DESC"

@@ -20,16 +20,16 @@ func (s *Store) BatchTitle(ctx context.Context, tenant string, id uuid.UUID) (st
 	return title, nil
 }
 
-// CountBatches tells how many of the newest batches, most at most, are in each
-// status.
-func (s *Store) CountBatches(ctx context.Context, tenant string, most int) (map[work.BatchStatus]int, error) {
+// CountBatches tells how many of the newest batches of a filter, most at most,
+// are in each status.
+func (s *Store) CountBatches(ctx context.Context, f BatchFilter, most int) (map[work.BatchStatus]int, error) {
+	w := f.where()
 	var rows []struct {
 		Status work.BatchStatus `db:"status"`
 		Count  int              `db:"count"`
 	}
-	err := s.db.SelectContext(ctx, &rows, `SELECT status, count(*) FROM (SELECT status FROM batches WHERE tenant = $1 AND deleted_at IS NULL
-		ORDER BY id DESC LIMIT $2) AS newest
-		GROUP BY status`, tenant, most)
+	err := s.db.SelectContext(ctx, &rows, `SELECT status, count(*) FROM (SELECT status FROM batches WHERE `+w.text()+
+		` ORDER BY id DESC LIMIT `+w.arg(most)+`) AS newest GROUP BY status`, w.args...)
 	if err != nil {
 		return nil, translate(fmt.Errorf("count batches: %w", err))
 	}

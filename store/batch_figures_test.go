@@ -49,13 +49,13 @@ func TestBatchFigures(t *testing.T) {
 	if _, err := l.BatchTitle(t.Context(), work.DefaultTenant, uuid.New()); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("title of none: %v", err)
 	}
-	counts, err := l.CountBatches(t.Context(), work.DefaultTenant, 100)
+	counts, err := l.CountBatches(t.Context(), BatchFilter{Tenant: work.DefaultTenant}, 100)
 	if l.must(err); counts[work.BatchInProgress] != 2 || len(counts) != 1 {
 		t.Errorf("counts: %v", counts)
 	}
 	l.works(bells[5:], nil, 0)
 	l.advance(id)
-	if counts, err = l.CountBatches(t.Context(), work.DefaultTenant, 1); err != nil || counts[work.BatchInProgress] != 1 || len(counts) != 1 {
+	if counts, err = l.CountBatches(t.Context(), BatchFilter{Tenant: work.DefaultTenant}, 1); err != nil || counts[work.BatchInProgress] != 1 || len(counts) != 1 {
 		t.Errorf("counts of the newest: %v %v", counts, err)
 	}
 	if late, err := l.BatchHeads(t.Context()); err != nil || late[id] == "" || late[id] == after[id] {

@@ -22,6 +22,7 @@ const batchList = "/batch-list"
 
 // Batches is the page of all batches, newest first.
 type Batches struct {
+	Search  string // part of the title
 	Status  string // statuses, with commas between; empty: all
 	After   string // the id the page goes on after; empty on the first
 	Next    string // the id to go on after; empty on the last
@@ -44,22 +45,21 @@ func (Batches) Legend() (keys []Key) {
 	return keys
 }
 
-func (p Batches) query(after string) string {
+func (p Batches) query(status, after string) string {
 	v := url.Values{}
-	if p.Status != "" {
-		v.Set("status", p.Status)
-	}
-	if after != "" {
-		v.Set("after", after)
+	for name, value := range map[string]string{"q": p.Search, "status": status, "after": after} {
+		if value != "" {
+			v.Set(name, value)
+		}
 	}
 	return batchList + query(v)
 }
 
 // Newest is the first page.
-func (p Batches) Newest() string { return p.query("") }
+func (p Batches) Newest() string { return p.query(p.Status, "") }
 
 // Older is the page after this.
-func (p Batches) Older() string { return p.query(p.Next) }
+func (p Batches) Older() string { return p.query(p.Status, p.Next) }
 
 // batchPills are the groups of statuses that people look for. Every status is in
 // one.
@@ -75,24 +75,24 @@ var batchPills = []struct {
 	{"Cancelled", []work.BatchStatus{work.BatchCancelled}},
 }
 
-// BatchPills are the choices of status, with how many batches each would show;
+// Choices are the pills for the statuses, with how many batches each would show;
 // counting stopped at most in all.
-func BatchPills(status string, counts map[work.BatchStatus]int, most int) []Pill {
-	all := Pill{Name: "All", Class: "quiet", Chosen: status == ""}
+func (p Batches) Choices(counts map[work.BatchStatus]int, most int) []Pill {
+	all := Pill{Name: "All", Query: p.query("", ""), Class: "quiet", Chosen: p.Status == ""}
 	for _, n := range counts {
 		all.Count += n
 	}
 	all.Most = all.Count >= most
 	list := []Pill{all}
-	for _, p := range batchPills {
-		names := make([]string, len(p.statuses))
-		pill := Pill{Name: p.name, Class: stateClass(p.statuses[0]), Most: all.Most}
-		for i, s := range p.statuses {
+	for _, group := range batchPills {
+		names := make([]string, len(group.statuses))
+		pill := Pill{Name: group.name, Class: stateClass(group.statuses[0]), Most: all.Most}
+		for i, s := range group.statuses {
 			names[i] = string(s)
 			pill.Count += counts[s]
 		}
 		text := strings.Join(names, ",")
-		pill.Query, pill.Chosen = query(url.Values{"status": {text}}), status == text
+		pill.Query, pill.Chosen = p.query(text, ""), p.Status == text
 		list = append(list, pill)
 	}
 	return list

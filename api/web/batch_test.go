@@ -71,7 +71,7 @@ func TestBatchPillsHoldEveryStatus(t *testing.T) {
 		counts[s] = i + 1
 		n += i + 1
 	}
-	pills := BatchPills("failed,expired", counts, 10_000)
+	pills := Batches{Status: "failed,expired"}.Choices(counts, 10_000)
 	sum := 0
 	for _, p := range pills[1:] {
 		sum += p.Count
@@ -82,7 +82,7 @@ func TestBatchPillsHoldEveryStatus(t *testing.T) {
 	if sum != n || pills[0].Count != n || pills[0].Most {
 		t.Errorf("%d in groups, %+v, of %d", sum, pills[0], n)
 	}
-	if pills := BatchPills("", counts, n); !pills[0].Most || !pills[1].Most {
+	if pills := (Batches{}).Choices(counts, n); !pills[0].Most || !pills[1].Most {
 		t.Errorf("%+v", pills)
 	}
 }

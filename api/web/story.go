@@ -58,8 +58,8 @@ func Stories() []Story {
 		{"unit-retry", "shall it run again, with changes?", AskRetry(Unit{Unit: storyFailed(0).Unit}, true)},
 		{"compare", "two runs side by side", storyComparison()},
 		{"batches", "batches in every status", storyBatches()},
-		{"batches-empty", "no batch has come yet", Batches{Still: true, Pills: BatchPills("", nil, 10_000)}},
-		{"batches-nothing-found", "no batch is like that", Batches{Still: true, Status: "failed,expired", Pills: BatchPills("failed,expired", nil, 10_000)}},
+		{"batches-empty", "no batch has come yet", Batches{Still: true, Pills: Batches{}.Choices(nil, 10_000)}},
+		{"batches-nothing-found", "no batch is like that", storyNoBatches()},
 		{"batch-enumerating", "its units are being made", storyBatch(work.BatchEnumerating)},
 		{"batch-testing", "the first few run", storyBatch(work.BatchTesting)},
 		{"batch-awaiting-approval", "a person decides, and sees what to expect", storyBatch(work.BatchAwaitingApproval)},
@@ -494,6 +494,12 @@ func storyHostileBatch() Batch {
 	return b
 }
 
+func storyNoBatches() Batches {
+	page := Batches{Still: true, Search: "<b>quarterly", Status: "failed,expired"}
+	page.Pills = page.Choices(nil, 10_000)
+	return page
+}
+
 func storyBatches() Batches {
 	page := Batches{Still: true, Next: uuid.Max.String()}
 	counts := map[work.BatchStatus]int{}
@@ -506,7 +512,7 @@ func storyBatches() Batches {
 	hostile, untitled := storyHostileBatch(), storyBatch(work.BatchCompleted)
 	untitled.ID[14], untitled.Title = 3, ""
 	page.Batches = append(page.Batches, storyPausedBatch(), hostile, untitled)
-	page.Pills = BatchPills("", counts, 10_000)
+	page.Pills = page.Choices(counts, 10_000)
 	return page
 }
 

@@ -664,6 +664,7 @@ $('#q')?.addEventListener('input', () => {
     q ? query.set('q', q) : query.delete('q');
     const text = query.toString();
     window.history.replaceState(null, '', location.pathname + (text ? '?' + text : ''));
+    if (page) return roundOfPage().catch(passing);
     ask('list', '/' + filter(), 'list').then((fresh) => {
       putPills(fresh);
       for (const e of $$('.cards, .more, .empty, .fresh', list)) e.remove();
