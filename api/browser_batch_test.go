@@ -81,3 +81,23 @@ func TestBrowserListsBatchesLive(t *testing.T) {
 	w.until("it is found", row+` && document.querySelector(".pill").textContent === "All 1" && location.search === "?q=LET"`)
 	same(w, "the field has the focus still", `document.activeElement.id`, "q")
 }
+
+// The row of a unit that its batch holds does not change when the batch does.
+func TestBrowserTellsWhyABatchHoldsAUnit(t *testing.T) {
+	t.Parallel()
+	f, _ := newBatches(t)
+	w := newTab(t, f.url)
+	id := f.tested(6, "", nil)
+	var units struct{ Items []work.Unit }
+	f.get("/work-units?batch=" + id.String()).into(&units)
+	w.open("/units/" + units.Items[0].ID.String())
+	says := func(what string) {
+		t.Helper()
+		w.until(what, `document.querySelector(".waits").textContent.includes(`+quote(what)+`)`)
+	}
+	says("waits for a person")
+	f.post("/batches/"+id.String()+"/approve", `{"concurrency":1}`).is(200)
+	says("other units of its batch go before it")
+	f.post("/batches/"+id.String()+"/pause", `{"by":"ann"}`).is(200)
+	says("by ann")
+}

@@ -266,13 +266,15 @@ func (h *hub) feedTap(ctx context.Context, r *feedReader) tap {
 }
 
 // followPage streams what a page shows, as one stream: all units, and the unit
-// that is open; or a batch with its units, or all batches. A page that comes again asks for its list anew, so only the
-// unit's place counts, which is the id of the last event that was of the unit.
+// that is open with the batch it is of; or a batch with its units, or all
+// batches. A page that comes again asks for its list anew, so only the unit's
+// place counts, which is the id of the last event that was of the unit.
 func (a *API) followPage(c echo.Context) error {
 	ctx, wake := c.Request().Context(), newWake()
 	units := &feedReader{reader: newReader[store.Moment](wake), filter: feedFilter{tenant: work.DefaultTenant}}
 	var taps []tap
-	if text := c.QueryParam("batch"); text != "" {
+	whole := c.QueryParam("batch")
+	if text := cmp.Or(whole, c.QueryParam("of")); text != "" {
 		r := &batchReader{reader: newReader[struct{}](wake)}
 		if text != allBatches {
 			id, err := parseID(text)
@@ -281,7 +283,9 @@ func (a *API) followPage(c echo.Context) error {
 			}
 			r.batch = id
 		}
-		units.filter.batched, units.filter.batch = true, r.batch
+		if whole != "" {
+			units.filter.batched, units.filter.batch = true, r.batch
+		}
 		a.hub.batches.follow(r)
 		defer a.hub.batches.leave(r)
 		taps = append(taps, r.tap(func(struct{}) {}, func() error { return nil }))

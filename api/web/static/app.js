@@ -296,7 +296,7 @@ function follow(element) {
   const unit = element?.dataset.unit ?? '';
   const attempt = element?.dataset.attempt ?? '';
   const rev = $('#steps', detail)?.dataset.rev ?? 0;
-  open_ = unit ? { unit, attempt, newest: 'newest' in element.dataset, dirty: new Set(), head: false, place: `0.${attempt || 0}.0.${rev}` } : null;
+  open_ = unit ? { unit, attempt, batch: element.dataset.batch, newest: 'newest' in element.dataset, dirty: new Set(), head: false, place: `0.${attempt || 0}.0.${rev}` } : null;
   if (!still && (!stream || stream.unit !== unit)) connect();
 }
 
@@ -304,7 +304,7 @@ function connect() {
   stream?.source.close();
   clearTimeout(stream?.later);
   const unit = open_?.unit ?? '';
-  const source = new EventSource(page?.dataset.follow ?? '/live' + (unit ? '?' + new URLSearchParams({ unit, after: open_.place }) : ''));
+  const source = new EventSource(page?.dataset.follow ?? '/live' + (unit ? '?' + new URLSearchParams({ unit, after: open_.place, ...(open_.batch && { of: open_.batch }) }) : ''));
   const mine = (stream = { source, unit, pause: stream?.pause ?? 0 });
   source.onopen = () => {
     mine.pause = 0;
@@ -330,7 +330,10 @@ function connect() {
   });
   on('hello', () => (lists = true));
   on('lagged', () => (lists = true)); // of the unit, what was missed follows
-  on('batches', () => (lists = true));
+  on('batches', () => {
+    if (page) lists = true;
+    else if (open_ && 'held' in $('#head', detail).dataset) open_.head = true; // why the batch holds the unit
+  });
   on('units', ({ items }) => {
     for (const u of items) cards.add(u.id);
   });
