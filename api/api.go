@@ -141,6 +141,7 @@ func New(o Options) *API {
 	a.echo.HideBanner, a.echo.HidePort = true, true
 	a.echo.HTTPErrorHandler = a.answerError
 	a.echo.Use(
+		a.sendEvents,
 		nameRequest,
 		a.observe,
 		middleware.RecoverWithConfig(middleware.RecoverConfig{DisablePrintStack: true, LogErrorFunc: a.logPanic}),

@@ -219,10 +219,7 @@ func (a *API) followUnit(ctx context.Context, in *unitEventsInput) (*huma.Stream
 		a.hub.leaveUnit(r)
 		return nil, err
 	}
-	return a.stream(func(ctx context.Context, w http.ResponseWriter) error {
-		defer a.hub.leaveUnit(r)
-		return a.hub.serve(ctx, w, r.wake, a.hub.unitTap(ctx, r))
-	}), nil
+	return streamed(eventStream{wake: r.wake, taps: []tap{a.hub.unitTap(ctx, r)}, leave: func() { a.hub.leaveUnit(r) }}), nil
 }
 
 func (h *hub) unitTap(ctx context.Context, r *unitReader) tap {
@@ -255,10 +252,7 @@ func (a *API) followUnits(ctx context.Context, in *eventsInput) (*huma.StreamRes
 		a.hub.feed.leave(r)
 		return nil, err
 	}
-	return a.stream(func(ctx context.Context, w http.ResponseWriter) error {
-		defer a.hub.feed.leave(r)
-		return a.hub.serve(ctx, w, r.wake, a.hub.feedTap(ctx, r))
-	}), nil
+	return streamed(eventStream{wake: r.wake, taps: []tap{a.hub.feedTap(ctx, r)}, leave: func() { a.hub.feed.leave(r) }}), nil
 }
 
 func (h *hub) feedTap(ctx context.Context, r *feedReader) tap {
@@ -269,32 +263,41 @@ func (h *hub) feedTap(ctx context.Context, r *feedReader) tap {
 // that is open with the batch it is of; or a batch with its units, or all
 // batches. A page that comes again asks for its list anew, so only the unit's
 // place counts, which is the id of the last event that was of the unit.
-func (a *API) followPage(c echo.Context) error {
-	ctx, wake := c.Request().Context(), newWake()
-	units := &feedReader{reader: newReader[store.Moment](wake), filter: feedFilter{tenant: work.DefaultTenant}}
-	var taps []tap
+func (a *API) followPage(c echo.Context) (err error) {
+	ctx := c.Request().Context()
+	stream := eventStream{wake: newWake()}
+	var left []func()
+	stream.leave = func() {
+		for _, leave := range left {
+			leave()
+		}
+	}
+	defer func() {
+		if err != nil {
+			stream.leave()
+		}
+	}()
+	units := &feedReader{reader: newReader[store.Moment](stream.wake), filter: feedFilter{tenant: work.DefaultTenant}}
 	whole := c.QueryParam("batch")
 	if text := cmp.Or(whole, c.QueryParam("of")); text != "" {
-		r := &batchReader{reader: newReader[struct{}](wake)}
+		r := &batchReader{reader: newReader[struct{}](stream.wake)}
 		if text != allBatches {
-			id, err := parseID(text)
-			if err != nil {
+			if r.batch, err = parseID(text); err != nil {
 				return err
 			}
-			r.batch = id
 		}
 		if whole != "" {
 			units.filter.batched, units.filter.batch = true, r.batch
 		}
 		a.hub.batches.follow(r)
-		defer a.hub.batches.leave(r)
-		taps = append(taps, r.tap(func(struct{}) {}, func() error { return nil }))
+		left = append(left, func() { a.hub.batches.leave(r) })
+		stream.taps = append(stream.taps, r.tap(func(struct{}) {}, func() error { return nil }))
 	}
-	defer a.hub.feed.leave(units)
+	left = append(left, func() { a.hub.feed.leave(units) })
 	if err := a.hub.feed.follow(ctx, units); err != nil {
 		return err
 	}
-	taps = append(taps, a.hub.feedTap(ctx, units))
+	stream.taps = append(stream.taps, a.hub.feedTap(ctx, units))
 	if text := c.QueryParam("unit"); text != "" {
 		id, err := parseID(text)
 		if err != nil {
@@ -304,46 +307,67 @@ func (a *API) followPage(c echo.Context) error {
 		if !ok {
 			return badParameter("after", "must be the id of an event of this unit")
 		}
-		unit := &unitReader{reader: newReader[unitCursor](wake), unit: id, tenant: work.DefaultTenant, at: at}
-		defer a.hub.leaveUnit(unit)
+		unit := &unitReader{reader: newReader[unitCursor](stream.wake), unit: id, tenant: work.DefaultTenant, at: at}
+		left = append(left, func() { a.hub.leaveUnit(unit) })
 		if err := a.hub.followUnit(ctx, unit); err != nil {
 			return err
 		}
-		taps = append(taps, a.hub.unitTap(ctx, unit))
+		stream.taps = append(stream.taps, a.hub.unitTap(ctx, unit))
 	}
-	for name, value := range streamHeaders {
-		c.Response().Header().Set(name, value)
-	}
-	if _, only := ctx.Value(headOnly{}).(bool); only {
-		return nil
-	}
-	a.hub.open.Inc()
-	defer a.hub.open.Dec()
-	if err := a.hub.serve(ctx, c.Response(), wake, taps...); err != nil {
-		a.Log.Debug("a page's event stream ends", "err", err, "request_id", requestID(c))
-	}
+	stream.begin(c)
+	c.Response().WriteHeader(http.StatusOK)
 	return nil
 }
 
-// streamHeaders are those of every event stream.
-var streamHeaders = map[string]string{"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+// eventStream is what an answer of events sends.
+type eventStream struct {
+	wake  chan struct{}
+	taps  []tap
+	leave func() // when it ends
+}
 
-// stream answers with events.
-func (a *API) stream(serve func(context.Context, http.ResponseWriter) error) *huma.StreamResponse {
+const streamKey = "eventStream" // of echo's context
+
+// begin leaves the stream to sendEvents.
+func (s eventStream) begin(c echo.Context) {
+	h := c.Response().Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no")
+	c.Set(streamKey, s)
+}
+
+// streamed answers with events.
+func streamed(s eventStream) *huma.StreamResponse {
 	return &huma.StreamResponse{Body: func(ctx huma.Context) {
-		for name, value := range streamHeaders {
-			ctx.SetHeader(name, value)
-		}
+		s.begin(humaecho.Unwrap(ctx))
 		ctx.SetStatus(http.StatusOK)
-		if _, only := ctx.Context().Value(headOnly{}).(bool); only {
-			return
-		}
-		a.hub.open.Inc()
-		defer a.hub.open.Dec()
-		if err := serve(ctx.Context(), humaecho.Unwrap(ctx).Response()); err != nil && !errors.Is(err, io.ErrClosedPipe) {
-			a.Log.Debug("event stream ends", "err", err, "request_id", requestIDFrom(ctx.Context()))
-		}
 	}}
+}
+
+// sendEvents sends the events of an answer when all who looked at the request
+// have returned: a stream is open for long, and would keep their stack.
+func (a *API) sendEvents(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		err := next(c)
+		if s, ok := c.Get(streamKey).(eventStream); ok {
+			a.send(c, s)
+		}
+		return err
+	}
+}
+
+func (a *API) send(c echo.Context, s eventStream) {
+	defer s.leave()
+	ctx := c.Request().Context()
+	if _, only := ctx.Value(headOnly{}).(bool); only {
+		return
+	}
+	a.hub.open.Inc()
+	defer a.hub.open.Dec()
+	if err := a.hub.serve(ctx, c.Response(), s.wake, s.taps...); err != nil && !errors.Is(err, io.ErrClosedPipe) {
+		a.Log.Debug("event stream ends", "err", err, "request_id", requestID(c))
+	}
 }
 
 // headOnly marks a request for which net/http keeps the body back.

@@ -783,3 +783,18 @@ func TestStreamOutlivesPostgres(t *testing.T) {
 	})
 	l.until("step 1.1@1")
 }
+
+// Whoever asks for the head of a stream only must not be followed for ever.
+func TestHeadOfAStreamLeavesNothing(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	unit := f.submit(mock(""))
+	for _, path := range []string{f.eventsOf(unit), "/events", "/live?unit=" + unit.String()} {
+		f.do("HEAD", path, "").is(200)
+	}
+	f.hub.mu.Lock()
+	defer f.hub.mu.Unlock()
+	if len(f.hub.units) != 0 || len(f.hub.feed.readers) != 0 {
+		t.Errorf("%d units and %d readers of all units are followed", len(f.hub.units), len(f.hub.feed.readers))
+	}
+}

@@ -13,4 +13,7 @@
 // A unit in flight takes 57 KB of resident memory above the idle worker process
 // with openai, 28 of them heap and 27 stacks; Asynq alone, with a handler that
 // reads the same kind of stream, takes 44 to 59.
+//
+// A reader of a unit's events takes 37 to 39 KB of an API process with 1,000 of them,
+// stacks and the garbage collector's room included; 2 frozen ones harm nobody.
 package bench

@@ -186,14 +186,15 @@ func follow(t *testing.T, url, unit string, heard func(event, data string) bool)
 	t.Errorf("the stream of unit %s broke off: %v", unit, lines.Err())
 }
 
-// residentOf is what a process takes of the memory, in bytes.
+// residentOf is what a process takes of the memory, in bytes, without what it
+// has mapped of its own binary.
 func residentOf(t *testing.T, pid int) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	_, rest, _ := strings.Cut(string(status), "RssAnon:")
 	kb, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
 	if err != nil {
 		t.Fatal(err)

@@ -77,8 +77,9 @@ type Options struct {
 	find time.Duration // a provider's batch is looked for, before it is sent again; 0: findFor
 }
 
-// GCPercent is what a worker process sets Go's GC percent to: with thousands of
-// units in flight it mostly waits, and it has more time than memory to spare.
+// GCPercent is what every server process sets Go's GC percent to: with thousands
+// of units in flight, or of event streams open, it mostly waits, and it has more
+// time than memory to spare.
 const GCPercent = 25
 
 // Worker is one worker process.

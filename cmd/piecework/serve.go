@@ -104,9 +104,9 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		if gear, err = crew.gear(app.Getenv, app.Keeper); err != nil {
 			return err
 		}
-		if app.Getenv("GOGC") == "" {
-			debug.SetGCPercent(handlers.GCPercent)
-		}
+	}
+	if app.Getenv("GOGC") == "" {
+		debug.SetGCPercent(handlers.GCPercent)
 	}
 	if door != nil {
 		if _, err := door.check(); err != nil {
