@@ -339,20 +339,53 @@ func (s *Store) Units(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid.UUI
 // it counts no more than most.
 func (s *Store) CountUnits(ctx context.Context, f UnitFilter, most int) (map[work.State]int, error) {
 	w := f.where()
-	var rows []struct {
-		State work.State
-		Count int
+	// One look finds what a narrow filter leaves. The states are counted one by
+	// one where nothing but an index is read, and where it may be too many.
+	if len(w.conds) > 1 {
+		counts, all, err := s.countInOneLook(ctx, w, most)
+		if err != nil || all {
+			return counts, err
+		}
 	}
+	var rows []stateCount
 	err := s.db.SelectContext(ctx, &rows, `SELECT s.state, n.count FROM unnest(`+w.arg(textArray(work.States))+`::text[]) s(state),
 		LATERAL (SELECT count(*) FROM (SELECT FROM work_units u WHERE u.state = s.state AND `+w.text()+` LIMIT `+w.arg(most)+`) found) n`, w.args...)
 	if err != nil {
 		return nil, translate(fmt.Errorf("count units: %w", err))
 	}
-	counts := make(map[work.State]int, len(rows))
-	for _, r := range rows {
-		counts[r.State] = r.Count
-	}
+	counts, _ := countsOf(rows, most)
 	return counts, nil
+}
+
+// countInOneLook counts the units of conditions by state, and tells whether it
+// has seen all: it looks at no more than all states may have together.
+func (s *Store) countInOneLook(ctx context.Context, w where, most int) (map[work.State]int, bool, error) {
+	var rows []stateCount
+	err := s.db.SelectContext(ctx, &rows, `SELECT state, count(*) FROM (SELECT state FROM work_units WHERE `+w.text()+` LIMIT `+w.arg(most*len(work.States))+`) found
+		GROUP BY state`, w.args...)
+	if err != nil {
+		return nil, false, translate(fmt.Errorf("count units: %w", err))
+	}
+	counts, sum := countsOf(rows, most)
+	return counts, sum < most*len(work.States), nil
+}
+
+type stateCount struct {
+	State work.State
+	Count int
+}
+
+// countsOf is the counts, each most at most, and the sum of the whole ones.
+func countsOf(rows []stateCount, most int) (counts map[work.State]int, sum int) {
+	counts = make(map[work.State]int, len(work.States))
+	for _, state := range work.States {
+		counts[state] = 0
+	}
+	for _, r := range rows {
+		counts[r.State] = min(r.Count, most)
+		sum += r.Count
+	}
+	return counts, sum
 }
 
 // where collects conditions with their arguments; ? becomes $n.

@@ -29,6 +29,9 @@ func TestUnitsAreCountedByState(t *testing.T) {
 	for range 3 {
 		l.put()
 	}
+	for range 20 {
+		l.put(func(n *NewUnit) { n.Backend, n.Worker = "codex", "many" })
+	}
 	l.put(func(n *NewUnit) { n.Tenant = "other" })
 	l.end(ending(l.take(l.put(func(n *NewUnit) { n.Backend = "claude" }).ID, l.process), work.Failed), Recorded)
 	for _, test := range []struct {
@@ -36,6 +39,8 @@ func TestUnitsAreCountedByState(t *testing.T) {
 		queued, failed int
 	}{
 		{UnitFilter{Tenant: work.DefaultTenant}, 2, 1}, // two are all that is counted
+		{UnitFilter{Tenant: work.DefaultTenant, Backend: "mock"}, 2, 0},
+		{UnitFilter{Tenant: work.DefaultTenant, Worker: "many"}, 2, 0}, // more than all states may have together
 		{UnitFilter{Tenant: work.DefaultTenant, Backend: "claude"}, 0, 1},
 		{UnitFilter{Tenant: work.DefaultTenant, Since: time.Now().Add(time.Hour)}, 0, 0},
 		{UnitFilter{Tenant: "other"}, 1, 0},
