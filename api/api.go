@@ -25,6 +25,7 @@
 //	hub.go         what changes in the ledger, read once for all who follow it
 //	feed.go        the part of it for those who follow all units
 //	batch_news.go  what changes about batches, for the pages that show them
+//	batch_keep.go  the pages of batches as they were told last
 //	stream.go      one open stream: its queue, and how it is written
 //	transcript.go  transcripts as JSON, JSON lines and text
 //	health.go      liveness, readiness
@@ -111,6 +112,7 @@ type API struct {
 	hooks    *hooks
 	language *expr.Language
 	hub      *hub
+	kept     keptBatches
 	accepted *prometheus.CounterVec
 	received *prometheus.CounterVec
 	requests *prometheus.HistogramVec

@@ -354,14 +354,10 @@ func pointAt(place string, e ProblemError) ProblemError {
 	return e
 }
 
-func (a *API) viewBatch(ctx context.Context, b work.Batch) (BatchView, error) {
+func (a *API) viewBatch(ctx context.Context, b work.Batch, t store.Trial) (BatchView, error) {
 	v := BatchView{Batch: b}
 	if b.Status != work.BatchAwaitingApproval {
 		return v, nil
-	}
-	t, err := a.Store.Trial(ctx, b.ID)
-	if err != nil {
-		return v, err
 	}
 	processes, err := a.Store.Processes(ctx)
 	if err != nil {
@@ -376,8 +372,8 @@ func (a *API) viewBatch(ctx context.Context, b work.Batch) (BatchView, error) {
 	if b.Concurrency > 0 {
 		slots = min(slots, b.Concurrency)
 	}
-	f := forecast{Trial: t.Finished, Succeeded: t.Succeeded, Left: t.Left, CostUSD: expect(t.Left, t.Finished, t.MeanCost, t.CostVar),
-		RunTime: expect(t.Left, t.Finished, t.MeanTime, t.TimeVar)}
+	f := forecast{Trial: t.Finished, Succeeded: t.Succeeded, Left: t.Left, CostUSD: expect(t.Left, t.Cost),
+		RunTime: expect(t.Left, t.Time)}
 	f.Elapsed = f.RunTime.over(float64(max(min(slots, t.Left), 1)))
 	v.Forecast = &f
 	return v, nil
@@ -390,15 +386,15 @@ func (a *API) getBatch(ctx context.Context, in *ByID) (*oneBatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := a.Store.Batch(ctx, work.DefaultTenant, id)
-	return a.answerOne(ctx, b, err)
+	return a.answerOne(ctx, id)
 }
 
-func (a *API) answerOne(ctx context.Context, b work.Batch, err error) (*oneBatch, error) {
+func (a *API) answerOne(ctx context.Context, id uuid.UUID) (*oneBatch, error) {
+	b, t, err := a.Store.TriedBatch(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return nil, err
 	}
-	v, err := a.viewBatch(ctx, b)
+	v, err := a.viewBatch(ctx, b, t)
 	return &oneBatch{v}, err
 }
 

@@ -2,6 +2,8 @@ package api
 
 import (
 	"math"
+
+	"piecework/store"
 )
 
 // forecast is what the rest of a batch will probably take, with the range in
@@ -21,14 +23,14 @@ type expectation struct {
 	High float64 `json:"high"`
 }
 
-// expect is the sum of n further values, when so many had this mean and this
-// variance: both their own chance and that of the trial count.
-func expect(n, trial int, mean, variance float64) expectation {
-	if trial == 0 {
+// expect is the sum of n further values, when those of a trial lie so: both
+// their own chance and that of the trial count.
+func expect(n int, trial store.Spread) expectation {
+	if trial.N == 0 {
 		return expectation{}
 	}
-	sum := float64(n) * mean
-	off := studentT(trial-1) * math.Sqrt(variance*(float64(n)+float64(n)*float64(n)/float64(trial)))
+	sum := float64(n) * trial.Mean
+	off := studentT(trial.N-1) * math.Sqrt(trial.Variance*(float64(n)+float64(n)*float64(n)/float64(trial.N)))
 	return expectation{Low: max(sum-off, 0), Mean: sum, High: sum + off}
 }
 

@@ -144,6 +144,6 @@ func (a *API) moveBatch(ctx context.Context, text string, move func(uuid.UUID) (
 	if err := a.Bell.AdvanceBatch(context.WithoutCancel(ctx), a.Store, id); err != nil {
 		a.Log.Debug("advance a batch; the reconciler will", "batch", id, "err", err)
 	}
-	b, err = a.Store.Batch(ctx, work.DefaultTenant, id)
-	return a.answerOne(ctx, b, err)
+	a.kept.drop(id)
+	return a.answerOne(ctx, id)
 }

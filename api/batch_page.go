@@ -212,12 +212,20 @@ func (a *API) batchesPage(c echo.Context) error {
 }
 
 func (a *API) batchPage(c echo.Context) error {
+	if c.Request().Header.Get(partHeader) == "batch" {
+		id, err := parseID(c.Param("id"))
+		if err != nil {
+			return err
+		}
+		page, err := a.kept.of(id, func() (web.Batch, error) { return a.batchOf(c) })
+		if err != nil {
+			return err
+		}
+		return a.render(c, page.Part())
+	}
 	page, err := a.batchOf(c)
 	if err != nil {
 		return err
-	}
-	if c.Request().Header.Get(partHeader) == "batch" {
-		return a.render(c, page.Part())
 	}
 	if page.Notice, err = a.notice(c.Request().Context(), c.QueryParam("done"), page.Path()); err != nil {
 		return err
@@ -232,12 +240,12 @@ func (a *API) batchOf(c echo.Context) (web.Batch, error) {
 	if err != nil {
 		return web.Batch{}, err
 	}
-	b, err := a.Store.Batch(ctx, work.DefaultTenant, id)
+	b, t, err := a.Store.TriedBatch(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return web.Batch{}, err
 	}
 	page := web.Batch{Batch: b, Now: time.Now()}
-	if page.Forecast, err = a.expected(ctx, b); err != nil {
+	if page.Forecast, err = a.expected(ctx, b, t); err != nil {
 		return page, err
 	}
 	if b.Status == work.BatchTesting || b.Status == work.BatchInProgress {
@@ -267,8 +275,8 @@ func (a *API) batchOf(c echo.Context) (web.Batch, error) {
 
 // expected is what the rest of a batch will probably take: what an approval is
 // asked for, and later what is left to pay.
-func (a *API) expected(ctx context.Context, b work.Batch) (*web.Forecast, error) {
-	view, err := a.viewBatch(ctx, b)
+func (a *API) expected(ctx context.Context, b work.Batch, t store.Trial) (*web.Forecast, error) {
+	view, err := a.viewBatch(ctx, b, t)
 	if err != nil {
 		return nil, err
 	}
@@ -277,13 +285,9 @@ func (a *API) expected(ctx context.Context, b work.Batch) (*web.Forecast, error)
 		return &web.Forecast{Trial: f.Trial, Succeeded: f.Succeeded, Left: f.Left,
 			CostUSD: asRange(f.CostUSD), RunTime: asRange(f.RunTime), Elapsed: asRange(f.Elapsed)}, nil
 	}
-	if b.Status != work.BatchInProgress {
+	if b.Status != work.BatchInProgress || t.Finished < leastTrial {
 		return nil, nil
 	}
-	t, err := a.Store.Trial(ctx, b.ID)
-	if err != nil || t.Finished < leastTrial {
-		return nil, err
-	}
 	left := b.Counts.Total - b.Counts.Finished()
-	return &web.Forecast{Trial: t.Finished, Succeeded: t.Succeeded, Left: left, CostUSD: asRange(expect(left, t.Finished, t.MeanCost, t.CostVar))}, nil
+	return &web.Forecast{Trial: t.Finished, Succeeded: t.Succeeded, Left: left, CostUSD: asRange(expect(left, t.Cost))}, nil
 }

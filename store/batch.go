@@ -141,12 +141,19 @@ func jsonOrNull(raw json.RawMessage) *string {
 
 // Batch returns one batch with what its units have come to.
 func (s *Store) Batch(ctx context.Context, tenant string, id uuid.UUID) (work.Batch, error) {
-	var row batchRow
-	err := s.db.GetContext(ctx, &row, `SELECT `+batchColumns+` FROM batches WHERE id = $1 AND tenant = $2 AND deleted_at IS NULL`, id, tenant)
+	row, err := s.batchRow(ctx, tenant, id)
 	if err != nil {
-		return work.Batch{}, translate(fmt.Errorf("read batch %s: %w", id, err))
+		return work.Batch{}, err
 	}
 	return s.counted(ctx, row)
+}
+
+func (s *Store) batchRow(ctx context.Context, tenant string, id uuid.UUID) (row batchRow, err error) {
+	err = s.db.GetContext(ctx, &row, `SELECT `+batchColumns+` FROM batches WHERE id = $1 AND tenant = $2 AND deleted_at IS NULL`, id, tenant)
+	if err != nil {
+		return row, translate(fmt.Errorf("read batch %s: %w", id, err))
+	}
+	return row, nil
 }
 
 // counted is the batch of a row with its counts, which are taken from its units
@@ -311,30 +318,4 @@ func (s *Store) BatchResultsAfter(ctx context.Context, batch uuid.UUID, states [
 		}
 	}
 	return nil
-}
-
-// Trial is what the units of a batch that were run first have cost.
-type Trial struct {
-	Finished  int     `db:"finished"`
-	Succeeded int     `db:"succeeded"`
-	MeanCost  float64 `db:"mean_cost"` // USD
-	CostVar   float64 `db:"cost_var"`
-	MeanTime  float64 `db:"mean_time"` // seconds from start to end
-	TimeVar   float64 `db:"time_var"`
-	Left      int     `db:"left_over"` // units that have not begun
-}
-
-// Trial tells what to expect of the rest of a batch.
-func (s *Store) Trial(ctx context.Context, batch uuid.UUID) (Trial, error) {
-	var t Trial
-	err := s.db.GetContext(ctx, &t, `SELECT count(*) FILTER (WHERE done) AS finished, count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
-			coalesce(avg(cost_usd) FILTER (WHERE done), 0) AS mean_cost, coalesce(var_samp(cost_usd) FILTER (WHERE done), 0) AS cost_var,
-			coalesce(avg(took) FILTER (WHERE done), 0) AS mean_time, coalesce(var_samp(took) FILTER (WHERE done), 0) AS time_var,
-			count(*) FILTER (WHERE state = 'queued') AS left_over
-		FROM (SELECT state, cost_usd, extract(epoch FROM finished_at - started_at)::double precision AS took,
-				finished_at IS NOT NULL AND started_at IS NOT NULL AS done FROM work_units WHERE batch_id = $1) AS u`, batch)
-	if err != nil {
-		return t, translate(fmt.Errorf("look at the trial of batch %s: %w", batch, err))
-	}
-	return t, nil
 }

@@ -255,9 +255,9 @@ func TestBatchTestsFirst(t *testing.T) {
 	if a := l.advance(id); len(a.Bells) > 0 {
 		t.Error("units were let go without approval")
 	}
-	trial, err := l.Trial(t.Context(), id)
-	if l.must(err); trial.Finished != 3 || trial.MeanCost != 1 || trial.Left != 7 {
-		t.Errorf("%+v", trial)
+	b, trial, err := l.TriedBatch(t.Context(), work.DefaultTenant, id)
+	if l.must(err); trial.Finished != 3 || trial.Cost != (Spread{3, 1, 0}) || trial.Left != 7 || b.Counts != l.is(id, work.BatchAwaitingApproval).Counts {
+		t.Errorf("%+v %+v", trial, b.Counts)
 	}
 	if _, err := l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{}); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("resume of a batch that waits for approval: %v", err)

@@ -11,6 +11,7 @@
 //	batch_fill.go  their units, made a piece at a time
 //	batch_move.go  what may begin, when it is over; pause, approve, cancel
 //	batch_file.go  files that are read from a batch; batches that are deleted
+//	batch_trial.go what the rest of a batch is to cost
 //	batch_figures.go  what pages tell of batches
 //	provider_batch.go  the batch lane: units that wait for a provider's batches
 //	run.go         runs: claim; read, list

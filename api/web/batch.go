@@ -103,13 +103,17 @@ func (p Batches) Choices(counts map[work.BatchStatus]int, most int) []Pill {
 type Batch struct {
 	work.Batch
 	Now       time.Time
-	Forecast  *Forecast // what the rest will probably take; nil when that is not known
-	PerSecond float64   // units that ended lately; 0: not known
-	Failures  []Failure // the largest group first
-	FailedOf  int       // so many failed units were looked at; 0: all
+	Forecast  *Forecast     // what the rest will probably take; nil when that is not known
+	PerSecond float64       // units that ended lately; 0: not known
+	Failures  []Failure     // the largest group first
+	FailedOf  int           // so many failed units were looked at; 0: all
+	Age       time.Duration // of all this, when it was asked for
 	Notice    *Notice
 	Still     bool
 }
+
+// Milliseconds is its age, rounded up.
+func (b Batch) Milliseconds() int64 { return (b.Age + time.Millisecond - 1).Milliseconds() }
 
 // Render writes the page.
 func (b Batch) Render(w io.Writer) error { return render(w, "batch.html", b) }

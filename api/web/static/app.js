@@ -290,6 +290,7 @@ const toEnd = () => (box().scrollTop = box().scrollHeight);
 
 let stream; // of the page: all units, and the one that is open
 let open_ = null; // the unit that is followed: {unit, attempt, dirty, head}
+let heard = 0; // when there was news last
 let lists = false, cards = new Set(); // what has changed about the list: anything, and these units
 
 function follow(element) {
@@ -318,15 +319,16 @@ function connect() {
     mine.pause = Math.min((mine.pause || 250) * 2, 10e3);
     mine.later = setTimeout(() => stream === mine && connect(), mine.pause);
   };
-  const on = (name, heard) => source.addEventListener(name, (e) => {
+  const on = (name, does) => source.addEventListener(name, (e) => {
     if (stream !== mine) return;
-    heard(JSON.parse(e.data), e.lastEventId);
+    heard = performance.now();
+    does(JSON.parse(e.data), e.lastEventId);
     soon();
   });
-  const ofUnit = (name, heard) => on(name, (data, id) => {
+  const ofUnit = (name, does) => on(name, (data, id) => {
     if (open_?.unit !== unit) return;
     open_.place = id;
-    heard(data);
+    does(data);
   });
   on('hello', () => (lists = true));
   on('lagged', () => (lists = true)); // of the unit, what was missed follows
@@ -379,8 +381,10 @@ async function roundOfPage() {
   lists = false;
   cards = new Set();
   try {
-    const { part } = page.dataset;
-    morph($('#part'), $('#part', await ask(part, location.pathname + location.search)));
+    const { part } = page.dataset, begun = performance.now();
+    const fresh = $('#part', await ask(part, location.pathname + location.search));
+    morph($('#part'), fresh);
+    if (begun - (fresh.dataset.age ?? 0) < heard) lists = true; // it is from before the news
   } catch (err) {
     lists = true;
     throw err;

@@ -1,0 +1,76 @@
+package api
+
+import (
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/api/web"
+)
+
+// keptBatches are the pages of batches as they were told last. All open pages of
+// one ask when they hear of news, and counting the units of a large one takes
+// long: it is done once a second at most, for all pages of this process.
+type keptBatches struct {
+	mu      sync.Mutex
+	batches map[uuid.UUID]*keptBatch
+}
+
+type keptBatch struct {
+	mu    sync.Mutex // held while it is made
+	page  web.Batch
+	begun time.Time // when it began to be made; zero: it was not
+}
+
+const batchKept = time.Second
+
+// of is the page as it was not long ago, or else as it is made now; its age
+// tells a page that has heard of something later to ask again.
+func (k *keptBatches) of(id uuid.UUID, make func() (web.Batch, error)) (web.Batch, error) {
+	asked := time.Now()
+	b := k.entry(id, asked)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if asked.Sub(b.begun) > batchKept {
+		begun := time.Now()
+		page, err := make()
+		if err != nil {
+			return page, err
+		}
+		b.page, b.begun = page, begun
+	}
+	page := b.page
+	page.Now, page.Age = time.Now(), max(asked.Sub(b.begun), 0)
+	return page, nil
+}
+
+// entry finds a batch's entry, or makes one and forgets those that are too old.
+func (k *keptBatches) entry(id uuid.UUID, now time.Time) *keptBatch {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if b := k.batches[id]; b != nil {
+		return b
+	}
+	for id, b := range k.batches {
+		if b.mu.TryLock() {
+			if now.Sub(b.begun) > batchKept {
+				delete(k.batches, id)
+			}
+			b.mu.Unlock()
+		}
+	}
+	if k.batches == nil {
+		k.batches = map[uuid.UUID]*keptBatch{}
+	}
+	b := &keptBatch{}
+	k.batches[id] = b
+	return b
+}
+
+// drop forgets a batch that was changed here.
+func (k *keptBatches) drop(id uuid.UUID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.batches, id)
+}

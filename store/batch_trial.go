@@ -1,0 +1,74 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/work"
+)
+
+// Trial is what the units of a batch that were run first have cost.
+type Trial struct {
+	Finished  int
+	Succeeded int
+	Cost      Spread // USD
+	Time      Spread // seconds from start to end
+	Left      int    // units that have not begun
+}
+
+// Spread is how N values lie: their mean and their variance.
+type Spread struct {
+	N              int
+	Mean, Variance float64
+}
+
+// with is the spread of the values of both.
+func (s Spread) with(o Spread) Spread {
+	n := s.N + o.N
+	if n < 2 {
+		return Spread{N: n, Mean: s.Mean + o.Mean} // the one that there is
+	}
+	off, share := o.Mean-s.Mean, float64(o.N)/float64(n)
+	squares := s.Variance*float64(max(s.N-1, 0)) + o.Variance*float64(max(o.N-1, 0)) + off*off*float64(s.N)*share
+	return Spread{n, s.Mean + off*share, squares / float64(n-1)}
+}
+
+// TriedBatch returns one batch with what its units have come to, and what to
+// expect of the rest, from one look at the units. There is no rest of a batch
+// that is over.
+func (s *Store) TriedBatch(ctx context.Context, tenant string, id uuid.UUID) (b work.Batch, t Trial, err error) {
+	row, err := s.batchRow(ctx, tenant, id)
+	if err != nil {
+		return b, t, err
+	}
+	if b, err = row.batch(); err != nil || row.Counts != nil {
+		return b, t, err
+	}
+	var rows []struct {
+		State    work.State `db:"state"`
+		Count    int        `db:"count"`
+		Cost     float64    `db:"cost"`
+		Done     int        `db:"done"`
+		MeanCost float64    `db:"mean_cost"`
+		CostVar  float64    `db:"cost_var"`
+		MeanTime float64    `db:"mean_time"`
+		TimeVar  float64    `db:"time_var"`
+	}
+	err = s.db.SelectContext(ctx, &rows, `SELECT state, count(*), coalesce(sum(cost_usd), 0) AS cost, count(took) AS done,
+			coalesce(avg(cost_usd) FILTER (WHERE took IS NOT NULL), 0) AS mean_cost, coalesce(var_samp(cost_usd) FILTER (WHERE took IS NOT NULL), 0) AS cost_var,
+			coalesce(avg(took), 0) AS mean_time, coalesce(var_samp(took), 0) AS time_var
+		FROM (SELECT state, cost_usd, date_part('epoch', finished_at - started_at) AS took FROM work_units WHERE batch_id = $1) AS u GROUP BY state`, id)
+	if err != nil {
+		return b, t, translate(fmt.Errorf("look at the trial of batch %s: %w", id, err))
+	}
+	for _, r := range rows {
+		b.Counts.Add(r.State, r.Count)
+		b.Counts.CostUSD += r.Cost
+		t.Cost = t.Cost.with(Spread{r.Done, r.MeanCost, r.CostVar})
+		t.Time = t.Time.with(Spread{r.Done, r.MeanTime, r.TimeVar})
+	}
+	t.Finished, t.Succeeded, t.Left = t.Cost.N, b.Counts.Succeeded, b.Counts.Queued
+	return b, t, nil
+}
