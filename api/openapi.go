@@ -47,7 +47,7 @@ func schemaName(t reflect.Type, hint string) string {
 		return "UnitEnd"
 	case reflect.TypeFor[runItem]():
 		return "RunSummary"
-	case reflect.TypeFor[unitBody]():
+	case reflect.TypeFor[unitBody](), reflect.TypeFor[*unitBody]():
 		return "NewUnit"
 	case reflect.TypeFor[retryBody](), reflect.TypeFor[*retryBody]():
 		return "Changes"

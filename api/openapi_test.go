@@ -226,7 +226,7 @@ func TestExamplesFitTheirSchemas(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	c, schemas := f.schemas()
-	without := []string{"BackendProcess", "BackendView", "BatchCounts", "BatchPause", "BatchProblem", "Check", "Content", "Expectation", "Failure", "Forecast", "Interval", "Latency", "ManifestUnit", "Offer", "OperatorPause", "Outcome", "OutputFile", "Pause", "ProblemError", "Process", "QueueView", "Reason", "Sample", "Secret", "Source", "Spec", "Spent", "StopRules", "StopWhen", "Synthesis", "TriggerDelivery", "Usage"} // parts of others
+	without := []string{"BackendProcess", "BackendView", "BatchCounts", "BatchPause", "BatchProblem", "Check", "Content", "Expectation", "Failure", "Forecast", "Interval", "Latency", "ManifestUnit", "Offer", "OperatorPause", "Outcome", "OutputFile", "Pause", "ProblemError", "Process", "QueueView", "Reason", "Sample", "Secret", "Source", "Spec", "Spent", "StopRules", "StopWhen", "Synthesis", "TriggerBatch", "TriggerDelivery", "Usage"} // parts of others
 	for name, raw := range schemas {
 		if !regexp.MustCompile(`^[A-Z][a-z]+([A-Z][a-z]+)?$`).MatchString(name) {
 			t.Errorf("schema %s: the name tells no reader anything", name)

@@ -62,7 +62,7 @@ func StartSentinel(t testing.TB) *RedisGroup {
 		s := redis.NewSentinelClient(&redis.Options{Addr: addr, DialTimeout: oneCommand, ReadTimeout: oneCommand})
 		t.Cleanup(func() { _ = s.Close() })
 		g.must(s.Monitor(t.Context(), MasterName, host, port, "2").Err())
-		for option, value := range map[string]string{"down-after-milliseconds": silence, "failover-timeout": "5000", "auth-pass": GroupPassword} {
+		for option, value := range map[string]string{"failover-timeout": "5000", "auth-pass": GroupPassword} {
 			g.must(s.Set(t.Context(), MasterName, option, value).Err())
 		}
 		addresses, sentinels = append(addresses, addr), append(sentinels, s)
@@ -72,6 +72,9 @@ func StartSentinel(t testing.TB) *RedisGroup {
 			known, err := s.Master(t.Context(), MasterName).Result()
 			return err == nil && known["num-other-sentinels"] == "2" && known["num-slaves"] == "2"
 		})
+	}
+	for _, s := range sentinels { // on a busy machine they would have taken somebody for dead before
+		g.must(s.Set(t.Context(), MasterName, "down-after-milliseconds", silence).Err())
 	}
 	g.lock(append(replicas, master))
 	g.URL = "redis-sentinel://:" + GroupPassword + "@" + strings.Join(addresses, ",") + "/0?master=" + MasterName
@@ -104,7 +107,7 @@ func StartCluster(t testing.TB) *RedisGroup {
 	for range 2 * masters {
 		bus := freePort(t)
 		addr := g.start(local.RedisOptions{Settings: append([]string{
-			"--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", silence,
+			"--cluster-enabled", "yes", "--cluster-port", bus,
 			"--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no",
 		}, prompt...)})
 		nodes, addresses, buses = append(nodes, g.dial(addr)), append(addresses, addr), append(buses, bus)
@@ -138,6 +141,9 @@ func StartCluster(t testing.TB) *RedisGroup {
 			}
 			return err == nil && len(shards) == masters && strings.Contains(node.ClusterInfo(ctx).Val(), "cluster_state:ok")
 		})
+	}
+	for _, node := range nodes { // on a busy machine they would have taken each other for dead
+		g.must(node.ConfigSet(ctx, "cluster-node-timeout", silence).Err())
 	}
 	g.lock(addresses)
 	g.URL = "redis-cluster://:" + GroupPassword + "@" + strings.Join(addresses, ",")
