@@ -27,6 +27,8 @@ const (
 	findFor = laneTransfer + 2*time.Minute
 	// laneDay is how long a batch may take, and an hour for clocks and manners.
 	laneDay = 25 * time.Hour
+	// packPage is how many units are made lines of at once: each may be large.
+	packPage = 50
 	// answersBytes and answersCount are how much is kept in one statement.
 	answersBytes = 4 << 20
 	answersCount = 200
@@ -166,7 +168,7 @@ func (r *batchRound) send(ctx context.Context) error {
 		return err
 	}
 	if lease.Lapsed() {
-		return r.w.Store.UnsentProviderBatch(ctx, r.w.id, r.b.ID, "", 0) // this process was frozen, perhaps
+		return r.w.Store.UnsentProviderBatch(ctx, r.w.id, r.b.ID, "", r.w.Pack) // this process was frozen, perhaps
 	}
 	call, cancel := context.WithTimeout(ctx, laneTransfer)
 	defer cancel()
@@ -193,36 +195,34 @@ func (r *batchRound) refused(ctx context.Context, failure *work.Failure) error {
 // lines makes the lines of the units that wait. What cannot be a line runs
 // live, where it fails as it would have, and what is too much goes into another
 // batch.
-func (r *batchRound) lines(ctx context.Context) ([]backend.Line, error) {
-	units, err := r.w.Store.PackedUnits(ctx, r.b.ID)
-	if err != nil {
-		return nil, err
-	}
-	var lines []backend.Line
-	var live, tooMuch []uuid.UUID
-	size := 0
-	for i := range units {
-		if err := ctx.Err(); err != nil {
+func (r *batchRound) lines(ctx context.Context) (lines []backend.Line, err error) {
+	var live []uuid.UUID
+	size, most := 0, cmp.Or(r.w.packMost, backend.MaxBatchBytes)
+	for after := uuid.Nil; ; {
+		units, err := r.w.Store.PackedUnits(ctx, r.b.ID, after, packPage)
+		if err != nil {
 			return nil, err
 		}
-		if size > backend.MaxBatchBytes {
-			tooMuch = append(tooMuch, units[i].ID)
-			continue
+		if len(units) == 0 {
+			return lines, r.w.Store.UnpackLive(ctx, r.b.ID, live)
 		}
-		line, ok := r.line(ctx, units[i])
-		if !ok || len(line.Body) > backend.MaxBatchBytes || len(lines) > 0 && (line.Model != lines[0].Model || line.Endpoint != lines[0].Endpoint) {
-			live = append(live, units[i].ID)
-			continue
+		for i := range units {
+			after = units[i].ID
+			line, ok := r.line(ctx, units[i])
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			if !ok || len(line.Body) > most || len(lines) > 0 && (line.Model != lines[0].Model || line.Endpoint != lines[0].Endpoint) {
+				live = append(live, after)
+				continue
+			}
+			if size += len(line.Body); size > most {
+				return lines, errors.Join(r.w.Store.UnpackLive(ctx, r.b.ID, live), r.w.Store.UnpackFrom(ctx, r.b.ID, after))
+			}
+			line.ID = lineID(r.b.ID, after)
+			lines = append(lines, line)
 		}
-		if size += len(line.Body); size > backend.MaxBatchBytes {
-			tooMuch = append(tooMuch, units[i].ID)
-			continue
-		}
-		line.ID = lineID(r.b.ID, units[i].ID)
-		lines = append(lines, line)
 	}
-	err = errors.Join(r.w.Store.Unpack(ctx, r.b.ID, live, true), r.w.Store.Unpack(ctx, r.b.ID, tooMuch, false))
-	return lines, err
 }
 
 // line prepares a unit as its run will, and makes a line of its first call. It
@@ -300,7 +300,7 @@ func (r *batchRound) turnedDown(ctx context.Context, news backend.BatchNews) err
 	if len(bad) == 0 {
 		return r.refused(ctx, news.Refused)
 	}
-	if err := r.w.Store.Unpack(ctx, r.b.ID, bad, true); err != nil {
+	if err := r.w.Store.UnpackLive(ctx, r.b.ID, bad); err != nil {
 		return err
 	}
 	return r.again(ctx, news.Refused)

@@ -266,6 +266,33 @@ func TestBatchLaneLosesNothing(t *testing.T) {
 	}
 }
 
+// What is too much for one batch goes into the next.
+func TestBatchLaneInPieces(t *testing.T) {
+	t.Parallel()
+	h := newLaneHouse(t)
+	var ids []uuid.UUID
+	for i := range packPage + 20 {
+		ids = append(ids, h.wait(fmt.Sprintf("%03d", i))) // 5 bytes of a line
+	}
+	h.startLane(func(o *Options) { o.Slots, o.packMost = 8, 5*(packPage+5) })
+	first, second := h.provider.sent(t, 1), h.provider.sent(t, 2)
+	if len(first.lines) != packPage+5 || len(second.lines) != 15 {
+		t.Errorf("batches of %d and %d lines", len(first.lines), len(second.lines))
+	}
+	h.provider.end(first, echo)
+	h.provider.end(second, echo)
+	for range ids {
+		run := h.begun()
+		if run.req.Answer == nil {
+			t.Errorf("the run of %q was given nothing", run.req.Prompt)
+		}
+		run.end <- succeed("done")
+	}
+	for _, id := range ids {
+		h.becomes(id, work.Succeeded)
+	}
+}
+
 // A batch whose sender got no answer, or died, is not paid for twice.
 func TestBatchLaneFindsWhatItSent(t *testing.T) {
 	t.Parallel()

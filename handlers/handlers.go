@@ -73,8 +73,9 @@ type Options struct {
 	Metrics    prometheus.Registerer
 	Hears      chan<- struct{} // closed when units are taken; may be nil
 
-	full func() bool   // there is no room for another run; the tests set it
-	find time.Duration // a provider's batch is looked for, before it is sent again; 0: findFor
+	full     func() bool   // there is no room for another run; the tests set it
+	find     time.Duration // a provider's batch is looked for, before it is sent again; 0: findFor
+	packMost int           // bytes of the lines of one provider batch; 0: backend.MaxBatchBytes
 }
 
 // GCPercent is what every server process sets Go's GC percent to: with thousands

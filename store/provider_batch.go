@@ -117,11 +117,12 @@ func (s *Store) KnownRemotes(ctx context.Context, backend string, remotes []stri
 	return known, translate(wrap("find provider batches", err))
 }
 
-// PackedUnits returns the units that wait in a provider batch, oldest first, as
-// a claim would.
-func (s *Store) PackedUnits(ctx context.Context, batch uuid.UUID) ([]work.Unit, error) {
+// PackedUnits returns units that wait in a provider batch, oldest first, as a
+// claim would: at most so many, those after one.
+func (s *Store) PackedUnits(ctx context.Context, batch, after uuid.UUID, most int) ([]work.Unit, error) {
 	var rows []unitRow
-	if err := s.db.SelectContext(ctx, &rows, `SELECT `+unitColumns+` FROM work_units WHERE provider_batch = $1 AND state = 'waiting' ORDER BY id`, batch); err != nil {
+	if err := s.db.SelectContext(ctx, &rows, `SELECT `+unitColumns+` FROM work_units WHERE provider_batch = $1 AND state = 'waiting' AND id > $2
+		ORDER BY id LIMIT $3`, batch, after, most); err != nil {
 		return nil, translate(fmt.Errorf("read the units of provider batch %s: %w", batch, err))
 	}
 	units := make([]work.Unit, len(rows))
@@ -142,18 +143,21 @@ func (s *Store) AnyPacked(ctx context.Context, batch uuid.UUID) (any bool, err e
 const goLive = `UPDATE work_units u SET state = 'queued', dispatch = dispatch + 1, check_at = clock_timestamp()
 	FROM chosen WHERE u.id = chosen.id AND u.state = 'waiting'`
 
-// Unpack takes units out of a provider batch: to run live, or to be packed
-// anew.
-func (s *Store) Unpack(ctx context.Context, batch uuid.UUID, units []uuid.UUID, live bool) error {
+// UnpackLive takes units out of a provider batch, to run live.
+func (s *Store) UnpackLive(ctx context.Context, batch uuid.UUID, units []uuid.UUID) error {
 	if len(units) == 0 {
 		return nil
 	}
-	then := `UPDATE work_units u SET provider_batch = NULL FROM chosen WHERE u.id = chosen.id`
-	if live {
-		then = goLive
-	}
 	_, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE id = ANY($1) AND provider_batch = $2 AND state = 'waiting'
-		ORDER BY id FOR UPDATE) `+then, pqUUIDs(units), batch)
+		ORDER BY id FOR UPDATE) `+goLive, pqUUIDs(units), batch)
+	return translate(wrap("take units out of a provider batch", err))
+}
+
+// UnpackFrom takes a unit and those after it out of a provider batch, to be
+// packed into another.
+func (s *Store) UnpackFrom(ctx context.Context, batch, from uuid.UUID) error {
+	_, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE provider_batch = $1 AND state = 'waiting' AND id >= $2
+		ORDER BY id FOR UPDATE) UPDATE work_units u SET provider_batch = NULL FROM chosen WHERE u.id = chosen.id`, batch, from)
 	return translate(wrap("take units out of a provider batch", err))
 }
 
