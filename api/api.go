@@ -128,7 +128,7 @@ type API struct {
 func New(o Options) *API {
 	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), filling: make(chan struct{}, 1), hooks: newHooks(), language: expr.New(),
 		bodyTime: time.Minute, lookAgain: time.Second}
-	a.hub = newHub(o.Store, o.Log, o.Registry)
+	a.hub = newHub(o.Store, o.Bell, o.Log, o.Registry)
 	metrics := promauto.With(o.Registry)
 	a.accepted = metrics.NewCounterVec(prometheus.CounterOpts{
 		Name: "piecework_units_accepted_total", Help: "Units committed to the ledger.",
@@ -176,11 +176,15 @@ func (a *API) Watch(ctx context.Context) {
 	defer looking.Wait()
 	looking.Go(func() { a.hub.run(ctx, a.lookAgain) })
 	looking.Go(func() { a.fillBatches(ctx) })
-	a.Bell.Listen(ctx, a.hear, jobs.NoticeUnit, jobs.NoticeSteps)
+	a.Bell.Listen(ctx, a.hear, jobs.NoticeUnit, jobs.NoticeSteps, jobs.NoticeDraft)
 }
 
 func (a *API) hear(n jobs.Notice) {
-	if n.Kind == jobs.NoticeUnit {
+	switch n.Kind {
+	case jobs.NoticeDraft:
+		a.hub.draft(n.Draft)
+		return
+	case jobs.NoticeUnit:
 		a.watchers.tell(n.Unit)
 	}
 	a.hub.poke(n.Unit)

@@ -13,6 +13,7 @@ import (
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
+	"piecework/jobs"
 	"piecework/store"
 )
 
@@ -23,7 +24,12 @@ const numbers = `[...document.querySelectorAll(".step")].map((s) => s.dataset.nu
 // for news by itself.
 func follow(t *testing.T) (*front, *tab, *story) {
 	t.Helper()
-	f := newFront(t)
+	return followOn(t, nowhere)
+}
+
+func followOn(t *testing.T, redis string) (*front, *tab, *story) {
+	t.Helper()
+	f := openFront(t, testkit.DB(t, migrate), redis, nil)
 	f.watchFor(100 * time.Millisecond)
 	w := newTab(t, f.url)
 	s := f.story(f.submit(mock("")))
@@ -69,6 +75,17 @@ func TestBrowserFollowsARun(t *testing.T) {
 	w.until("the end is told", `document.querySelector("#state").textContent === "succeeded" && document.querySelector(".result").textContent.includes("done") &&
 		document.querySelector("#card-`+s.c.ID.String()+` .badge").textContent === "succeeded"`)
 	same(w, "steps", numbers+`.split(",").length`, 61)
+}
+
+// What a model is writing is there before it is a step, and is text.
+func TestBrowserShowsWordsAsTheyCome(t *testing.T) {
+	t.Parallel()
+	f, w, s := followOn(t, testkit.StartRedis(t).URL)
+	for words := `.draft")?.textContent === "so far <b>\ufffd</b>"`; !eval[bool](w, `document.querySelector("`+words); {
+		f.Bell.Drafted(jobs.Draft{Unit: s.c.ID, Attempt: 1, Type: transcript.Action, Text: "so far <b>\u202e</b>"})
+	}
+	s.tell("so far and further")
+	w.until("the step has taken its place", numbers+` === "1" && !document.querySelector(".draft")`)
 }
 
 // The page of a run that says something changes all the time: a press that begins

@@ -31,6 +31,7 @@ const (
 	eventUnit    = "unit"    // the unit's own row changed; unitEvent
 	eventRun     = "run"     // a run began, went on or ended; runItem
 	eventStep    = "step"    // a step is new, or has grown; stepEvent
+	eventDraft   = "draft"   // words that are in no step yet; draftEvent; without an id
 	eventEnd     = "end"     // the unit is final and all of it was told; endEvent
 	eventHello   = "hello"   // the stream begins here
 	eventUnits   = "units"   // units that are new or changed; unitsEvent
@@ -54,6 +55,14 @@ type stepEvent struct {
 	RunID   uuid.UUID `json:"run_id"`
 	Attempt int       `json:"attempt"`
 	transcript.Step
+}
+
+// draftEvent is words that are being written.
+type draftEvent struct {
+	Attempt int    `json:"attempt"`
+	Rev     int    `json:"rev" doc:"Of the transcript that they come after: a step with a higher one has them"`
+	Type    string `json:"type" enum:"action,reasoning" doc:"Of the step that they will be in"`
+	Text    string `json:"text" doc:"All that is in no step yet, in place of what the draft before said"`
 }
 
 type endEvent struct {
@@ -395,6 +404,7 @@ func describeEvents(doc *huma.OpenAPI) {
 	}
 	unit, run := schema(reflect.TypeFor[unitEvent](), ""), schema(reflect.TypeFor[runItem](), "")
 	step, end := schema(reflect.TypeFor[stepEvent](), ""), schema(reflect.TypeFor[endEvent](), "")
+	draft := schema(reflect.TypeFor[draftEvent](), "")
 	units := schema(reflect.TypeFor[unitsEvent](), "")
 	events := func(text string) *huma.Response {
 		return &huma.Response{Description: text, Content: map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString}}}}
@@ -404,7 +414,8 @@ func describeEvents(doc *huma.OpenAPI) {
 		"give it back as Last-Event-ID, and what is missing follows."
 	doc.Paths["/work-units/{id}/events"].Get.Responses["200"] = events("Server-sent events. How the unit is, then what changes: " +
 		"`run` (" + run + "): a run began, went on or ended. `step` (" + step + "): a step is new, or has changed; " +
-		"then it has the number of one before and a higher rev, and replaces it. `unit` (" + unit + "): the unit has changed. " +
+		"then it has the number of one before and a higher rev, and replaces it. `draft` (" + draft + "): words that a model " +
+		"is writing and that are in no step yet; it has no id, comes only while Redis is there, and may be left out. `unit` (" + unit + "): the unit has changed. " +
 		"`end` (" + end + "): the unit is final, and all of it was told; the stream goes on, for a retry may follow." + common)
 	doc.Paths["/events"].Get.Responses["200"] = events("Server-sent events. `hello`: the stream begins here; fetch your list after it. " +
 		"`units` (" + units + "): units that are new or have changed." + common)

@@ -22,6 +22,7 @@ import (
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
+	"piecework/jobs"
 	"piecework/store"
 )
 
@@ -785,6 +786,45 @@ func TestStreamOutlivesPostgres(t *testing.T) {
 }
 
 // Whoever asks for the head of a stream only must not be followed for ever.
+// Words that are being written are told on the side: without an id, and not when
+// the step that has them was told.
+func TestStreamTellsDrafts(t *testing.T) {
+	t.Parallel()
+	f := openFront(t, testkit.DB(t, migrate), testkit.StartRedis(t).URL, nil)
+	f.watchFor(100 * time.Millisecond)
+	s := f.story(f.submit(mock("")))
+	l := f.listen(f.eventsOf(s.c.ID))
+	l.until("unit running")
+	says := func(rev int, text string) {
+		f.Bell.Drafted(jobs.Draft{Unit: s.c.ID, Attempt: 1, Rev: rev, Type: transcript.Action, Text: text})
+	}
+	hears := func(rev int, text string) {
+		t.Helper()
+		testkit.Eventually(t, "the draft "+text, func() bool {
+			says(0, "long ago")
+			says(rev, text)
+			select {
+			case e := <-l.events:
+				var d draftEvent
+				if e.event != eventDraft {
+					return false
+				}
+				if err := json.Unmarshal([]byte(e.data), &d); err != nil || e.id != "" || d.Text == "long ago" && rev > 0 {
+					t.Errorf("heard %+v, %v", e, err)
+				}
+				return d == draftEvent{1, rev, transcript.Action, text}
+			case <-time.After(100 * time.Millisecond): // nobody listened yet, or it had other things to take
+				return false
+			}
+		})
+	}
+	hears(0, "the first words")
+	s.say("a step")
+	s.write()
+	l.until("step 1.1@1")
+	hears(1, "more words")
+}
+
 func TestHeadOfAStreamLeavesNothing(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)

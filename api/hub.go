@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 
 	"piecework/internal/transcript"
 	"piecework/internal/work"
+	"piecework/jobs"
 	"piecework/store"
 )
 
@@ -29,6 +31,7 @@ import (
 // twice.
 type hub struct {
 	store *store.Store
+	bell  *jobs.Bell
 	log   *slog.Logger
 	news  chan struct{} // has one when there is something to look at
 
@@ -54,9 +57,9 @@ const (
 	readTime   = 10 * time.Second      // that one look may take
 )
 
-func newHub(s *store.Store, log *slog.Logger, registry *prometheus.Registry) *hub {
+func newHub(s *store.Store, bell *jobs.Bell, log *slog.Logger, registry *prometheus.Registry) *hub {
 	metrics := promauto.With(registry)
-	h := &hub{store: s, log: log, news: make(chan struct{}, 1), units: map[uuid.UUID]*unitTopic{}, writeWait: writeWait,
+	h := &hub{store: s, bell: bell, log: log, news: make(chan struct{}, 1), units: map[uuid.UUID]*unitTopic{}, writeWait: writeWait,
 		open: metrics.NewGauge(prometheus.GaugeOpts{
 			Name: "piecework_event_streams", Help: "Open event streams."}),
 		lagged: metrics.NewCounter(prometheus.CounterOpts{
@@ -103,6 +106,27 @@ func (h *hub) poke(id uuid.UUID) {
 	}
 }
 
+// draft shows words that are being written to those who follow their unit. Who
+// has something else to read first goes without.
+func (h *hub) draft(d jobs.Draft) {
+	h.mu.Lock()
+	t := h.units[d.Unit]
+	h.mu.Unlock()
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if d.Attempt != t.head.Attempt || d.Rev < t.head.Rev {
+		return // the step that has them was told
+	}
+	text, _ := json.Marshal(draftEvent{d.Attempt, d.Rev, d.Type, d.Text}) // texts and numbers
+	b := bundle[unitCursor]{fmt.Appendf(nil, "event: %s\ndata: %s\n\n", eventDraft, text), t.head}
+	for r := range t.readers {
+		r.offer(b)
+	}
+}
+
 func (h *hub) signal() {
 	select {
 	case h.news <- struct{}{}:
@@ -129,6 +153,7 @@ func (h *hub) poll(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
+	h.bell.Watched(ids)
 	h.reads.Inc()
 	heads, err := h.store.Heads(ctx, ids)
 	if err != nil {

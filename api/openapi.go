@@ -43,6 +43,8 @@ func schemaName(t reflect.Type, hint string) string {
 		return "LiveUnits"
 	case reflect.TypeFor[stepEvent]():
 		return "LiveStep"
+	case reflect.TypeFor[draftEvent]():
+		return "LiveDraft"
 	case reflect.TypeFor[endEvent]():
 		return "UnitEnd"
 	case reflect.TypeFor[runItem]():
@@ -327,6 +329,7 @@ func addExamples(schemas map[string]*huma.Schema) {
 		"LiveUnit":  newUnitEvent(store.LiveUnit{Unit: short, ToolCalls: 1}),
 		"LiveUnits": unitsEvent{[]unitEvent{newUnitEvent(store.LiveUnit{Unit: short, ToolCalls: 1})}},
 		"LiveStep":  stepEvent{run.ID, run.Attempt, exampleStep(run.StartedAt)},
+		"LiveDraft": draftEvent{run.Attempt, 3, transcript.Action, "The letter asks for"},
 		"UnitEnd":   endEvent{unit.ID, unit.State},
 		"UnitList":  map[string]any{"items": []unitItem{{Unit: short}}, "next": nil},
 		"RunList":   map[string]any{"items": []runItem{{Run: run}}, "next": nil},

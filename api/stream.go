@@ -74,6 +74,17 @@ func (r *reader[P]) push(b bundle[P]) bool {
 	return !r.behind
 }
 
+// offer hands over a bundle that may be lost: a reader that has others to take
+// does not get it.
+func (r *reader[P]) offer(b bundle[P]) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.queue) == 0 && !r.behind {
+		r.queue, r.size = append(r.queue, b), len(b.data)
+		r.signal()
+	}
+}
+
 // fail ends the stream.
 func (r *reader[P]) fail(err error) {
 	r.mu.Lock()

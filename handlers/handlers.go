@@ -119,6 +119,8 @@ type running struct {
 	ctx   context.Context
 	stop  context.CancelCauseFunc
 	lease *process.Lease // that the run was claimed under
+
+	watched atomic.Int64 // until then, by process.Uptime, somebody watches its unit
 }
 
 // New makes a worker process; Run starts it.
@@ -262,6 +264,8 @@ func (w *Worker) hear(ctx context.Context) {
 		switch n.Kind {
 		case jobs.NoticeCancel:
 			w.stopUnit(n.Unit, work.ErrCancelled)
+		case jobs.NoticeWatch:
+			w.watch(n.Units)
 		case jobs.NoticePause:
 			w.askForNews()
 		default:
@@ -271,7 +275,7 @@ func (w *Worker) hear(ctx context.Context) {
 			}
 			w.wake()
 		}
-	}, jobs.NoticeWake, jobs.NoticeCancel, jobs.NoticePause)
+	}, jobs.NoticeWake, jobs.NoticeCancel, jobs.NoticePause, jobs.NoticeWatch)
 }
 
 // drain takes no new unit, waits for the grace period, and then stops what is
@@ -365,6 +369,23 @@ func (w *Worker) stopUnit(unit uuid.UUID, why error) {
 		}
 	}
 }
+
+// watchTime is how long a word that somebody watches counts.
+const watchTime = 5 * time.Second
+
+// watch notes which of the runs here somebody watches.
+func (w *Worker) watch(units []uuid.UUID) {
+	until := int64(process.Uptime() + watchTime)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.running {
+		if slices.Contains(units, r.unit) {
+			r.watched.Store(until)
+		}
+	}
+}
+
+func (r *running) isWatched() bool { return int64(process.Uptime()) < r.watched.Load() }
 
 func (w *Worker) stopAll(why error) {
 	w.mu.Lock()

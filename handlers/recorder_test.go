@@ -3,9 +3,15 @@ package handlers
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 
+	"github.com/google/uuid"
+
+	"piecework/internal/testkit"
 	"piecework/internal/transcript"
+	"piecework/internal/work"
+	"piecework/jobs"
 	"piecework/store"
 )
 
@@ -70,4 +76,41 @@ func canceled() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
+}
+
+// Words are told before they are a step while somebody watches, and only then.
+func TestDraftsAreToldToThoseWhoWatch(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.start(func(o *Options) { o.Secrets = []string{"hunter2-hunter2"} })
+	heard := make(chan jobs.Draft, 100)
+	listening, stop := context.WithCancel(t.Context())
+	var over sync.WaitGroup
+	over.Go(func() {
+		h.bell.Listen(listening, func(n jobs.Notice) { heard <- n.Draft }, jobs.NoticeDraft)
+	})
+	t.Cleanup(func() { stop(); over.Wait() })
+	id := h.submit(nil)
+	run := h.begun()
+	if run.steps.DraftsWanted() {
+		t.Error("drafts are wanted though nobody watches")
+	}
+	want := jobs.Draft{Unit: id, Attempt: 1, Type: transcript.Action, Text: "it is [redacted]"}
+	testkit.Eventually(t, "the draft", func() bool {
+		h.bell.Watched([]uuid.UUID{uuid.New(), id})
+		if run.steps.DraftsWanted() {
+			run.steps.Draft(transcript.Action, "it is hunter2-hunter2")
+		}
+		select {
+		case d := <-heard:
+			if d != want {
+				t.Errorf("heard %+v", d)
+			}
+			return true
+		default:
+			return false
+		}
+	})
+	run.end <- succeed("done")
+	h.becomes(id, work.Succeeded)
 }

@@ -16,6 +16,7 @@ import (
 	"piecework/internal/backend"
 	"piecework/internal/process"
 	"piecework/internal/work"
+	"piecework/jobs"
 	"piecework/store"
 )
 
@@ -98,7 +99,11 @@ func (w *Worker) attempt(c *store.Claimed) *attempt {
 	w.announce(c.ID)
 	r := w.runs(c.RunID)
 	told := func() { w.Bell.Stepped(c.ID) }
-	return &attempt{claimed: c, ctx: r.ctx, lease: r.lease, rec: newRecorder(w.Store, c.RunID, w.redact, told, w.Log), begun: time.Now()}
+	rec := newRecorder(w.Store, c.RunID, w.redact, told, w.Log)
+	rec.steps.TellDrafts(r.isWatched, func(kind, text string, rev int) {
+		w.Bell.Drafted(jobs.Draft{Unit: c.ID, Attempt: c.RunCount, Rev: rev, Type: kind, Text: text})
+	})
+	return &attempt{claimed: c, ctx: r.ctx, lease: r.lease, rec: rec, begun: time.Now()}
 }
 
 // logOf is a log about one unit. It takes a KB, so nobody keeps it.

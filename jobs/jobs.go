@@ -89,6 +89,8 @@ type Bell struct {
 
 	mu      sync.Mutex
 	stepped map[uuid.UUID]bool // units whose steps are to be told of
+	drafted map[uuid.UUID]Draft
+	watched []uuid.UUID
 	telling bool
 }
 
@@ -102,7 +104,7 @@ func Connect(address string, log *slog.Logger) (*Bell, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read REDIS_URL: %w", err)
 	}
-	b := &Bell{redis: client, layout: layout, log: log, stepped: map[uuid.UUID]bool{}}
+	b := &Bell{redis: client, layout: layout, log: log, stepped: map[uuid.UUID]bool{}, drafted: map[uuid.UUID]Draft{}}
 	b.client = asynq.NewClientFromRedisClient(b.redis)
 	b.inspector = asynq.NewInspectorFromRedisClient(b.redis)
 	b.up.Store(true)

@@ -2,9 +2,12 @@ package jobs
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,6 +21,8 @@ const (
 	chanUnit   = "piecework:unit"   // a unit changed; its id
 	chanSteps  = "piecework:steps"  // a run of a unit wrote steps; the unit's id
 	chanPause  = "piecework:pause"  // a queue or a backend was paused or resumed; its name
+	chanWatch  = "piecework:watch"  // somebody watches units just now; their ids
+	chanDraft  = "piecework:draft"  // words of a step that is being written; a Draft
 )
 
 // Kind says what a notice is about.
@@ -30,14 +35,28 @@ const (
 	NoticeUnit   Kind = chanUnit
 	NoticeSteps  Kind = chanSteps
 	NoticePause  Kind = chanPause
+	NoticeWatch  Kind = chanWatch
+	NoticeDraft  Kind = chanDraft
 )
 
 // Notice is one hint from another process.
 type Notice struct {
-	Kind Kind
-	Unit uuid.UUID // of NoticeCancel, NoticeUnit and NoticeSteps
-	Lane string    // of NoticeWake
-	Name string    // of NoticePause
+	Kind  Kind
+	Unit  uuid.UUID   // of NoticeCancel, NoticeUnit and NoticeSteps
+	Units []uuid.UUID // of NoticeWatch
+	Draft Draft       // of NoticeDraft
+	Lane  string      // of NoticeWake
+	Name  string      // of NoticePause
+}
+
+// Draft is words of a run that are in no step yet. They are told on the side,
+// may be lost, and are no part of the transcript: the step that has them is.
+type Draft struct {
+	Unit    uuid.UUID `json:"unit"`
+	Attempt int       `json:"attempt"`
+	Rev     int       `json:"rev"`  // of the transcript that they come after
+	Type    string    `json:"type"` // of the step
+	Text    string    `json:"text"`
 }
 
 // Cancelled tells worker processes that units were asked to stop.
@@ -50,12 +69,35 @@ func (b *Bell) Changed(ctx context.Context, units ...uuid.UUID) error {
 	return b.publish(ctx, chanUnit, texts(units))
 }
 
+// Watched tells worker processes that somebody watches units, for the next few
+// seconds. Like Stepped it does not wait.
+func (b *Bell) Watched(units []uuid.UUID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.watched = units
+	b.tellSoon()
+}
+
 // Stepped tells whoever watches a unit that a run of it wrote steps. It does
 // not wait: units that come while one message is on its way go with the next.
 func (b *Bell) Stepped(unit uuid.UUID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stepped[unit] = true
+	b.tellSoon()
+}
+
+// Drafted tells whoever watches a unit what is being written. It does not wait
+// either: of one unit the newest words go.
+func (b *Bell) Drafted(d Draft) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.drafted[d.Unit] = d
+	b.tellSoon()
+}
+
+// tellSoon sees that there is somebody who tells; mu is held.
+func (b *Bell) tellSoon() {
 	if !b.telling {
 		b.telling = true
 		go b.tellSteps()
@@ -66,13 +108,25 @@ func (b *Bell) tellSteps() {
 	for {
 		b.mu.Lock()
 		units := slices.Collect(maps.Keys(b.stepped))
+		var drafts []string
+		for _, d := range b.drafted {
+			text, _ := json.Marshal(d) // texts and numbers
+			drafts = append(drafts, string(text))
+		}
+		var watched []string
+		if len(b.watched) > 0 {
+			watched = []string{strings.Join(texts(b.watched), ",")}
+		}
 		clear(b.stepped)
-		b.telling = len(units) > 0
+		clear(b.drafted)
+		b.watched = nil
+		b.telling = len(units)+len(drafts)+len(watched) > 0
 		b.mu.Unlock()
-		if len(units) == 0 {
+		if len(units)+len(drafts)+len(watched) == 0 {
 			return
 		}
-		if err := b.publish(context.Background(), chanSteps, texts(units)); err != nil {
+		ctx := context.Background()
+		if err := errors.Join(b.publish(ctx, chanSteps, texts(units)), b.publish(ctx, chanDraft, drafts), b.publish(ctx, chanWatch, watched)); err != nil {
 			b.log.Debug("tell of steps", "err", err)
 		}
 	}
@@ -131,6 +185,20 @@ func noticeOf(channel, payload string) (Notice, bool) {
 		return Notice{Kind: NoticeWake, Lane: payload}, true
 	case chanPause:
 		return Notice{Kind: NoticePause, Name: payload}, true
+	case chanDraft:
+		n := Notice{Kind: NoticeDraft}
+		err := json.Unmarshal([]byte(payload), &n.Draft)
+		return n, err == nil
+	case chanWatch:
+		n := Notice{Kind: NoticeWatch}
+		for _, text := range strings.Split(payload, ",") {
+			id, err := uuid.Parse(text)
+			if err != nil {
+				return n, false
+			}
+			n.Units = append(n.Units, id)
+		}
+		return n, true
 	}
 	unit, err := uuid.Parse(payload)
 	return Notice{Kind: Kind(channel), Unit: unit}, err == nil

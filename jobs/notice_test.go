@@ -2,6 +2,8 @@ package jobs
 
 import (
 	"context"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,7 +23,7 @@ func notices(t *testing.T, h *house) {
 	heard, left := make(chan Notice, 10), make(chan struct{})
 	go func() {
 		defer close(left)
-		h.bell.Listen(ctx, func(n Notice) { heard <- n }, NoticeCancel, NoticeUnit, NoticeWake, NoticePause)
+		h.bell.Listen(ctx, func(n Notice) { heard <- n }, NoticeCancel, NoticeUnit, NoticeWake, NoticePause, NoticeWatch, NoticeDraft)
 	}()
 	h.awaitListeners(1)
 	u, other := h.put(), uuid.New()
@@ -30,15 +32,19 @@ func notices(t *testing.T, h *house) {
 	h.must(h.bell.Changed(t.Context(), other))
 	h.ring(u)
 	h.must(h.bell.PauseChanged(t.Context(), "slow"))
-	want := map[Notice]bool{
-		{Kind: NoticeCancel, Unit: u.ID}: true, {Kind: NoticeUnit, Unit: other}: true,
-		{Kind: NoticeWake, Lane: "default:mock"}: true, {Kind: NoticePause, Name: "slow"}: true,
+	h.bell.Watched([]uuid.UUID{u.ID, other})
+	draft := Draft{Unit: other, Attempt: 1, Rev: 2, Type: "action", Text: "so far"}
+	h.bell.Drafted(draft)
+	want := []Notice{
+		{Kind: NoticeCancel, Unit: u.ID}, {Kind: NoticeUnit, Unit: other}, {Kind: NoticeWake, Lane: "default:mock"}, {Kind: NoticePause, Name: "slow"},
+		{Kind: NoticeWatch, Units: []uuid.UUID{u.ID, other}}, {Kind: NoticeDraft, Draft: draft},
 	}
 	for range len(want) { // in any order, for servers of a Cluster do not wait for one another
-		if got := <-heard; !want[got] {
+		got := <-heard
+		if at := slices.IndexFunc(want, func(n Notice) bool { return reflect.DeepEqual(n, got) }); at < 0 {
 			t.Errorf("heard %+v", got)
 		} else {
-			delete(want, got)
+			want = slices.Delete(want, at, at+1)
 		}
 	}
 	stop()

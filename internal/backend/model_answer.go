@@ -3,6 +3,7 @@ package backend
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -38,9 +39,10 @@ type answer struct {
 	finished  bool // the server gave a reason for its end
 	ended     bool // the stream had its end marker
 
-	draft draft
-	texts []string
-	size  int
+	draft   draft
+	drafted time.Time // when the draft was told last
+	texts   []string
+	size    int
 }
 
 // done notes the mark that ends a stream; without a reason for the end before
@@ -75,7 +77,26 @@ func (a *answer) hears(kind, piece string) error {
 	}
 	a.draft.text.WriteString(piece)
 	a.show()
+	a.tell()
 	return nil
+}
+
+// Words are told so often while they come, and no more of them at once.
+const (
+	draftEvery = 150 * time.Millisecond
+	draftMost  = 8 << 10
+)
+
+// tell shows those who watch what is not in the step yet, up to a space.
+func (a *answer) tell() {
+	if time.Since(a.drafted) < draftEvery || !a.steps.DraftsWanted() {
+		return
+	}
+	a.drafted = time.Now()
+	text := a.draft.text.String()[a.draft.shown:]
+	if at := strings.LastIndexAny(text, " \t\n"); at > 0 && at < draftMost {
+		a.steps.Draft(a.draft.kind, text[:at])
+	}
 }
 
 // show brings the step up to date when enough has come: the more there is, the

@@ -21,6 +21,8 @@ const stepOverhead = 200
 type Writer struct {
 	mu        sync.Mutex
 	emit      func(Step)
+	drafts    func(kind, text string, rev int) // nil: nobody wants them
+	wanted    func() bool
 	redact    func(string) string
 	now       func() time.Time
 	steps     []Step
@@ -46,6 +48,21 @@ func NewWriter(emit func(Step), redact func(string) string) *Writer {
 		emit: emit, redact: redact, now: time.Now,
 		names: map[string]string{}, open: map[string]bool{},
 	}
+}
+
+// TellDrafts has tell hear of words that are in no step yet, as often as whoever
+// writes them says so while wanted is true, with the revision that they come
+// after. It is called before anything is written.
+func (w *Writer) TellDrafts(wanted func() bool, tell func(kind, text string, rev int)) {
+	w.wanted, w.drafts = wanted, tell
+}
+
+// DraftsWanted tells whether Draft would be heard.
+func (w *Writer) DraftsWanted() bool { return w.wanted != nil && w.wanted() }
+
+// Draft tells of words that will be in a step of a type.
+func (w *Writer) Draft(kind, text string) {
+	w.drafts(kind, w.text(text, MaxResult), w.Rev())
 }
 
 // Redact replaces the secrets this writer knows in s.

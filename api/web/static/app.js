@@ -257,7 +257,20 @@ function offerFold() {
   button.textContent = $('.call[open]', detail) ? 'Fold all' : 'Unfold all';
 }
 
+// draft shows words that are on their way, below the steps: the step that will
+// have them takes their place.
+function draft(text) {
+  const box = $('.unit', detail);
+  if (!box) return;
+  const along = atEnd();
+  const line = $('.draft', box) ?? box.appendChild(Object.assign(document.createElement('p'), { className: 'draft' }));
+  line.ariaHidden = 'true'; // the step is read out, once
+  line.textContent = text.replace(/[\p{Cc}\p{Cf}]/gu, (c) => (/[\n\t]/.test(c) ? c : '\ufffd')); // the step shows them by number
+  if (along) toEnd();
+}
+
 function putSteps(fresh) {
+  $('.draft', detail)?.remove();
   const steps = $('#steps', detail);
   if (!steps) return $('.step', fresh) && anew(); // the first have come
   for (const id of ['totals', 'timeline']) morph(document.getElementById(id), $('#' + id, fresh));
@@ -339,6 +352,10 @@ function connect() {
   on('units', ({ items }) => {
     for (const u of items) cards.add(u.id);
   });
+  source.addEventListener('draft', (e) => {
+    const d = JSON.parse(e.data);
+    if (stream === mine && open_?.unit === unit && String(d.attempt) === open_.attempt) draft(d.text);
+  });
   ofUnit('unit', () => (open_.head = true));
   ofUnit('run', () => (open_.head = true));
   ofUnit('end', () => (open_.head = true) && open_.dirty.add('all'));
@@ -406,7 +423,7 @@ async function roundOfUnit() {
   const dirty = at.dirty, head = at.head;
   at.dirty = new Set();
   at.head = false;
-  const stay = atEnd() && $('.step', detail);
+  let stay;
   try {
     const wanted = dirty.size && at.attempt ? numbersOf(dirty) : '';
     const [fresh, transcript] = await Promise.all([
@@ -414,6 +431,7 @@ async function roundOfUnit() {
       wanted && ask('steps', stepsURL(at.unit, at.attempt, 'n=' + wanted)),
     ]);
     if (open_ !== at) return;
+    stay = atEnd() && $('.step', detail); // now: the reader may have gone elsewhere meanwhile
     if (fresh) {
       const old = $('#head', detail), put = $('#head', fresh);
       if ((put.dataset.attempt ?? '') !== at.attempt && at.newest) return await anew(); // a new run began
