@@ -54,13 +54,14 @@ func (s *Store) PackUnits(ctx context.Context, backend string, most int) (int64,
 }
 
 // HoldProviderBatch takes a provider batch of one of the backends that is to be
-// seen to, and that no live worker process sees to already. It is nil when there
-// is none.
+// seen to, and that no other live worker process sees to already. It is nil when
+// there is none. A process sees to one at a time: what it holds already it could
+// not let go of, because the ledger was away.
 func (s *Store) HoldProviderBatch(ctx context.Context, process uuid.UUID, backends []string) (*ProviderBatch, error) {
 	var rows []ProviderBatch
 	err := s.db.SelectContext(ctx, &rows, `UPDATE provider_batches SET holder = $1 WHERE id = (
 			SELECT id FROM provider_batches b WHERE finished_at IS NULL AND look_at <= clock_timestamp() AND backend = ANY($2)
-			AND NOT EXISTS (SELECT FROM worker_processes p WHERE p.id = b.holder AND p.lease_until >= clock_timestamp())
+			AND NOT EXISTS (SELECT FROM worker_processes p WHERE p.id = b.holder AND p.id <> $1 AND p.lease_until >= clock_timestamp())
 			ORDER BY look_at LIMIT 1 FOR UPDATE SKIP LOCKED)
 		RETURNING `+providerBatchColumns, process, pq.Array(backends))
 	if err != nil || len(rows) == 0 {

@@ -37,8 +37,11 @@ func TestWaitingForAProvidersBatch(t *testing.T) {
 		t.Errorf("bells %v are looked for, %v", due, err)
 	}
 	b := l.packed(l.process)
-	if again, err := l.HoldProviderBatch(t.Context(), l.process, []string{"mock"}); err != nil || again != nil {
-		t.Errorf("a batch that is held was given again: %v, %v", again, err)
+	if again, err := l.HoldProviderBatch(t.Context(), l.register(time.Hour), []string{"mock"}); err != nil || again != nil {
+		t.Errorf("a batch that is held was given to another: %v, %v", again, err)
+	}
+	if again, err := l.HoldProviderBatch(t.Context(), l.process, []string{"mock"}); err != nil || again == nil || again.ID != b.ID {
+		t.Errorf("who could not let go of a batch does not get it again: %v, %v", again, err)
 	}
 	answer := ProviderAnswer{UnitID: u.ID, Status: 200, RequestID: "r\x00", Body: []byte(`{"a":1}`)}
 	other := ProviderAnswer{UnitID: u.ID, Status: 500, Body: []byte(`{"b":2}`)}
