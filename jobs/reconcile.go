@@ -122,7 +122,7 @@ func (r *Reconciler) sweep(ctx context.Context) error {
 		}
 	}
 	r.swept = time.Now()
-	laterErr := errors.Join(r.tally(ctx), r.pruneDeliveries(ctx))
+	laterErr := errors.Join(r.tally(ctx), r.pruneDeliveries(ctx), r.Store.PruneAnswers(ctx))
 	if !r.Bell.Up() {
 		return laterErr
 	}

@@ -249,6 +249,14 @@ func (s *Store) ForgetAnswer(ctx context.Context, unit uuid.UUID) error {
 	return translate(wrap("forget a provider's answer", err))
 }
 
+// PruneAnswers removes answers whose units are over: they were cancelled before
+// their run, or the process that used the answer died before it could forget it.
+func (s *Store) PruneAnswers(ctx context.Context) error {
+	_, err := s.db.ExecContext(ctx, `DELETE FROM provider_answers a USING work_units u
+		WHERE u.id = a.unit_id AND u.state IN ('succeeded', 'failed', 'cancelled', 'timed_out')`)
+	return translate(wrap("remove answers that nobody needs", err))
+}
+
 // BatchLane is where a unit of the batch lane waits.
 type BatchLane struct {
 	Ends  *time.Time     // when it runs live after all; nil: it has no end

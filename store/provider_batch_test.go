@@ -54,6 +54,17 @@ func TestWaitingForAProvidersBatch(t *testing.T) {
 	if due, err := l.Unchecked(t.Context(), 10); err != nil || len(due) != 1 {
 		t.Errorf("bells %v are looked for, %v", due, err)
 	}
+	_, err = l.FinishProviderBatch(t.Context(), l.process, b.ID, nil)
+	l.must(err)
+	gone := l.patient()
+	next := l.packed(l.process)
+	l.must(l.TakeAnswers(t.Context(), next.ID, []ProviderAnswer{{UnitID: gone.ID, Status: 200, Body: []byte("{}")}}))
+	_, err = l.Cancel(t.Context(), gone.Tenant, gone.ID)
+	l.must(err)
+	l.must(l.PruneAnswers(t.Context()))
+	if n := get[int](l, `SELECT count(*) FROM provider_answers`); n != 1 {
+		t.Errorf("%d answers are kept; want that of the unit which has not run", n)
+	}
 	c := l.take(u.ID, l.process)
 	if c == nil || c.Lane != work.LaneBatch {
 		t.Fatalf("claimed %v", c)
