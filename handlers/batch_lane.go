@@ -293,7 +293,7 @@ func (r *batchRound) unreadable(ctx context.Context, err error) error {
 func (r *batchRound) turnedDown(ctx context.Context, news backend.BatchNews) error {
 	var bad []uuid.UUID
 	for _, id := range news.BadLines {
-		if unit, ok := unitOf(r.b.ID, id); ok {
+		if batch, unit := parseLineID(id); batch == r.b.ID {
 			bad = append(bad, unit)
 		}
 	}
@@ -313,6 +313,7 @@ func (r *batchRound) collect(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, laneTransfer)
 	defer cancel()
 	var answers []store.ProviderAnswer
+	var owner uuid.UUID // of lines that are not of this batch
 	size, ours, foreign := 0, 0, 0
 	var ledger error
 	keep := func() error {
@@ -321,8 +322,9 @@ func (r *batchRound) collect(ctx context.Context) error {
 		return ledger
 	}
 	err := r.batcher.BatchAnswers(call, *r.b.RemoteID, func(a backend.BatchAnswer) error {
-		unit, ok := unitOf(r.b.ID, a.ID)
-		if !ok {
+		batch, unit := parseLineID(a.ID)
+		if batch != r.b.ID {
+			owner = batch
 			foreign++
 			return nil
 		}
@@ -344,9 +346,23 @@ func (r *batchRound) collect(ctx context.Context) error {
 	case err != nil:
 		return r.unreadable(ctx, fmt.Errorf("read its answers: %w", err))
 	case ours == 0 && foreign > 0:
-		return r.again(ctx, fmt.Errorf("the batch %s that was found is somebody else's", *r.b.RemoteID))
+		return r.trade(ctx, owner)
 	}
 	return r.finish(ctx, nil)
+}
+
+// trade gives what was found at the provider to another batch of ours, if it is
+// that one's.
+func (r *batchRound) trade(ctx context.Context, owner uuid.UUID) error {
+	traded, err := r.w.Store.TradeProviderBatch(ctx, r.w.id, r.b.ID, owner)
+	if err != nil {
+		return err
+	}
+	if traded {
+		r.w.Log.Info("provider's batch was another of ours", "batch", r.b.ID, "found", *r.b.RemoteID, "owner", owner, "backend", r.b.Backend)
+		return nil
+	}
+	return r.again(ctx, fmt.Errorf("the batch %s that was found is somebody else's", *r.b.RemoteID))
 }
 
 // A line's id is that of the provider batch and of the unit, so that a batch can
@@ -355,13 +371,16 @@ func lineID(batch, unit uuid.UUID) string { return shortID(batch) + shortID(unit
 
 func shortID(id uuid.UUID) string { return base64.RawURLEncoding.EncodeToString(id[:]) }
 
-func unitOf(batch uuid.UUID, line string) (unit uuid.UUID, ok bool) {
-	key := shortID(batch)
-	if len(line) != 2*len(key) || line[:len(key)] != key {
-		return unit, false
+// parseLineID returns the batch and the unit of a line, zero for one that is not
+// of ours.
+func parseLineID(line string) (batch, unit uuid.UUID) {
+	b, err := base64.RawURLEncoding.DecodeString(line[:len(line)/2])
+	u, err2 := base64.RawURLEncoding.DecodeString(line[len(line)/2:])
+	if errors.Join(err, err2) == nil && len(b) == len(batch) && len(u) == len(unit) {
+		copy(batch[:], b)
+		copy(unit[:], u)
 	}
-	n, err := base64.RawURLEncoding.Decode(unit[:], []byte(line[len(key):]))
-	return unit, err == nil && n == len(unit)
+	return batch, unit
 }
 
 // answered gives a run what a provider's batch answered its unit.

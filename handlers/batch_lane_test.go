@@ -28,6 +28,7 @@ type provider struct {
 	mu        sync.Mutex
 	batches   []*sentBatch
 	send      []error // of the next calls of SendBatch; after one of unknown outcome the batch is there
+	keyless   bool    // it keeps no key, and finds what has as many lines, the newest first
 	cancelled []string
 }
 
@@ -66,8 +67,8 @@ func (p *provider) SendBatch(_ context.Context, key string, lines []backend.Line
 func (p *provider) FindBatch(_ context.Context, key string, lines int, _ time.Time) (ids []string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, b := range p.batches {
-		if b.key == key && len(b.lines) == lines {
+	for _, b := range slices.Backward(p.batches) {
+		if (p.keyless || b.key == key) && len(b.lines) == lines {
 			ids = append(ids, b.id)
 		}
 	}
@@ -308,6 +309,33 @@ func TestBatchLaneFindsWhatItSent(t *testing.T) {
 		}
 		h.becomes(id, work.Succeeded)
 		if n := len(h.provider.batches); n != 1 {
+			t.Errorf("%d batches were sent", n)
+		}
+	})
+	t.Run("one for the other", func(t *testing.T) {
+		t.Parallel()
+		h := newLaneHouse(t)
+		h.provider.send, h.provider.keyless = []error{errReplyLost, errReplyLost}, true
+		ids := []uuid.UUID{h.wait("a"), h.wait("b", func(s *work.Spec) { s.Model = "other" })}
+		h.startLane(nil)
+		first, second := h.provider.sent(t, 1), h.provider.sent(t, 2)
+		testkit.Eventually(t, "both are found", func() bool {
+			known, err := h.store.KnownRemotes(t.Context(), "openai", []string{first.id, second.id})
+			return err == nil && len(known) == 2
+		})
+		h.provider.end(first, echo)
+		h.provider.end(second, echo)
+		for range ids {
+			run := h.begun()
+			if run.req.Answer == nil || string(run.req.Answer.Body) != `"`+run.req.Prompt+`"` {
+				t.Errorf("the run of %q was given %+v", run.req.Prompt, run.req.Answer)
+			}
+			run.end <- succeed("done")
+		}
+		for _, id := range ids {
+			h.becomes(id, work.Succeeded)
+		}
+		if n := len(h.provider.batches); n != 2 {
 			t.Errorf("%d batches were sent", n)
 		}
 	})

@@ -91,10 +91,48 @@ func (s *Store) SendingProviderBatch(ctx context.Context, process, batch uuid.UU
 }
 
 // SentProviderBatch notes by which id the provider has the batch, and lets go of
-// it for a while.
+// it for a while. If another batch was taken for that one, it is looked for again.
 func (s *Store) SentProviderBatch(ctx context.Context, process, batch uuid.UUID, remote string, look time.Duration) error {
+	_, err := s.db.ExecContext(ctx, `UPDATE provider_batches SET `+notFound+`
+		WHERE backend = (SELECT backend FROM provider_batches WHERE id = $1) AND remote_id = $2 AND id <> $1`, batch, remote)
+	if err != nil {
+		return translate(fmt.Errorf("note provider batch %s: %w", batch, err))
+	}
 	return s.holdOn(ctx, process, batch, "note", `remote_id = $3, sent_at = clock_timestamp(), error = '', holder = NULL,
 		look_at = clock_timestamp() + $4 * interval '1 second'`, remote, look.Seconds())
+}
+
+// notFound makes a batch one that may be at the provider, by an id that is not
+// known.
+const notFound = `remote_id = NULL, sent_at = NULL, holder = NULL, look_at = clock_timestamp()`
+
+// TradeProviderBatch gives the provider's batch that one of ours was taken for to
+// its owner, as its lines have it, and takes what the owner was taken for. It is
+// false when the owner is over or unknown.
+func (s *Store) TradeProviderBatch(ctx context.Context, process, batch, owner uuid.UUID) (traded bool, err error) {
+	tx, err := s.db.BeginTxx(ctx, nil)
+	if err != nil {
+		return false, translate(fmt.Errorf("trade provider batch %s: %w", batch, err))
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after the commit
+	var pair []ProviderBatch
+	err = tx.SelectContext(ctx, &pair, `SELECT `+providerBatchColumns+` FROM provider_batches b
+		WHERE finished_at IS NULL AND (id = $1 AND holder = $2 OR id = $3 AND backend = (SELECT backend FROM provider_batches WHERE id = $1))
+		ORDER BY id FOR UPDATE`, batch, process, owner)
+	if err == nil && len(pair) < 2 {
+		return false, nil
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `UPDATE provider_batches SET `+notFound+` WHERE id IN ($1, $2)`, batch, owner)
+	}
+	for i := 0; i < len(pair) && err == nil; i++ {
+		_, err = tx.ExecContext(ctx, `UPDATE provider_batches SET remote_id = $2, sent_at = $3 WHERE id = $1`,
+			pair[i].ID, pair[1-i].RemoteID, pair[1-i].SentAt)
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	return err == nil, translate(wrap("trade a provider batch", err))
 }
 
 // UnsentProviderBatch notes that the provider does not have the batch: it is to

@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,6 +105,54 @@ func TestProviderBatchOfADeadProcess(t *testing.T) {
 	if l.take(u.ID, l.process) == nil {
 		t.Error("a unit that its batch did not answer cannot be claimed")
 	}
+}
+
+// Where the provider keeps no key, one batch may be taken for another: who knows
+// better corrects it.
+func TestProviderBatchTakenForAnother(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	send := func() uuid.UUID {
+		l.patient()
+		b := l.packed(l.process)
+		l.must(l.SendingProviderBatch(t.Context(), l.process, b.ID, 1))
+		return b.ID
+	}
+	remotes := func(want ...string) {
+		t.Helper()
+		if got := get[string](l, `SELECT string_agg(coalesce(remote_id, 'none'), ' ' ORDER BY id) FROM provider_batches`); got != strings.Join(want, " ") {
+			t.Errorf("they are at the provider as %s; want %s", got, want)
+		}
+	}
+	hold := func(id uuid.UUID) { l.exec(`UPDATE provider_batches SET holder = $1 WHERE id = $2`, l.process, id) }
+	trade := func(batch, owner uuid.UUID, want bool) {
+		t.Helper()
+		if traded, err := l.TradeProviderBatch(t.Context(), l.process, batch, owner); traded != want || err != nil {
+			t.Errorf("traded %t, %v; want %t", traded, err, want)
+		}
+	}
+	first := send()
+	l.must(l.SentProviderBatch(t.Context(), l.process, first, "x", time.Hour))
+	second := send()
+	l.must(l.SentProviderBatch(t.Context(), l.process, second, "x", time.Hour))
+	remotes("none", "x")
+	if b, err := l.HoldProviderBatch(t.Context(), l.process, []string{"mock"}); err != nil || b == nil || b.ID != first || b.SendingAt == nil || b.SentAt != nil {
+		t.Errorf("%+v, %v is looked for; want %s", b, err, first)
+	}
+	l.must(l.SentProviderBatch(t.Context(), l.process, first, "y", time.Hour))
+	remotes("y", "x")
+	trade(first, second, false) // nobody holds it
+	hold(first)
+	trade(first, uuid.Nil, false)
+	trade(first, first, false)
+	trade(first, second, true)
+	remotes("x", "y")
+	hold(second)
+	_, err := l.FinishProviderBatch(t.Context(), l.process, second, nil)
+	l.must(err)
+	hold(first)
+	trade(first, second, false)
+	remotes("x", "y")
 }
 
 func TestLateUnitsRunLive(t *testing.T) {
