@@ -94,7 +94,7 @@ func (l *load) newOrder(i int, random *rand.Rand) order {
 		body["backend"], body["prompt"] = "claude", agentScript(plan, o.want.Output, sleep, random)
 		o.want.Backend, o.want.Steps, mock = "claude", 3, nil
 	case agent:
-		body["backend"], body["prompt"] = "claude", "@@ next kill\n@@ init\n@@ text a\n@@ kill"
+		body["backend"], body["prompt"] = "claude", "@@ next text a\n@@ next kill\n@@ init\n@@ text a\n@@ kill"
 		o.want = Want{Backend: "claude", Finals: []string{"failed"}, Failures: 3}
 		mock = nil
 	case kind < 0.15:
