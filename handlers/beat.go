@@ -30,26 +30,6 @@ func (w *Worker) register(ctx context.Context) error {
 	return w.confirm(sent)
 }
 
-// buryNeighbours ends the lease of worker processes of this machine that are
-// plainly dead, so that their units need not wait for it to run out.
-func (w *Worker) buryNeighbours(ctx context.Context) error {
-	processes, err := w.Store.Processes(ctx)
-	if err != nil {
-		return err
-	}
-	var dead []uuid.UUID
-	for _, p := range processes {
-		if p.ID != w.id && process.Dead(p.Identity) {
-			dead = append(dead, p.ID)
-		}
-	}
-	if len(dead) == 0 {
-		return nil
-	}
-	w.Log.Warn("worker processes of this machine have died; taking over their units", "count", len(dead))
-	return w.Store.Bury(ctx, dead)
-}
-
 // beat gives a sign of life at every beat and acts on the answer: runs that
 // were asked to stop, and runs that belong to another by now.
 func (w *Worker) beat(ctx context.Context) {
@@ -62,11 +42,7 @@ func (w *Worker) beat(ctx context.Context) {
 		case <-ticker.C:
 		case <-w.news:
 		}
-		err := w.beatOnce(ctx)
-		if err == nil {
-			err = w.buryNeighbours(ctx)
-		}
-		if err != nil && ctx.Err() == nil {
+		if err := w.beatOnce(ctx); err != nil && ctx.Err() == nil {
 			w.Log.Warn("no sign of life given", "err", err)
 		}
 	}

@@ -150,6 +150,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := os.MkdirAll(w.unitsDir(), 0o711); err != nil {
 		return fmt.Errorf("make data directory: %w", err)
 	}
+	unlock, err := process.LockFile(w.processesDir(), w.id.String())
+	if err != nil {
+		w.Log.Warn("no lock file: if this process dies, other containers see it when its lease is over", "err", err)
+	} else {
+		defer unlock()
+	}
 	w.sweep()
 	if err := w.register(ctx); err != nil {
 		return err
@@ -165,7 +171,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune} {
+	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchNeighbours, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune} {
 		loops.Go(func() { loop(life) })
 	}
 	stop, err := w.serve(jobs.Lanes(w.Queues, w.laneNames(everyLane)))

@@ -377,7 +377,7 @@ func TestLateFinishIsFenced(t *testing.T) {
 	// rings again.
 	testkit.Eventually(t, "the reconciler's place", func() bool {
 		led, err := h.store.Lead(t.Context(), func(ctx context.Context) error {
-			if err := h.store.Bury(ctx, []uuid.UUID{w.id}); err != nil {
+			if _, err := h.store.Bury(ctx, []uuid.UUID{w.id}); err != nil {
 				return err
 			}
 			if n, err := h.store.ExpireLeases(ctx); err != nil || n != 1 {
@@ -413,7 +413,7 @@ func TestRunsThatBelongToAnotherAreStopped(t *testing.T) {
 	w := h.start(nil)
 	id := h.submit(nil)
 	run := h.begun()
-	if err := h.store.Bury(t.Context(), []uuid.UUID{w.id}); err != nil {
+	if _, err := h.store.Bury(t.Context(), []uuid.UUID{w.id}); err != nil {
 		t.Fatal(err)
 	}
 	<-run.ctx.Done()

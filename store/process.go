@@ -97,14 +97,14 @@ func (s *Store) Stop(ctx context.Context, process uuid.UUID) error {
 }
 
 // Bury ends the lease of worker processes that are known to be dead, so that
-// nobody waits for it to run out.
-func (s *Store) Bury(ctx context.Context, processes []uuid.UUID) error {
-	_, err := s.db.ExecContext(ctx, `UPDATE worker_processes SET stopped_at = clock_timestamp(),
+// nobody waits for it to run out. It returns how many it was the first to bury.
+func (s *Store) Bury(ctx context.Context, processes []uuid.UUID) (int64, error) {
+	result, err := s.db.ExecContext(ctx, `UPDATE worker_processes SET stopped_at = clock_timestamp(),
 		lease_until = clock_timestamp() WHERE id = ANY($1::uuid[]) AND stopped_at IS NULL`, pqUUIDs(processes))
 	if err != nil {
-		return translate(fmt.Errorf("bury worker processes: %w", err))
+		return 0, translate(fmt.Errorf("bury worker processes: %w", err))
 	}
-	return nil
+	return result.RowsAffected()
 }
 
 // Processes returns the worker processes that have not stopped, newest first.

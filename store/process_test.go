@@ -68,7 +68,9 @@ func TestBury(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	c := l.run()
-	l.must(l.Bury(t.Context(), []uuid.UUID{l.process}))
+	if n, err := l.Bury(t.Context(), []uuid.UUID{l.process, uuid.New()}); n != 1 || err != nil {
+		t.Errorf("%d buried, %v", n, err)
+	}
 	if n, err := l.ExpireLeases(t.Context()); n != 1 || err != nil {
 		t.Errorf("%d lost, error %v", n, err)
 	}

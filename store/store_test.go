@@ -349,7 +349,7 @@ func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
 		"Pauses":          func(ctx context.Context) error { _, err := l.Pauses(ctx); return err },
 		"Queues":          func(ctx context.Context) error { _, err := l.Queues(ctx, tenant); return err },
 		"Stop":            func(ctx context.Context) error { return l.Stop(ctx, l.process) },
-		"Bury":            func(ctx context.Context) error { return l.Bury(ctx, []uuid.UUID{id}) },
+		"Bury":            func(ctx context.Context) error { _, err := l.Bury(ctx, []uuid.UUID{id}); return err },
 		"Processes":       func(ctx context.Context) error { _, err := l.Processes(ctx); return err },
 		"Place":           func(ctx context.Context) error { _, err := l.Place(ctx, work.Unit{}); return err },
 		"Lead":            func(ctx context.Context) error { _, err := l.Lead(ctx, l.Ping); return err },

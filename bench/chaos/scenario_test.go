@@ -31,6 +31,7 @@ type scenario struct {
 var cast = []scenario{
 	{"worker-killed", workerKilled},
 	{"worker-killed-short-lease", workerKilledShortLease},
+	{"container-killed", containerKilled},
 	{"machine-lost", machineLost},
 	{"machine-lost-short-lease", machineLostShortLease},
 	{"redis-flushed", redisFlushed},

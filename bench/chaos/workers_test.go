@@ -14,30 +14,41 @@ import (
 )
 
 func workerKilled(t *testing.T) {
-	redelivery(t, 30*time.Second, 5*time.Second, false, 20*time.Second, 35*time.Second)
+	redelivery(t, 30*time.Second, 5*time.Second, processDied, 20*time.Second, 35*time.Second)
 }
 
 func workerKilledShortLease(t *testing.T) {
-	redelivery(t, 3*time.Second, 700*time.Millisecond, false, 5*time.Second, 5*time.Second)
+	redelivery(t, 3*time.Second, 700*time.Millisecond, processDied, 5*time.Second, 5*time.Second)
+}
+
+func containerKilled(t *testing.T) {
+	redelivery(t, 30*time.Second, 5*time.Second, containerDied, 20*time.Second, 35*time.Second)
 }
 
 func machineLost(t *testing.T) {
-	redelivery(t, 30*time.Second, 5*time.Second, true, 35*time.Second, 35*time.Second)
+	redelivery(t, 30*time.Second, 5*time.Second, machineDied, 35*time.Second, 35*time.Second)
 }
 
 func machineLostShortLease(t *testing.T) {
-	redelivery(t, 3*time.Second, 700*time.Millisecond, true, 5*time.Second, 5*time.Second)
+	redelivery(t, 3*time.Second, 700*time.Millisecond, machineDied, 5*time.Second, 5*time.Second)
 }
 
+// death is how a worker process ends.
+type death int
+
+const (
+	processDied   death = iota // its neighbours can see it
+	containerDied              // they cannot; it is started again at once, on the same data
+	machineDied                // nobody can see it
+)
+
 // redelivery kills worker processes, one after the other, and measures when
-// their units run again in the others. It is not started again meanwhile. When
-// elsewhere, the ledger believes that it was on another machine, so that nobody
-// can see that it is dead.
-func redelivery(t *testing.T, lease, beat time.Duration, elsewhere bool, half, most time.Duration) {
+// their units run again.
+func redelivery(t *testing.T, lease, beat time.Duration, died death, half, most time.Duration) {
 	const crew, slots = 3, 60
 	s := newStage(t, crew, fmt.Sprintf("PIECEWORK_CONCURRENCY=%d", slots), "PIECEWORK_LEASE="+lease.String(), "PIECEWORK_HEARTBEAT="+beat.String())
 	hits, atOnce := orElse(*many, 100), 10
-	if elsewhere && lease > 10*time.Second {
+	if died == machineDied && lease > 10*time.Second {
 		atOnce = 25 // each takes a lease
 	}
 	var waits []time.Duration
@@ -49,12 +60,16 @@ func redelivery(t *testing.T, lease, beat time.Duration, elsewhere bool, half, m
 		time.Sleep(time.Duration(rand.Float64() * float64(beat))) // anywhere between two beats
 		victim := s.crew[apis+rand.IntN(crew)]
 		pid := victim.pid()
-		if elsewhere {
+		if died != processDied { // the ledger believes that it was elsewhere
 			_, err := s.tables.Exec(t.Context(), `UPDATE worker_processes SET identity = 'another/machine ' || identity WHERE pid = $1`, pid)
 			s.must(err)
 		}
 		killed := time.Now()
-		victim.end()
+		if died == containerDied {
+			victim.signal(syscall.SIGKILL, 0)
+		} else {
+			victim.end()
+		}
 		const open = ` FROM worker_runs r JOIN worker_processes p ON p.id = r.worker_process JOIN work_units u ON u.id = r.unit_id
 			WHERE p.pid = $1 AND p.started_at < $2 AND u.labels->>'part' = $3`
 		s.until(2*lease+time.Minute, "every unit of the killed worker process runs again", func() bool {
@@ -67,14 +82,18 @@ func redelivery(t *testing.T, lease, beat time.Duration, elsewhere bool, half, m
 		if status >= 300 {
 			t.Fatalf("cancel: %d %s", status, answer)
 		}
-		s.crew = append(s.crew[:apis:apis], s.of("worker")...)
-		for i, p := range s.crew {
-			if p == victim {
-				s.crew = append(s.crew[:i:i], s.crew[i+1:]...)
-				break
+		if died == containerDied {
+			s.must(victim.awaitReady(t.Context(), time.Minute))
+		} else {
+			s.crew = append(s.crew[:apis:apis], s.of("worker")...)
+			for i, p := range s.crew {
+				if p == victim {
+					s.crew = append(s.crew[:i:i], s.crew[i+1:]...)
+					break
+				}
 			}
+			s.add("worker")
 		}
-		s.add("worker")
 		s.until(time.Minute, "all units are cancelled", func() bool { return s.inState(part, "running", "queued") == 0 })
 	}
 	p50, p99 := quantile(waits, 0.5), quantile(waits, 0.99)

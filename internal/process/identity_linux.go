@@ -30,7 +30,7 @@ func Dead(identity string) bool {
 }
 
 func machine() string {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := bootID()
 	if err != nil {
 		return ""
 	}
@@ -38,7 +38,13 @@ func machine() string {
 	if namespace == "" {
 		return ""
 	}
-	return strings.TrimSpace(string(boot)) + "/" + namespace
+	return boot + "/" + namespace
+}
+
+// bootID is this machine's, until it starts anew; containers have it too.
+func bootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id)), err
 }
 
 // pidNamespace names the numbers by which we know processes.
