@@ -9,6 +9,9 @@ RACE_KEY := ./internal/... ./store/... ./jobs/... ./handlers/...
 # `.ci/run` installs this version; elsewhere whatever is on PATH is used.
 GOLANGCI_VERSION := v2.15.0
 
+# The tests of the real agents' programs, which take minutes.
+AGENT_TESTS := ^TestReal
+
 # Without a home directory Go does not know where to keep its caches.
 ifeq ($(strip $(HOME)),)
 GO_CACHES         := $(or $(TMPDIR),/tmp)/piecework-go-$(shell id -u)
@@ -18,7 +21,7 @@ export GOMODCACHE ?= $(GO_CACHES)/mod
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test race race-key lint golden bench kills chaos faults chaos-many chaos-cancel chaos-short chaos-planted screenshots viewer-figures openai-batch check golangci-version
+.PHONY: help demo dev build test test-agents race race-key lint golden bench kills chaos faults chaos-many chaos-cancel chaos-short chaos-planted screenshots viewer-figures openai-batch check golangci-version
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,13 +36,16 @@ build: ## build bin/piecework
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/piecework
 
 test: ## run the tests (needs Go and PostgreSQL binaries; under five minutes on two cores)
-	go test ./...
+	go test -skip '$(AGENT_TESTS)' ./...
 
-race: ## run the tests under the race detector (needs a C compiler; slow)
-	go test -race -timeout 20m ./...
+test-agents: ## run the tests that `test` leaves out: those of the real agents that are installed
+	go test -timeout 20m -run '$(AGENT_TESTS)' $$(grep -rlE --include='*_test.go' 'fakecli\.Real\(' . | xargs -n1 dirname | sort -u)
+
+race: ## run the tests of `test` under the race detector (needs a C compiler; slow)
+	go test -race -timeout 20m -skip '$(AGENT_TESTS)' ./...
 
 race-key: # the part of `race` that `check` runs
-	go test -race $(RACE_KEY)
+	go test -race -skip '$(AGENT_TESTS)' $(RACE_KEY)
 
 lint: ## check layout, vet, go.mod, and golangci-lint where it is installed
 	@files=$$(git ls-files -co --exclude-standard '*.go' | while read -r f; do test -f "$$f" && echo "$$f"; done | xargs -r gofmt -l); \
@@ -114,7 +120,7 @@ screenshots: ## write pictures of the pages to bin/screenshots: light, dark, pho
 viewer-figures: ## measure the pages with 100,000 units in the ledger
 	go test ./api -count=1 -run TestViewerFigures -v -figures
 
-check: lint test race-key build ## everything that must pass before a change is merged
+check: lint test test-agents race-key build ## everything that must pass before a change is merged
 
 golangci-version: # for .ci/run
 	@echo $(GOLANGCI_VERSION)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,19 +16,6 @@ import (
 	"piecework/internal/testkit/fakemodel"
 	"piecework/internal/work"
 )
-
-// realClaude finds the real Claude Code, which .ci/run installs.
-func realClaude(t *testing.T) string {
-	t.Helper()
-	if path := os.Getenv("PIECEWORK_TEST_CLAUDE"); path != "" {
-		return path
-	}
-	path, err := exec.LookPath("claude")
-	if err != nil {
-		t.Skip("the real Claude Code is not installed: put claude on PATH or set PIECEWORK_TEST_CLAUDE")
-	}
-	return path
-}
 
 // agentCase is one unit on an agent and how it must end.
 type agentCase struct {
@@ -78,7 +64,7 @@ func (p *program) transcript(u unitWithRuns) string {
 // The real Claude Code, against a model server of ours, through our API.
 func TestRealClaude(t *testing.T) {
 	t.Parallel()
-	claude := realClaude(t)
+	claude := fakecli.Real(t, "claude")
 	model := fakemodel.Start(t)
 	bash := func(id, command string) fakemodel.Call {
 		return fakemodel.Call{ID: id, Name: "Bash", Input: map[string]any{"command": command}}

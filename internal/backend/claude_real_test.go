@@ -1,16 +1,15 @@
 package backend
 
 import (
-	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"piecework/internal/testkit/fakecli"
 	"piecework/internal/testkit/fakemodel"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -21,10 +20,7 @@ const testModel = "claude-sonnet-4-5"
 // real returns the installed client, talking to a model of our own.
 func real(t *testing.T) (*Claude, *fakemodel.Server) {
 	t.Helper()
-	path, err := exec.LookPath(cmp.Or(os.Getenv("PIECEWORK_TEST_CLAUDE"), "claude"))
-	if err != nil {
-		t.Skipf("real claude not installed: %v (set PIECEWORK_TEST_CLAUDE)", err)
-	}
+	path := fakecli.Real(t, "claude")
 	model := fakemodel.Start(t)
 	return &Claude{AllowedTools: []string{"Bash"}, CLI: CLI{Path: path, Keeper: keeper, Env: []string{
 		"ANTHROPIC_API_KEY=sk-secret-value", "ANTHROPIC_BASE_URL=" + model.URL, "CLAUDE_CODE_MAX_RETRIES=1",

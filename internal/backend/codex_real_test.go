@@ -1,18 +1,16 @@
 package backend
 
 import (
-	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"piecework/internal/testkit/fakecli"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 )
@@ -20,10 +18,7 @@ import (
 // realCodex returns the installed client, talking to a model of our own.
 func realCodex(t *testing.T, script ...codexTurn) (*Codex, *codexModel) {
 	t.Helper()
-	path, err := exec.LookPath(cmp.Or(os.Getenv("PIECEWORK_TEST_CODEX"), "codex"))
-	if err != nil {
-		t.Skipf("real codex not installed: %v (set PIECEWORK_TEST_CODEX)", err)
-	}
+	path := fakecli.Real(t, "codex")
 	model := startCodexModel(t, script...)
 	return &Codex{CLI: CLI{Path: path, Keeper: keeper, Env: []string{"OPENAI_API_KEY=sk-secret-value", "OPENAI_BASE_URL=" + model.URL + "/v1"}}}, model
 }

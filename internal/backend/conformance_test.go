@@ -141,9 +141,15 @@ func conformances() []conformance {
 
 // Every case on every backend passes, or is refused for a capability that the
 // backend does not claim to have.
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { conform(t, stages()) }
+
+// As TestConformance, with the real programs that are here.
+func TestRealConformance(t *testing.T) { conform(t, realStages()) }
+
+func conform(t *testing.T, stages []stage) {
+	t.Helper()
 	for _, c := range conformances() {
-		for _, s := range stages() {
+		for _, s := range stages {
 			if s.kind == asReal && c.byHand {
 				continue
 			}

@@ -4,12 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"piecework/internal/testkit/fakecli"
 	"piecework/internal/testkit/fakemodel"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -18,10 +18,7 @@ import (
 // realGemini returns the installed client, talking to a model of our own.
 func realGemini(t *testing.T, turns ...fakemodel.Turn) (*Gemini, *fakemodel.Server) {
 	t.Helper()
-	path, err := exec.LookPath(os.Getenv("PIECEWORK_TEST_GEMINI"))
-	if err != nil {
-		t.Skipf("real gemini not installed: %v (set PIECEWORK_TEST_GEMINI)", err)
-	}
+	path := fakecli.Real(t, "gemini")
 	model := fakemodel.Start(t)
 	model.Script(turns...)
 	return &Gemini{CLI: CLI{Path: path, Keeper: keeper, Env: []string{"GEMINI_API_KEY=sk-secret-value", "GOOGLE_GEMINI_BASE_URL=" + model.URL}}}, model

@@ -5,12 +5,12 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"piecework/internal/testkit/fakecli"
 	"piecework/internal/testkit/fakemodel"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -19,10 +19,7 @@ import (
 // realOpenCode returns the installed client, talking to a model of our own.
 func realOpenCode(t *testing.T, turns ...fakemodel.Turn) (*OpenCode, *fakemodel.Server) {
 	t.Helper()
-	path, err := exec.LookPath(os.Getenv("PIECEWORK_TEST_OPENCODE"))
-	if err != nil {
-		t.Skipf("real opencode not installed: %v (set PIECEWORK_TEST_OPENCODE)", err)
-	}
+	path := fakecli.Real(t, "opencode")
 	model := fakemodel.Start(t)
 	model.Script(turns...)
 	return &OpenCode{CLI: CLI{Path: path, Keeper: keeper, Env: []string{"ANTHROPIC_API_KEY=sk-secret-value", "ANTHROPIC_BASE_URL=" + model.URL}}}, model

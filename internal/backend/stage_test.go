@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"piecework/internal/testkit/fakecli"
 	"piecework/internal/testkit/fakemodel"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -64,22 +65,30 @@ func (s stage) title() string {
 	return s.name + s.api
 }
 
-// stages are all eight backends, and the real programs that are here.
+// stages are all eight backends.
 func stages() []stage {
 	all := []stage{}
 	for _, name := range Names {
 		switch {
 		case slices.Contains(dialects, name):
 			all = append(all, stage{name: name, kind: asAgent})
-			if os.Getenv("PIECEWORK_TEST_"+strings.ToUpper(name)) != "" {
-				all = append(all, stage{name: name, kind: asReal})
-			}
 		case name == "openai":
 			all = append(all, stage{name: name, kind: asAPI}, stage{name: name, kind: asAPI, api: " responses"})
 		case name == "mock":
 			all = append(all, stage{name: name, kind: asMock, b: Mock{}})
 		default:
 			all = append(all, stage{name: name, kind: asAPI})
+		}
+	}
+	return all
+}
+
+// realStages are the real programs.
+func realStages() []stage {
+	all := []stage{}
+	for _, name := range dialects {
+		if realModels[name] != "" {
+			all = append(all, stage{name: name, kind: asReal})
 		}
 	}
 	return all
@@ -110,7 +119,7 @@ func realAs(t *testing.T, name, url string) Backend {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cli := CLI{Path: os.Getenv("PIECEWORK_TEST_" + strings.ToUpper(name)), Keeper: keeper, Prices: prices, Env: map[string][]string{
+	cli := CLI{Path: fakecli.Real(t, name), Keeper: keeper, Prices: prices, Env: map[string][]string{
 		"claude":   {"ANTHROPIC_API_KEY=" + key, "ANTHROPIC_BASE_URL=" + url, "CLAUDE_CODE_MAX_RETRIES=1"},
 		"codex":    {"OPENAI_API_KEY=" + key, "OPENAI_BASE_URL=" + url + "/v1"},
 		"opencode": {"ANTHROPIC_API_KEY=" + key, "ANTHROPIC_BASE_URL=" + url},

@@ -12,6 +12,7 @@
 //	gemini.go    as the Gemini CLI says it
 //	session.go   what the agent writes down of a session
 //	child.go     processes that the agent leaves behind
+//	real.go      Real: the program that it stands in for
 //
 // A test package that uses it begins with
 //
