@@ -100,17 +100,32 @@ func newTab(t *testing.T, base string) *tab {
 	}
 	t.Cleanup(func() {
 		cancel()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for _, said := range w.said {
-			t.Errorf("in the page: %s", said)
-		}
+		w.report(t)
 	})
 	call(w, network.Enable, network.EnableParams{})
 	call(w, log.Enable, cdp.Empty{})
 	call(w, page.Enable, page.EnableParams{})
 	w.size(1280, 800)
 	return w
+}
+
+// lend gives the tab to a subtest, whose fault is what goes wrong in it.
+func (w *tab) lend(t *testing.T) {
+	owner := w.t
+	w.t = t
+	t.Cleanup(func() {
+		w.report(t)
+		w.t = owner
+	})
+}
+
+func (w *tab) report(t *testing.T) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, said := range w.said {
+		t.Errorf("in the page: %s", said)
+	}
+	w.said = nil
 }
 
 func (w *tab) watch(event any) {
