@@ -132,6 +132,9 @@ func (a *API) newBatch(o *BatchOptions) (store.NewBatch, error) {
 	if o.ExpiresAt != nil && !o.ExpiresAt.After(time.Now()) {
 		return n, work.Invalidf("#/expires_at", "lies in the past")
 	}
+	if err := keepable("#/expires_at", &n.ExpiresAt); err != nil {
+		return n, err
+	}
 	if o.CallbackURL != nil {
 		if err := a.Webhooks.CheckURL(*o.CallbackURL); err != nil {
 			return n, work.Invalidf("#/callback_url", "%v", err)

@@ -274,10 +274,24 @@ func checkTimes(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	if b.NotBefore != nil && b.Delay != nil {
 		return work.Invalidf("#/delay", "give either delay or not_before, not both")
 	}
-	if err := checkEnd("#/deadline", b.Deadline, b, n); err != nil {
-		return err
+	return cmp.Or(
+		keepable("#/not_before", &s.NotBefore), keepable("#/deadline", &s.Deadline), keepable("#/expires_at", &s.ExpiresAt),
+		checkEnd("#/deadline", b.Deadline, b, n), checkEnd("#/expires_at", b.ExpiresAt, b, n),
+	)
+}
+
+// keepable makes a time what Postgres will have of it. What that would round to
+// the year 10000 could be written and never be read again.
+func keepable(pointer string, at **time.Time) error {
+	if *at == nil {
+		return nil
 	}
-	return checkEnd("#/expires_at", b.ExpiresAt, b, n)
+	kept := (*at).UTC().Truncate(time.Microsecond)
+	if kept.Year() < 1 || kept.Year() > 9999 {
+		return work.Invalidf(pointer, "must lie between the years 1 and 9999, in UTC")
+	}
+	*at = &kept
+	return nil
 }
 
 // checkEnd refuses an end that leaves the unit no time to start.

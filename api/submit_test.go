@@ -116,6 +116,26 @@ func TestTimes(t *testing.T) {
 	}
 }
 
+// A time that Postgres rounds to the year 10000 could be accepted, and then no
+// list with the unit in it could be written.
+func TestTimesThatCannotBeKept(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	for _, field := range []string{"not_before", "deadline", "expires_at"} {
+		f.post("/work-units", mock(`,"`+field+`":"9999-12-31T23:59:59-23:00"`)).refused(422, "#/"+field, "between the years")
+		f.submit(mock(`,"` + field + `":"9999-12-31T23:59:59.9999999Z"`))
+	}
+	f.post("/work-units", mock(`,"not_before":"0000-01-01T00:00:00Z"`)).refused(422, "#/not_before", "between the years")
+	f.submit(mock(`,"not_before":"0001-01-01T00:00:00Z"`))
+	batch := func(at string) *answer {
+		return f.post("/batches", `{"units":[{"backend":"mock","prompt":"x"}],"expires_at":"`+at+`"}`)
+	}
+	batch("9999-12-31T23:59:59-23:00").refused(422, "#/expires_at", "between the years")
+	batch("9999-12-31T23:59:59.9999999Z").is(202)
+	f.get("/work-units").is(200).fields()
+	f.get("/batches").is(200).fields()
+}
+
 func TestLimitsOfFields(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)

@@ -129,10 +129,11 @@ func encode(v any) (string, error) {
 }
 
 // dsn adds what the store relies on to a URL or a keyword string: binary
-// parameters spare the blobs a hex encoding.
+// parameters spare the blobs a hex encoding, and times come in UTC, whatever the
+// server's own zone is.
 func dsn(text string) (string, error) {
 	if !strings.HasPrefix(text, "postgres://") && !strings.HasPrefix(text, "postgresql://") {
-		return text + " binary_parameters=yes", nil
+		return text + " binary_parameters=yes timezone=UTC", nil
 	}
 	u, err := url.Parse(text)
 	if err != nil {
@@ -141,6 +142,7 @@ func dsn(text string) (string, error) {
 	}
 	q := u.Query()
 	q.Set("binary_parameters", "yes")
+	q.Set("timezone", "UTC")
 	if q.Get("application_name") == "" {
 		q.Set("application_name", "piecework")
 	}

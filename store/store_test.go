@@ -273,10 +273,10 @@ func (c tapped) ExecContext(ctx context.Context, query string, args []driver.Nam
 func TestDSN(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{
-		"host=/tmp dbname=x":                      "host=/tmp dbname=x binary_parameters=yes",
-		"postgres://u:p@h/db?sslmode=disable":     "postgres://u:p@h/db?application_name=piecework&binary_parameters=yes&connect_timeout=5&sslmode=disable",
-		"postgresql:///db?application_name=mine":  "postgresql:///db?application_name=mine&binary_parameters=yes&connect_timeout=5",
-		"postgres://h/db?connect_timeout=1&foo=2": "postgres://h/db?application_name=piecework&binary_parameters=yes&connect_timeout=1&foo=2",
+		"host=/tmp dbname=x":                      "host=/tmp dbname=x binary_parameters=yes timezone=UTC",
+		"postgres://u:p@h/db?sslmode=disable":     "postgres://u:p@h/db?application_name=piecework&binary_parameters=yes&connect_timeout=5&sslmode=disable&timezone=UTC",
+		"postgresql:///db?application_name=mine":  "postgresql:///db?application_name=mine&binary_parameters=yes&connect_timeout=5&timezone=UTC",
+		"postgres://h/db?connect_timeout=1&foo=2": "postgres://h/db?application_name=piecework&binary_parameters=yes&connect_timeout=1&foo=2&timezone=UTC",
 	} {
 		if got, err := dsn(given); err != nil || got != want {
 			t.Errorf("%s: %s, error %v", given, got, err)
