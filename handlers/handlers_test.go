@@ -314,6 +314,24 @@ func TestTimeoutStopsTheRun(t *testing.T) {
 	}
 }
 
+// No run is put off to a time at which the unit cannot begin any more, and it
+// says what stopped it.
+func TestDeadlineStopsTheRun(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.start(nil)
+	soon := time.Now().Add(2 * time.Second)
+	id := h.submit(func(s *work.Spec) { s.Deadline, s.MaxRetries = &soon, ptr(3) })
+	h.begun()
+	u := h.becomes(id, work.TimedOut)
+	if !contains(u.Error.Message, "the deadline passed 1.") || u.NotBefore != nil || *u.Output != "so far" {
+		t.Errorf("error %v, not before %v, output %v", u.Error, u.NotBefore, u.Output)
+	}
+	if runs := h.runs(id); len(runs) != 1 || !contains(runs[0].Error.Message, "deadline") {
+		t.Errorf("runs %+v", runs)
+	}
+}
+
 func TestCancelStopsARunningUnit(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"by notice", "by beat"} {

@@ -33,6 +33,9 @@ func outcome(c *store.Claimed, r ran, cause error, ownFault bool) store.Finish {
 			f.Error = work.Fail(work.ClassCrash, "the backend ended without a result and without an error")
 		}
 		follow(&f, c, ownFault)
+		if r.overdue {
+			f.Next, f.Delay = work.TimedOut, 0 // no run could begin any more
+		}
 	}
 	f.Resumable = resumable(c, f)
 	return f

@@ -228,8 +228,9 @@ func (w *Worker) untilAnswered(ctx context.Context, ask func() error) error {
 // ran is a backend's result with what the house knows beside it.
 type ran struct {
 	backend.Result
-	prompt string
-	files  []work.OutputFile
+	prompt  string
+	files   []work.OutputFile
+	overdue bool // the unit's deadline has stopped it
 }
 
 // execute prepares the unit and runs its backend under the run's timeout.
@@ -285,8 +286,12 @@ func (w *Worker) called(ctx context.Context, a *attempt, err error) {
 		result.Success = false
 		result.Error = work.Fail(work.ClassInfra, fmt.Sprintf("the %s backend could not run: %v", a.claimed.Backend, err))
 	}
-	if !result.Success && result.Error == nil && errors.Is(context.Cause(ctx), work.ErrTimeout) {
+	if !result.Success && (result.Error == nil || result.Error.Class == work.ClassTimeout) && errors.Is(context.Cause(ctx), work.ErrTimeout) {
+		a.ran.overdue = a.timeout < a.claimed.Timeout.Duration()
 		result.Error = work.Fail(work.ClassTimeout, fmt.Sprintf("the run took longer than its timeout of %s", a.timeout))
+		if a.ran.overdue {
+			result.Error.Message = fmt.Sprintf("the deadline passed %s after the run began", a.timeout.Round(time.Millisecond))
+		}
 	}
 	a.ran.files = w.outputFiles(ctx, a.prep, w.redact)
 }

@@ -101,7 +101,7 @@ func (s *Store) ExpireDeadlines(ctx context.Context) (int64, error) {
 			OR state = 'queued' AND started_at IS NULL AND expires_at <= now()
 			ORDER BY id FOR UPDATE SKIP LOCKED)
 		UPDATE work_units u SET state = 'timed_out', finished_at = clock_timestamp(), error_class = $1,
-			error_message = CASE WHEN u.deadline <= now() THEN 'the deadline passed before the unit could run'
+			error_message = CASE WHEN u.deadline <= now() THEN 'the deadline passed before the unit could run' || CASE WHEN u.run_count > 0 THEN ' again' ELSE '' END
 				ELSE 'the unit expired before it could start' END
 		FROM overdue WHERE u.id = overdue.id`, string(work.ClassTimeout))
 	if err != nil {

@@ -103,7 +103,7 @@ func TestReconcileWaitsForNobody(t *testing.T) {
 	if n, err := l.ExpireDeadlines(t.Context()); err != nil || n != 1 {
 		t.Errorf("%d overdue, error %v", n, err)
 	}
-	if u := l.unit(busy.ID); u.State != work.TimedOut || u.Error.Class != work.ClassTimeout {
+	if u := l.unit(busy.ID); u.State != work.TimedOut || u.Error.Class != work.ClassTimeout || !strings.HasSuffix(u.Error.Message, "could run") {
 		t.Errorf("overdue unit %+v", u)
 	}
 }
@@ -128,6 +128,14 @@ func TestExpiry(t *testing.T) {
 	}
 	if l.take(back.ID, l.process) == nil {
 		t.Error("a unit that has run before does not run again")
+	}
+	l.end(ending(begun, work.Queued), Recorded)
+	l.exec(`UPDATE work_units SET deadline = clock_timestamp() - interval '1 second' WHERE id = $1`, begun.ID)
+	if n, err := l.ExpireDeadlines(t.Context()); err != nil || n != 1 {
+		t.Errorf("%d expired, error %v", n, err)
+	}
+	if u := l.unit(begun.ID); !strings.HasSuffix(u.Error.Message, "could run again") {
+		t.Errorf("error %v", u.Error)
 	}
 	if _, err := l.Retry(t.Context(), never.Tenant, never.ID, Changes{}); err != nil {
 		t.Fatal(err)
