@@ -28,7 +28,10 @@ const (
 	late = time.Minute
 )
 
-// Schedule makes a unit at every time that its cron expression names.
+// Schedule makes a unit at every time that its cron expression names. What
+// names hours of the day means each once: when clocks are put forward over one
+// of its times it is due as much later, and when they are put back only the
+// first of two counts.
 type Schedule struct {
 	Tenant    string     `json:"-" db:"tenant"`
 	Name      string     `json:"name" db:"name"`
@@ -47,9 +50,20 @@ type Schedule struct {
 // After returns the first time after t that the schedule names, or an error
 // that says what is wrong with its expression or its time zone.
 func (s *Schedule) After(t time.Time) (time.Time, error) {
+	if len(s.Cron) > maxCron {
+		return time.Time{}, Invalidf("#/cron", "is longer than %d bytes", maxCron)
+	}
 	times, zone, err := s.times()
 	if err != nil {
 		return time.Time{}, err
+	}
+	if zone == time.Local { // each machine has another
+		return time.Time{}, s.noZone()
+	}
+	if every, ok := strings.CutPrefix(s.Cron, "@every "); ok {
+		if d, err := time.ParseDuration(every); err == nil && (d < time.Second || d%time.Second != 0) {
+			return time.Time{}, Invalidf("#/cron", "%q: give whole seconds, at least one", s.Cron)
+		}
 	}
 	next := times.Next(t.In(zone))
 	if next.IsZero() {
@@ -58,10 +72,14 @@ func (s *Schedule) After(t time.Time) (time.Time, error) {
 	return next.UTC(), nil
 }
 
+func (s *Schedule) noZone() error {
+	return Invalidf("#/timezone", "there is no time zone %.100q: give an IANA name such as Europe/Berlin", s.Timezone)
+}
+
 func (s *Schedule) times() (cron.Schedule, *time.Location, error) {
 	zone, err := time.LoadLocation(s.Timezone)
 	if err != nil {
-		return nil, nil, Invalidf("#/timezone", "there is no time zone %q: give an IANA name such as Europe/Berlin", s.Timezone)
+		return nil, nil, s.noZone()
 	}
 	if strings.Contains(s.Cron, "TZ=") { // the library's own way to name a zone
 		return nil, nil, Invalidf("#/cron", "give the time zone in timezone")
@@ -70,7 +88,63 @@ func (s *Schedule) times() (cron.Schedule, *time.Location, error) {
 	if err != nil {
 		return nil, nil, Invalidf("#/cron", "%v; write five fields (minute hour day month weekday) such as \"0 6 * * 1-5\", or @hourly, @daily, @every 90s", err)
 	}
+	if spec, ok := times.(*cron.SpecSchedule); ok && spec.Hour&everyHour != everyHour {
+		return onceADay{spec}, zone, nil
+	}
 	return times, zone, nil
+}
+
+const (
+	maxCron   = 1000
+	everyHour = 1<<24 - 1
+)
+
+// onceADay are times in some hours of the day.
+type onceADay struct{ *cron.SpecSchedule }
+
+// Next is the first time after t.
+func (o onceADay) Next(t time.Time) time.Time {
+	next := o.SpecSchedule.Next(t)
+	for !next.IsZero() && again(next) {
+		next = o.SpecSchedule.Next(next)
+	}
+	// A change may lie before t, and the times that it left out after it.
+	change, end := t.ZoneBounds()
+	for ; next.IsZero() || change.Before(next); change, end = end.ZoneBounds() {
+		if old, ahead := shift(change); ahead > 0 && t.Before(change.Add(ahead)) {
+			from := change.Add(-time.Nanosecond)
+			if from.Before(t) {
+				from = t
+			}
+			// By the old clock, which who wrote the time had in mind.
+			left := o.SpecSchedule.Next(from.In(time.FixedZone("", old)))
+			if !left.IsZero() && left.Before(change.Add(ahead)) && (next.IsZero() || left.Before(next)) {
+				return left.In(t.Location())
+			}
+		}
+		if end.IsZero() || end.After(t.AddDate(5, 0, 0)) {
+			break
+		}
+	}
+	return next
+}
+
+// shift is the offset before a change of clocks, in seconds, and how far they
+// are put forward; a zero change changes nothing.
+func shift(change time.Time) (old int, ahead time.Duration) {
+	if change.IsZero() {
+		return 0, 0
+	}
+	_, old = change.Add(-time.Nanosecond).Zone()
+	_, is := change.Zone()
+	return old, time.Duration(is-old) * time.Second
+}
+
+// again tells whether the clock has shown t before, until it was put back.
+func again(t time.Time) bool {
+	change, _ := t.ZoneBounds()
+	_, ahead := shift(change)
+	return t.Before(change.Add(-ahead))
 }
 
 // Due returns the times up to now that units are to be made for, oldest first,
