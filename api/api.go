@@ -325,7 +325,7 @@ func tagOf(path string) string {
 
 // register adds a native route whose errors all go through problem.
 func register[I, O any](a *API, op huma.Operation, f func(context.Context, *I) (*O, error)) {
-	op.Middlewares = append(op.Middlewares, a.checkQuery, a.checkBody)
+	op.Middlewares = append(op.Middlewares, a.checkQuery, a.checkKey, a.checkBody)
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := f(ctx, in)
 		if err != nil {

@@ -32,7 +32,11 @@ func (a *API) takeLines(ctx huma.Context, next func(huma.Context)) {
 		next(ctx)
 		return
 	}
-	answer, err := a.submitLines(ctx.Context(), c.Request().Header.Get("Idempotency-Key"), a.patient(c))
+	err := checkKeys(c.Request().Header)
+	var answer *batchAnswer
+	if err == nil {
+		answer, err = a.submitLines(ctx.Context(), c.Request().Header.Get("Idempotency-Key"), a.patient(c))
+	}
 	if err != nil {
 		_, _ = io.CopyN(io.Discard, c.Request().Body, drained) // who still sends does not look for an answer
 		a.answerError(a.lineProblem(err), c)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humaecho"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -22,6 +24,34 @@ func idempotencyKey(header string) (string, error) {
 		return "", badKey("has at most 255 printable ASCII characters")
 	}
 	return key, nil
+}
+
+// checkKeys refuses a header that names nothing, or two units at once: the
+// first alone would count, and who sent the other would trust in it.
+func checkKeys(h http.Header) error {
+	given := h.Values("Idempotency-Key")
+	switch {
+	case len(given) == 0:
+		return nil
+	case slices.ContainsFunc(given, func(k string) bool { return k != given[0] }):
+		return badKey("is there more than once, with different values: give it once")
+	case given[0] == "":
+		return badKey("is empty: give it a value or leave it out")
+	}
+	return nil
+}
+
+// checkKey is checkKeys for the operations that take a key.
+func (a *API) checkKey(ctx huma.Context, next func(huma.Context)) {
+	takes := func(p *huma.Param) bool { return p.In == "header" && p.Name == "Idempotency-Key" }
+	if slices.ContainsFunc(ctx.Operation().Parameters, takes) {
+		c := humaecho.Unwrap(ctx)
+		if err := checkKeys(c.Request().Header); err != nil {
+			a.answerError(err, c)
+			return
+		}
+	}
+	next(ctx)
 }
 
 func badKey(detail string) *Problem {

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,4 +104,45 @@ func TestIdempotencyKeyForms(t *testing.T) {
 	if second := f.submit(mock(""), "Idempotency-Key", "same"); second != first {
 		t.Errorf("quoted %s, bare %s", first, second)
 	}
+}
+
+// Of two keys one would be dropped, and an empty one comes of a script whose
+// variable was: who sent them would believe the unit safe to ask for again.
+func TestIdempotencyKeysThatNameNothing(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	send := func(path, kind, body string, keys ...string) *answer {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.url+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = http.Header{"Content-Type": {kind}, "Idempotency-Key": keys}
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &answer{t, resp.StatusCode, resp.Header, text}
+	}
+	const line = `{"backend":"mock","prompt":"x"}`
+	for _, to := range []struct{ path, kind, body string }{
+		{"/work-units", "application/json", line},
+		{"/batches", "application/json", `{"units":[` + line + `]}`},
+		{"/batches", "application/x-ndjson", line},
+	} {
+		send(to.path, to.kind, to.body, "a", "b").refused(400, "Idempotency-Key", "more than once")
+		send(to.path, to.kind, to.body, "a", "").refused(400, "Idempotency-Key", "more than once")
+		send(to.path, to.kind, to.body, "").refused(400, "Idempotency-Key", "is empty")
+	}
+	if a := send("/v1/batches", "application/json", `{"input_file_id":"file-x","endpoint":"/v1/chat/completions","completion_window":"24h"}`, "a", "b"); a.status != 400 || !strings.Contains(string(a.body), "more than once") {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if len(f.listed("/work-units"))+len(f.listed("/batches")) > 0 {
+		t.Error("something was made")
+	}
+	send("/work-units", "application/json", line, "same", "same").is(202)
 }

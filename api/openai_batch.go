@@ -222,6 +222,9 @@ func (a *API) addOpenAIBatch(c echo.Context) error {
 	}
 	var key string
 	if err == nil {
+		err = checkKeys(c.Request().Header)
+	}
+	if err == nil {
 		key, err = idempotencyKey(c.Request().Header.Get("Idempotency-Key"))
 	}
 	var input work.File
