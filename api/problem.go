@@ -289,13 +289,13 @@ func jsonFormat() huma.Format {
 	return f
 }
 
-// later are fields that other versions of Piecework know.
-var later = map[string]string{
-	"batch_id": "batches are not supported by this server; submit units one by one",
+// elsewhere are fields that belong to something else.
+var elsewhere = map[string]string{
+	"batch_id": "a unit does not name its batch: POST /batches makes batches of units",
 }
 
 func unknownField(name string) string {
-	if why, ok := later[name]; ok {
+	if why, ok := elsewhere[name]; ok {
 		return why
 	}
 	return fmt.Sprintf("there is no field %.100q; check its spelling against /docs", name)

@@ -37,6 +37,7 @@ func TestUnknownField(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	f.post("/work-units", mock(`,"promt":"x"`)).refused(422, "#/promt", `there is no field "promt"`)
+	f.post("/work-units", mock(`,"batch_id":"x"`)).refused(422, "#/batch_id", "POST /batches")
 	f.post("/work-units", mock(`,"tenant_id":"other"`)).refused(422, "#/tenant_id", "no field")
 }
 
