@@ -17,7 +17,7 @@ import (
 type unitView struct {
 	work.Unit
 	Usage unitUsage  `json:"usage" doc:"Of all runs so far"`
-	Runs  []work.Run `json:"runs" nullable:"false" doc:"Oldest first"`
+	Runs  []work.Run `json:"runs" nullable:"false" doc:"The newest 100, oldest first; run_count tells how many there are, and GET /runs?unit= lists all. Old ones are without rendered_prompt and result when those of the newer have 32 MiB: GET /runs/{id} has them"`
 }
 
 // unitUsage is what a unit's runs have used together.
@@ -42,7 +42,7 @@ type unitAnswer struct {
 }
 
 type submitInput struct {
-	Wait string `query:"wait" doc:"Hold the answer until the unit is final, at most this long" example:"30s"`
+	Wait string `query:"wait" doc:"Hold the answer until the unit is final, at most this long: seconds, or as \"1m30s\"; more than 5 minutes count as 5 minutes" example:"30s"`
 	Key  string `header:"Idempotency-Key" doc:"Sent again with the same body it names the same unit"`
 	Body unitBody
 }
@@ -129,7 +129,12 @@ func (a *API) viewUnit(ctx context.Context, id uuid.UUID) (unitView, error) {
 		return unitView{}, err
 	}
 	runs, err := a.Store.UnitRuns(ctx, id)
-	return newUnitView(unit, runs), err
+	view := newUnitView(unit, runs)
+	if err == nil && len(runs) == store.MaxUnitRuns { // there may be others
+		view.Usage.Usage, err = a.Store.UnitUsage(ctx, id)
+		view.Usage.CachedShare = view.Usage.Usage.CachedShare()
+	}
+	return view, err
 }
 
 // ByID is the id of one thing in the path.
@@ -148,7 +153,7 @@ func parseID(text string) (uuid.UUID, error) {
 
 type getUnitInput struct {
 	ByID
-	Wait string `query:"wait" doc:"Hold the answer until the unit is final, at most this long" example:"30s"`
+	Wait string `query:"wait" doc:"Hold the answer until the unit is final, at most this long: seconds, or as \"1m30s\"; more than 5 minutes count as 5 minutes" example:"30s"`
 }
 
 type viewAnswer struct{ Body unitView }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store"
 )
 
 type listAnswer struct {
@@ -140,6 +142,34 @@ func TestUsageIsThatOfAllRuns(t *testing.T) {
 	want := unitUsage{work.Usage{InputTokens: 20, OutputTokens: 11, CacheReadTokens: 60, CacheCreationTokens: 20}, 0.6}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// Losses and waits use up no retry: what a unit has done for weeks must not
+// come in one answer, and must be counted all the same.
+func TestUnitOfManyRuns(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	id := f.submit(mock(""))
+	f.run(id, "done")
+	db, err := sql.Open("postgres", f.database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(t.Context(), `WITH last AS (UPDATE worker_runs SET attempt = 3001, input_tokens = 0 RETURNING *), made AS (
+			INSERT INTO worker_runs (id, tenant, unit_id, attempt, worker_type, status, error_class, error_message, started_at, completed_at, input_tokens)
+			SELECT gen_random_uuid(), tenant, unit_id, n, worker_type, 'lost', 'infra', 'x', started_at, started_at, 1 FROM last, generate_series(1, 3000) n)
+		UPDATE work_units SET run_count = 3001`); err != nil {
+		t.Fatal(err)
+	}
+	u := f.get("/work-units/" + id.String()).is(200).fields()
+	runs := u["runs"].([]any)
+	if len(runs) != store.MaxUnitRuns || u["run_count"] != 3001.0 || u["usage"].(map[string]any)["input_tokens"] != 3000.0 || u["output"] != "done" {
+		t.Errorf("%d of %v runs, usage %v", len(runs), u["run_count"], u["usage"])
+	}
+	if first, last := runs[0].(map[string]any), runs[len(runs)-1].(map[string]any); first["attempt"] != 2902.0 || last["attempt"] != 3001.0 || last["result"] != "done" {
+		t.Errorf("first %v, last %v", first, last)
 	}
 }
 

@@ -220,16 +220,40 @@ func (s *Store) Run(ctx context.Context, tenant string, id uuid.UUID) (work.Run,
 	return row.run()
 }
 
-// UnitRuns returns every run of a unit, oldest first, with prompts and
-// results.
+// MaxUnitRuns is how many runs are read with their unit. Losses and waits use
+// up no retry, so a unit can have thousands.
+const MaxUnitRuns = 100
+
+// maxRunTexts bounds the prompts and results that are read with them, in bytes.
+const maxRunTexts = 32 << 20
+
+// UnitRuns returns the newest MaxUnitRuns runs of a unit, oldest first, with
+// prompts and results: those of the newest, and of others from there on while
+// the newer ones together have at most maxRunTexts.
 func (s *Store) UnitRuns(ctx context.Context, unit uuid.UUID) ([]work.Run, error) {
 	var rows []runRow
-	err := s.db.SelectContext(ctx, &rows, `SELECT `+runColumns+`, r.rendered_prompt, r.result
-		FROM worker_runs r JOIN work_units u ON u.id = r.unit_id WHERE r.unit_id = $1 ORDER BY r.attempt`, unit)
+	err := s.db.SelectContext(ctx, &rows, `SELECT `+runColumns+`,
+		CASE WHEN newer <= $3 THEN r.rendered_prompt END AS rendered_prompt, CASE WHEN newer <= $3 THEN r.result END AS result
+		FROM (SELECT *, coalesce(sum(coalesce(octet_length(rendered_prompt), 0) + coalesce(octet_length(result), 0))
+				OVER (ORDER BY attempt DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS newer
+			FROM worker_runs WHERE unit_id = $1 ORDER BY attempt DESC LIMIT $2) r
+		JOIN work_units u ON u.id = r.unit_id ORDER BY r.attempt`, unit, MaxUnitRuns, maxRunTexts)
 	if err != nil {
 		return nil, translate(fmt.Errorf("read runs of unit %s: %w", unit, err))
 	}
 	return runsOf(rows)
+}
+
+// UnitUsage adds up what all runs of a unit have used.
+func (s *Store) UnitUsage(ctx context.Context, unit uuid.UUID) (work.Usage, error) {
+	var all work.Usage
+	err := s.db.GetContext(ctx, &all, `SELECT coalesce(sum(input_tokens), 0)::bigint AS input_tokens, coalesce(sum(output_tokens), 0)::bigint AS output_tokens,
+		coalesce(sum(cache_read_tokens), 0)::bigint AS cache_read_tokens, coalesce(sum(cache_creation_tokens), 0)::bigint AS cache_creation_tokens
+		FROM worker_runs WHERE unit_id = $1`, unit)
+	if err != nil {
+		return all, translate(fmt.Errorf("read usage of unit %s: %w", unit, err))
+	}
+	return all, nil
 }
 
 // LiveRuns returns the runs that go on of the given units, by unit: when each

@@ -390,6 +390,24 @@ func TestUnitRuns(t *testing.T) {
 	if err != nil || len(runs) != 2 || runs[0].ID != c.RunID || runs[1].ID != second.RunID || runs[1].Attempt != 2 {
 		t.Errorf("runs %+v, error %v", runs, err)
 	}
+	l.exec(`UPDATE worker_runs SET attempt = attempt + 1000`)
+	l.exec(`INSERT INTO worker_runs (id, tenant, unit_id, attempt, worker_type, status, error_class, error_message, started_at, completed_at, input_tokens, rendered_prompt)
+		SELECT gen_random_uuid(), tenant, unit_id, n, worker_type, 'lost', 'infra', 'x', started_at, started_at, 1, 'x'
+		FROM worker_runs, generate_series(1, 301) n WHERE id = $1`, c.RunID)
+	runs, err = l.UnitRuns(t.Context(), c.ID)
+	if err != nil || len(runs) != MaxUnitRuns || runs[MaxUnitRuns-1].ID != second.RunID || runs[0].Attempt != 301-(MaxUnitRuns-2)+1 {
+		t.Fatalf("%d runs, error %v", len(runs), err)
+	}
+	if old := runs[0].RenderedPrompt; old == nil || *old != "x" {
+		t.Errorf("prompt %v", old)
+	}
+	l.exec(`UPDATE worker_runs SET rendered_prompt = repeat('x', $1) WHERE id = $2`, maxRunTexts+1, second.RunID)
+	if runs, err = l.UnitRuns(t.Context(), c.ID); err != nil || runs[MaxUnitRuns-1].RenderedPrompt == nil || runs[MaxUnitRuns-2].RenderedPrompt != nil {
+		t.Errorf("the newest prompt leaves no room, error %v", err)
+	}
+	if all, err := l.UnitUsage(t.Context(), c.ID); err != nil || all.InputTokens < 301 {
+		t.Errorf("usage %+v, error %v", all, err)
+	}
 	if _, err := l.Run(t.Context(), "other", c.RunID); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("another tenant's run: %v", err)
 	}

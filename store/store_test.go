@@ -339,6 +339,7 @@ func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
 		"Run":             func(ctx context.Context) error { _, err := l.Run(ctx, tenant, c.RunID); return err },
 		"Runs":            func(ctx context.Context) error { _, _, err := l.Runs(ctx, RunFilter{Tenant: tenant}); return err },
 		"UnitRuns":        func(ctx context.Context) error { _, err := l.UnitRuns(ctx, id); return err },
+		"UnitUsage":       func(ctx context.Context) error { _, err := l.UnitUsage(ctx, id); return err },
 		"Append":          func(ctx context.Context) error { return l.Append(ctx, Progress{RunID: c.RunID}) },
 		"Transcript":      func(ctx context.Context) error { _, err := l.Transcript(ctx, tenant, c.RunID); return err },
 		"FoldLost":        func(ctx context.Context) error { _, err := l.FoldLost(ctx, 1); return err },

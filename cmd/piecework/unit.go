@@ -143,6 +143,11 @@ func printUnit(w io.Writer, u *unit) error {
 	if err := printRuns(w, u.Runs); err != nil {
 		return err
 	}
+	if n := len(u.Runs); n > 0 && n < u.RunCount {
+		if _, err := fmt.Fprintf(w, "(the newest %d of %d runs)\n", n, u.RunCount); err != nil {
+			return fmt.Errorf("write table: %w", err)
+		}
+	}
 	if err := printOutputFiles(w, u.Runs); err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 
 const failedUnit = `{"id":"` + idB + `","status":"failed","backend":"claude","title":"T","queue":"default","priority":5,
 	"labels":{"team":"a"},"timeout":3600,"created_at":"2026-01-02T03:04:05Z","started_at":"2026-01-02T03:04:06Z",
-	"finished_at":"2026-01-02T03:04:08Z","cost_usd":0.25,"output":null,"error":{"class":"max_turns","message":"stopped \u001b[2J"},
+	"finished_at":"2026-01-02T03:04:08Z","run_count":300,"cost_usd":0.25,"output":null,"error":{"class":"max_turns","message":"stopped \u001b[2J"},
 	"runs":[{"id":"` + idA + `","attempt":1,"status":"failed","num_turns":4,"tool_calls":2,"total_cost_usd":0.25,
 	"started_at":"2026-01-02T03:04:06Z","completed_at":"2026-01-02T03:04:08Z","error":{"class":"max_turns","message":"stopped"}}]}`
 
@@ -23,7 +23,7 @@ func TestGetShowsErrorAdviceAndRuns(t *testing.T) {
 	if err := (&GetCommand{Remote: remote, ID: idB}).Run(s.App); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"failed", "max_turns: stopped ␛[2J", "Retry with a larger max_turns", "2.0 s", "$0.25", idA, `{"team":"a"}`} {
+	for _, want := range []string{"failed", "max_turns: stopped ␛[2J", "Retry with a larger max_turns", "2.0 s", "$0.25", idA, `{"team":"a"}`, "the newest 1 of 300 runs"} {
 		if !strings.Contains(s.out.String(), want) {
 			t.Errorf("output lacks %q:\n%s", want, s.out.String())
 		}
