@@ -11,6 +11,7 @@ import (
 
 	"piecework/api/web"
 	"piecework/internal/transcript"
+	"piecework/internal/work"
 	"piecework/store"
 )
 
@@ -340,6 +341,31 @@ var sights = []struct {
 	{"light", "light", 1280, 800, true},
 }
 
+// beyond names what cannot be seen without scrolling sideways, or not at all:
+// a region that scrolls, and what stands beyond the side, unless it is cut off
+// with dots in what does not.
+const beyond = `(() => {
+	const side = document.documentElement.clientWidth, cut = new Map();
+	const cuts = (e) => cut.get(e) ?? cut.set(e, e !== document.body && (getComputedStyle(e).overflowX !== "visible" || cuts(e.parentElement))).get(e);
+	const name = (e) => e.id || e.getAttribute("aria-label") || e.getAttribute("aria-labelledby") || e.tagName + "." + e.className;
+	const scrolls = [document.documentElement, ...document.querySelectorAll("#list, #detail, .wide")].filter((e) => e.scrollWidth > e.clientWidth);
+	const out = [...document.querySelectorAll("body *:not(svg *)")].filter((e) => {
+		const { left, right, width } = e.getBoundingClientRect();
+		return width && (right > side + 1 || left < -1) && !cuts(e.parentElement);
+	});
+	return [...scrolls, ...out].slice(0, 5).map(name).join();
+})()`
+
+// fits fails when anything on the page is beyond its side, on a screen, on a
+// tablet or on a phone.
+func fits(w *tab, what string) {
+	w.t.Helper()
+	for _, width := range []int64{1400, 768, 390} {
+		w.size(width, 844)
+		same(w, fmt.Sprintf("%s at %d pixels: what is beyond the side", what, width), beyond, "")
+	}
+}
+
 // Nothing is cut off at the side, and nobody is kept out.
 func TestBrowserStoriesFitAndAreAccessible(t *testing.T) {
 	t.Parallel()
@@ -367,10 +393,11 @@ func TestBrowserStoriesFitAndAreAccessible(t *testing.T) {
 				w.size(sight.width, sight.height)
 				w.scheme(sight.scheme)
 				if sight.opened {
+					fits(w, "closed")
 					eval[any](w, `document.querySelectorAll("details").forEach((d) => d.open = true)`)
+					fits(w, "opened")
+					w.size(sight.width, sight.height)
 				}
-				same(w, sight.name+": what is beyond the side", `[document.documentElement, ...document.querySelectorAll("#list, #detail")]
-					.filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.id || e.tagName).join()`, "")
 				if axe == "" || slow {
 					continue
 				}
@@ -380,6 +407,39 @@ func TestBrowserStoriesFitAndAreAccessible(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What callers, models and receivers wrote has words of any length, and is
+// written from right to left too; and the pages that show errors fit as well.
+func TestBrowserPagesFit(t *testing.T) {
+	t.Parallel()
+	f, _ := newBatches(t)
+	w := newTab(t, f.url)
+	word := strings.Repeat("Donaudampfschifffahrt", 40)
+	f.post("/webhook-endpoints", fmt.Sprintf(`{"url":"https://hooks.example.com/%s","description":"%s","events":["batch.completed_with_failures","work_unit.*"]}`, word, word[:480])).is(201)
+	text := word + ` <b>عقد رقم 17</b> ` + word
+	id := f.submit(fmt.Sprintf(`{"backend":"mock","prompt":%s,"model":"%s","labels":{"%.64[2]s":"%[2]s"},"callback_url":"https://example.com/%[2]s"}`, quote(text), word[:200]))
+	f.run(id, text, step(1, transcript.Reasoning, text), step(2, transcript.UserText, text))
+	f.claim(f.submit(fmt.Sprintf(`{"backend":"mock","prompt":%s}`, quote(text))))
+	failed := f.fail(fmt.Sprintf(`{"backend":"mock","prompt":%s}`, quote("عقد رقم 17")), work.ClassInfra)
+	batch := f.batch(lots(2, fmt.Sprintf(`,"title":"%s","metadata":{"%.64[1]s":"%[1]s"}`, word[:200]))).ID
+	f.post("/queues/default/pause", fmt.Sprintf(`{"by":"%s","why":"%s"}`, word[:200], word)).is(200)
+	f.do("PUT", "/schedules/"+strings.ToLower(word[:64]), `{"cron":"0 6 * * *","unit":{"backend":"mock","prompt":"x"}}`, "Content-Type", "application/json").is(200)
+	db, err := sql.Open("postgres", f.database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec(`UPDATE webhook_deliveries SET attempts = 3, last_error = $1, url = $2`, text, "https://example.com/"+word); err != nil {
+		t.Fatal(err)
+	}
+	w.bear("404|409|422")
+	for _, path := range []string{"/", "/?q=" + word, "/units/" + id.String(), "/units/" + id.String() + "/retry?change=1", "/units/" + failed.String() + "/retry?change=1", "/units/" + uuid.NewString(),
+		"/batch-list", batchPath(batch), batchPath(batch) + "/cancel", "/overview", "/overview?window=30d", "/worker-processes", "/webhooks", "/webhooks?status=dead",
+		"/webhooks?status=none", "/compare?a=" + id.String() + "&b=" + failed.String(), "/compare?a=" + word, "/operate/queues/default/pause", "/stories", "/nope"} {
+		w.open(path)
+		fits(w, path)
 	}
 }
 

@@ -57,6 +57,7 @@ func Stories() []Story {
 		{"unit-cancel", "shall it be cancelled?", AskCancel(Unit{Unit: storyRunning().Unit})},
 		{"unit-retry", "shall it run again, with changes?", AskRetry(Unit{Unit: storyFailed(0).Unit}, true)},
 		{"compare", "two runs side by side", storyComparison()},
+		{"compare-hostile", "two runs of texts that want to be more than text", storyHostileComparison()},
 		{"batches", "batches in every status", storyBatches()},
 		{"batches-empty", "no batch has come yet", Batches{Still: true, Pills: Batches{}.Choices(nil, 10_000)}},
 		{"batches-nothing-found", "no batch is like that", storyNoBatches()},
@@ -79,7 +80,9 @@ func Stories() []Story {
 		{"overview", "a busy day", storyOverview("24h")},
 		{"overview-empty", "nothing has happened", Overview{Now: storyNow, Figures: work.Figures{Window: "1h", To: storyNow,
 			From: storyNow.Add(-time.Hour), Bucket: 60, Series: []work.Interval{{From: storyNow}}}}},
+		{"overview-hostile", "names that want to be more than names, and huge figures", storyHostileOverview()},
 		{"processes", "worker processes and what they run", storyProcesses()},
+		{"processes-hostile", "texts that want to be more than text", storyHostileProcesses()},
 		{"unit-told", "others were told of its end", storyUnit(storyTold())},
 		{"webhooks", "endpoints, and deliveries in every state", storyWebhooks()},
 		{"webhooks-none", "nobody wants to be told", Webhooks{Now: storyNow, Status: "dead"}},
@@ -96,7 +99,10 @@ func storyWebhooks() Webhooks {
 		}
 		p.Endpoints = append(p.Endpoints, e)
 	}
+	p.Endpoints[2].Description, p.Endpoints[2].Events = storyWord, work.Events
 	p.Deliveries = storyDeliveries(uuid.UUID{0: 1, 6: 0x70, 8: 0x80, 15: 3})
+	last := &p.Deliveries[len(p.Deliveries)-1]
+	last.EventType, last.URL, last.LastError = "batch.completed_with_failures", "https://example.com/"+storyWord, &storyWord
 	return p
 }
 
@@ -122,6 +128,9 @@ func storyTold() Unit {
 	u.Deliveries = storyDeliveries(u.ID)[1:4]
 	return u
 }
+
+// storyWord has no place to break.
+var storyWord = strings.Repeat("Donaudampfschifffahrt", 150)
 
 // storyNow is when all stories are told.
 var storyNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -325,7 +334,7 @@ func storyCancelled() Unit {
 }
 
 func storyLongWords() Unit {
-	word := strings.Repeat("Donaudampfschifffahrt", 150)
+	word := storyWord
 	u := madeUnit(11, work.Succeeded)
 	u.Title, u.Prompt, u.Output, u.Summary, u.Model, u.Worker, u.Queue, u.Labels = word, word, &word, &word, word[:300], word[:200], word[:100], json.RawMessage(`{"`+word+`":"x"}`)
 	page := whole(u, work.RunSucceeded, hostileSteps(word)...)
@@ -414,6 +423,11 @@ func storyComparison() Comparison {
 	other := "Read docs:contract.txt and name all its dates\nBe brief."
 	b.Run.RenderedPrompt = &other
 	return Comparison{IDs: [2]string{a.Run.ID.String(), b.Run.ID.String()}, Sides: [2]*Unit{&a, &b}}
+}
+
+func storyHostileComparison() Comparison {
+	a, b := storyHostile(), storyLongWords()
+	return Comparison{IDs: [2]string{evil, evil}, Sides: [2]*Unit{&a, &b}}
 }
 
 // storyCounts are what the units of a batch have come to in each status.
@@ -527,6 +541,22 @@ func storyProcesses() Processes {
 	return page
 }
 
+func storyHostileProcesses() Processes {
+	p := storyCrew()[0]
+	p.Hostname, p.Version, p.Queues = storyWord[:250], evil, []string{storyWord[:64], "default"}
+	p.Backends = []work.Offer{{Name: "claude", Detail: storyWord[:300]}, {Name: "codex", Available: true, Version: storyWord[:200]}, {Name: "mock", Available: true, Paused: &work.Pause{Class: work.ClassAuth, Message: evil}}}
+	page := Processes{Now: storyNow, Processes: []Process{{Process: p}}}
+	for _, text := range []string{evil, storyWord, storyRight} {
+		run := storyRun(madeUnit(3, work.Running), work.RunRunning, 2)
+		run.Title, run.WorkerType, run.LiveStatus = text, "claude", &text
+		page.Processes[0].Runs = append(page.Processes[0].Runs, run)
+	}
+	return page
+}
+
+// storyRight is written from right to left.
+const storyRight = "سجّل مواعيد العقد رقم 17 كلها (2026)"
+
 // storyDay is made-up figures of a day.
 func storyDay(name string) work.Figures {
 	w, _ := work.WindowOf(name)
@@ -575,4 +605,22 @@ func storyOverview(window string) Overview {
 		Checks:    []Check{{Name: "postgres", OK: true, Detail: "reachable, schema up to date"}, {Name: "redis", Detail: "takes no writes"}},
 		Schedules: []work.Schedule{{Name: "daily", NextAt: later, LastAt: before(time.Hour), LastUnit: &unit}, {Name: "weekly", Paused: true, NextAt: later}},
 	}
+}
+
+func storyHostileOverview() Overview {
+	p := storyOverview("1h")
+	const huge = 1_234_567
+	p.Accepted, p.Finished = huge, map[work.State]int64{work.Succeeded: huge, work.Failed: huge}
+	p.Cost = work.Spent{Runs: huge, Cost: huge, Wasted: huge / 3}
+	p.Series[0].Accepted, p.Series[0].Cost = huge, p.Cost
+	p.Runs = []work.Outcome{{Status: work.RunFailed, Class: work.Class(storyWord[:100]), Count: huge, Cost: huge}}
+	p.Models, p.Workers = nil, nil
+	for _, name := range []string{evil, storyWord[:200], storyRight} {
+		p.Models = append(p.Models, work.Spent{Name: name, Runs: huge, Cost: huge, Wasted: huge / 3, Unpriced: huge})
+	}
+	p.Queues = []Queue{{Name: storyWord[:64], Due: huge, Scheduled: huge, Running: 1234, Paused: "paused by " + evil}}
+	p.Backends[1].Detail, p.Backends[2].Detail, p.Checks[1].Detail = storyWord[:300], evil, storyWord[:300]
+	p.Processes[0].Hostname = storyWord[:250]
+	p.Schedules[0].Name, p.Schedules[1].Name = storyWord[:64], storyRight
+	return p
 }
