@@ -252,17 +252,26 @@ func (w *tab) sight() string {
 }
 
 // click clicks on the first element of a selector as a mouse does, when the
-// page has come to rest around it.
+// page has come to rest around it and nothing covers it.
 func (w *tab) click(selector string) {
 	w.t.Helper()
-	w.until(selector+" is there and at rest", `(() => {
-		const e = document.querySelector(`+quote(selector)+`);
+	middle := `(() => {
+		const e = document.querySelector(` + quote(selector) + `);
 		e.scrollIntoView({ block: "center" });
-		const top = e.getBoundingClientRect().top, rests = e.restsAt === top;
-		e.restsAt = top;
-		return rests;
-	})()`)
-	do(w, chromedp.Click(chromedp.CSS(selector)))
+		const [box] = e.getClientRects(), at = box && [box.x + box.width / 2, box.y + box.height / 2];
+		const rests = at && String(at) === e.restsAt && e.contains(document.elementFromPoint(...at));
+		e.restsAt = String(at);
+		return rests ? at : null;
+	})()`
+	var at []float64
+	for at == nil {
+		w.until(selector+" is in sight and at rest", middle)
+		at = eval[[]float64](w, middle)
+	}
+	mouse := input.DispatchMouseEventParams{Type: input.DispatchMouseEventTypeMousePressed, X: at[0], Y: at[1], Button: input.MouseButtonLeft, ClickCount: 1}
+	call(w, input.DispatchMouseEvent, mouse)
+	mouse.Type = input.DispatchMouseEventTypeMouseReleased
+	call(w, input.DispatchMouseEvent, mouse)
 }
 
 // press sends keys to whatever has the focus. What the page keeps from its
