@@ -256,7 +256,7 @@ func refuseAll(files []work.OutputFile, reason string) []work.OutputFile {
 func (w *Worker) storeAll(p prepared, root *os.Root, files []work.OutputFile, redact func(string) string) []work.OutputFile {
 	ctx, cancel := context.WithTimeout(context.Background(), w.keepTime)
 	defer cancel()
-	stopWaiting := context.AfterFunc(w.draining, func() { time.AfterFunc(lastPatience, cancel) })
+	stopWaiting := w.lastly(cancel)
 	defer stopWaiting()
 	ids := make([]uuid.UUID, len(files))
 	for i := range ids {

@@ -93,7 +93,7 @@ type Worker struct {
 	rung     chan struct{}
 	news     chan struct{}   // the next sign of life is due at once: there is something to hear
 	draining context.Context // ends when no new unit is taken
-	letGo    context.CancelFunc
+	letGo    context.CancelCauseFunc
 	metrics  metrics
 	alone    sync.RWMutex // held by each run, and by a suspect for itself
 	secluded atomic.Bool  // a suspect runs alone, or waits to
@@ -137,7 +137,7 @@ func New(o Options) *Worker {
 	for _, b := range o.Backends {
 		w.lanes = append(w.lanes, &lane{backend: b})
 	}
-	w.draining, w.letGo = context.WithCancel(context.Background())
+	w.draining, w.letGo = context.WithCancelCause(context.Background())
 	w.idle = sync.NewCond(&w.mu)
 	return w
 }
@@ -189,7 +189,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	<-ctx.Done()
 	var delivered sync.WaitGroup
 	delivered.Go(stopDeliveries)
-	w.drain(stop)
+	w.drain(context.Cause(ctx), stop)
 	delivered.Wait()
 	end()
 	loops.Wait()
@@ -286,8 +286,8 @@ func (w *Worker) hear(ctx context.Context) {
 
 // drain takes no new unit, waits for the grace period, and then stops what is
 // left. Every unit is settled when it returns.
-func (w *Worker) drain(stops [2]func()) {
-	w.letGo()
+func (w *Worker) drain(why error, stops [2]func()) {
+	w.letGo(why)
 	stops[0]()
 	w.Log.Info("draining", "running", w.count(), "grace", w.Grace)
 	done := make(chan struct{})

@@ -126,7 +126,8 @@ func newHouseAt(t *testing.T, database, redis string) *house {
 // worker is one running worker process.
 type worker struct {
 	*Worker
-	stop func() // asks it to shut down
+	stop func()                  // asks it to shut down
+	fail context.CancelCauseFunc // the same, and says why
 	done chan struct{}
 }
 
@@ -142,8 +143,9 @@ func (h *house) start(change func(*Options)) *worker {
 	if change != nil {
 		change(&o)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	w := &worker{Worker: New(o), stop: stop, done: make(chan struct{})}
+	ctx, fail := context.WithCancelCause(context.Background())
+	stop := func() { fail(nil) }
+	w := &worker{Worker: New(o), stop: stop, fail: fail, done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
 		if err := w.Run(ctx); err != nil {

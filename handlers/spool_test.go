@@ -33,6 +33,40 @@ func TestFinishedRunIsOnDiskWhilePostgresIsAway(t *testing.T) {
 	testkit.Eventually(t, "the disk cleared", func() bool { return !exists(path) })
 }
 
+// When the Postgres of a dev server has died nobody brings it back: the process
+// ends, and the next one hands in what had ended.
+func TestNothingWaitsForALedgerThatIsGone(t *testing.T) {
+	t.Parallel()
+	postgres := testkit.OwnPostgres(t, migrate)
+	h := newHouseOn(t, postgres.URL)
+	data := t.TempDir()
+	w := h.start(func(o *Options) { o.Lease, o.Data = time.Minute, data })
+	over, cut := h.submit(nil), h.submit(nil)
+	first, second := h.begun(), h.begun()
+	if first.req.UnitID != over {
+		first, second = second, first
+	}
+	postgres.Kill()
+	first.end <- succeed("paid for")
+	testkit.Eventually(t, "the run on disk", func() bool { return exists(w.spoolPath(first.req.RunID)) })
+	began := time.Now()
+	w.fail(work.ErrLedgerGone)
+	<-w.done
+	if took := time.Since(began); took > lastPatience/2 || !exists(w.spoolPath(second.req.RunID)) {
+		t.Errorf("took %s; the run that was cut short is on disk: %t", took, exists(w.spoolPath(second.req.RunID)))
+	}
+	postgres.Start()
+	h.start(func(o *Options) { o.Data = data })
+	if u := h.becomes(over, work.Succeeded); *u.Output != "paid for" || u.RunCount != 1 {
+		t.Errorf("output %q of %d runs", *u.Output, u.RunCount)
+	}
+	again := h.begun()
+	again.end <- succeed("done")
+	if u := h.becomes(cut, work.Succeeded); u.RunCount != 2 || u.Failures != 0 {
+		t.Errorf("%d runs, %d failures", u.RunCount, u.Failures)
+	}
+}
+
 // A worker process that died left its last results on disk. The next one hands
 // them in before the runs are given up, and runs nothing again. What the disk
 // has spoilt is set aside.

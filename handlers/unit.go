@@ -311,13 +311,25 @@ const (
 	lastPatience = 15 * time.Second
 )
 
+// lastly calls cancel when enough time has passed since the drain began: none
+// when there is nothing to wait for. The function it returns takes that back.
+func (w *Worker) lastly(cancel func()) (stop func() bool) {
+	return context.AfterFunc(w.draining, func() {
+		if errors.Is(context.Cause(w.draining), work.ErrLedgerGone) {
+			cancel() // what has ended is on disk, or will be
+			return
+		}
+		time.AfterFunc(lastPatience, cancel)
+	})
+}
+
 // settle writes the end of a run into the ledger, again and again until it
 // is known to be there: the run number makes repeats harmless. Meanwhile it is
 // on disk.
 func (w *Worker) settle(f store.Finish) (store.Verdict, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	stopWaiting := context.AfterFunc(w.draining, func() { time.AfterFunc(lastPatience, cancel) })
+	stopWaiting := w.lastly(cancel)
 	defer stopWaiting()
 	keep := sync.OnceFunc(func() {
 		if err := w.spool(f); err != nil {

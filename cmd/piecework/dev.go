@@ -11,6 +11,7 @@ import (
 
 	"piecework/internal/local"
 	"piecework/internal/webhook"
+	"piecework/internal/work"
 )
 
 // DevCommand is `piecework dev`.
@@ -100,7 +101,7 @@ func (c *DevCommand) postgres(ctx context.Context, app *App, fail context.Cancel
 	go func() {
 		select {
 		case <-pg.Done():
-			fail(fmt.Errorf("postgres has stopped: %w", pg.Err()))
+			fail(fmt.Errorf("%w: %w", work.ErrLedgerGone, pg.Err()))
 		case <-ctx.Done():
 		}
 	}()

@@ -20,6 +20,10 @@ var (
 	ErrFenced    = errors.New("lease lost")
 )
 
+// ErrLedgerGone ends a process whose Postgres was its own and has ended:
+// nobody will bring it back meanwhile.
+var ErrLedgerGone = errors.New("postgres has stopped")
+
 // Invalid is a request that can never be honoured as it stands.
 type Invalid struct {
 	Pointer string // JSON pointer (RFC 6901) to the field at fault, such as "#/timeout"
