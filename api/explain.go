@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/web"
 	"piecework/internal/work"
 	"piecework/jobs"
 	"piecework/store"
@@ -116,15 +117,15 @@ func whyInLane(u work.Unit, lane store.BatchLane) reason {
 	case b.SendingAt == nil:
 		r.Detail = fmt.Sprintf("it is packed into a batch for %s, which is to be sent", u.Backend)
 	case b.RemoteID == nil:
-		r.Detail = fmt.Sprintf("it is in a batch that is being sent to %s since %s", u.Backend, b.SendingAt.UTC().Format(time.RFC3339))
+		r.Detail = fmt.Sprintf("it is in a batch that is being sent to %s since %s", u.Backend, web.When(*b.SendingAt))
 	default:
-		r.Detail = fmt.Sprintf("it is one of %d lines of %s's batch %s, sent %s; %d are over", b.Lines, u.Backend, *b.RemoteID, b.SentAt.UTC().Format(time.RFC3339), b.Done)
+		r.Detail = fmt.Sprintf("it is one of %d lines of %s's batch %s, sent %s; %d are over", b.Lines, u.Backend, *b.RemoteID, web.When(*b.SentAt), b.Done)
 	}
 	if lane.Batch != nil && lane.Batch.Error != "" {
 		r.Detail += "; the last look said: " + lane.Batch.Error
 	}
 	if lane.Ends != nil {
-		r.Detail += "; it runs live if that has not answered by " + lane.Ends.UTC().Format(time.RFC3339)
+		r.Detail += "; it runs live if that has not answered by " + web.When(*lane.Ends)
 	}
 	return r
 }
@@ -145,9 +146,9 @@ func whyScheduled(u work.Unit, place store.Place) []reason {
 	}
 	if u.Error != nil {
 		return []reason{{Code: "retry", Until: u.NotBefore, Detail: fmt.Sprintf("run %d ended with %s; the next may begin at %s",
-			u.RunCount, u.Error, u.NotBefore.UTC().Format(time.RFC3339))}}
+			u.RunCount, u.Error, web.When(*u.NotBefore))}}
 	}
-	return []reason{{Code: "scheduled", Until: u.NotBefore, Detail: "it is not to run before " + u.NotBefore.UTC().Format(time.RFC3339)}}
+	return []reason{{Code: "scheduled", Until: u.NotBefore, Detail: "it is not to run before " + web.When(*u.NotBefore)}}
 }
 
 // whyNowhere tells why no worker process would begin the unit just now, nil
@@ -188,7 +189,7 @@ func whyPaused(backend string, p work.Pause) reason {
 		return reason{Code: "rate_limited", Until: p.Until, Detail: fmt.Sprintf("the limit of %s was met: %s", backend, p.Message)}
 	}
 	return reason{Code: "backend_paused", held: store.PauseBackend, Detail: fmt.Sprintf("%s is paused since %s: %s: %s (%s)",
-		backend, p.Since.UTC().Format(time.RFC3339), p.Class, p.Message, p.Class.Advice())}
+		backend, web.When(p.Since), p.Class, p.Message, p.Class.Advice())}
 }
 
 func whenNext(u work.Unit, place store.Place, processes []work.Process) reason {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"piecework/api/web"
 	"piecework/internal/backend"
 	"piecework/internal/work"
 	"piecework/store"
@@ -29,7 +30,7 @@ func viewPause(p *store.Pause) *operatorPause {
 
 // words are the pause for a person.
 func (p *operatorPause) words() string {
-	text := "paused since " + p.Since.Format(time.RFC3339)
+	text := "paused since " + web.When(p.Since)
 	if p.By != "" {
 		text += " by " + p.By
 	}

@@ -597,7 +597,7 @@ func storyCrew() []work.Process {
 func storyOverview(window string) Overview {
 	wait, later, unit := work.Seconds(75), storyNow.Add(time.Hour), uuid.UUID{0: 7}
 	return Overview{Figures: storyDay(window), Processes: storyCrew(), Now: storyNow,
-		Queues: []Queue{{Name: "bulk", Due: 1200, Scheduled: 40, Paused: "paused since 2026-01-02T03:00:00Z by <ann>"},
+		Queues: []Queue{{Name: "bulk", Due: 1200, Scheduled: 40, Paused: "paused since 2 Jan 2026 03:00:00 UTC by <ann>"},
 			{Name: "default", Due: 3, Running: 3, Processes: 1, OldestWait: &wait}},
 		Backends: []Backend{{Name: "claude", Status: "available", Slots: 8}, {Name: "anthropic", Status: "paused", Detail: "auth: 401: <key>"},
 			{Name: "codex", Status: "unavailable", Detail: "codex is not here"}, {Name: "mock", Status: "unknown"}},

@@ -149,7 +149,7 @@ func (u Unit) Limits() (list []Setting) {
 		at   *time.Time
 	}{{"not before", u.NotBefore}, {"deadline", u.Deadline}, {"expires", u.ExpiresAt}} {
 		if t.at != nil {
-			add(t.name, when(*t.at))
+			add(t.name, When(*t.at))
 		}
 	}
 	add("working directory", u.WorkingDirectory)
