@@ -41,7 +41,7 @@ func TestViewerFigures(t *testing.T) {
 		}
 	}
 	weight := 0
-	for _, path := range []string{"/", "/static/app.css", "/static/app.js", "/static/icon.svg"} {
+	for _, path := range []string{"/", "/static/app.css", "/static/app.js", "/static/morph.js", "/static/icon.svg"} {
 		n := len(f.get(path, "Accept-Encoding", "gzip").body)
 		weight += n
 		fmt.Printf("%-40s %6.1f kB\n", path, float64(n)/1e3)

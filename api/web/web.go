@@ -1,4 +1,4 @@
-// Package web is the pages: templates, one stylesheet, one script, and what
+// Package web is the pages: templates, stylesheets, scripts, and what
 // they need to know. It reads nothing and decides nothing; package api fills it
 // in. This file is its table of contents.
 //

@@ -1,6 +1,7 @@
 // The pages are whole without this script. It makes them live, and lets the
 // list stay where it is while units come and go. What is shown comes from the
 // server as HTML, always; events only say what to ask for again.
+import { morph } from './morph.js';
 
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -36,44 +37,6 @@ function say(text) {
   const link = $('#link');
   link.hidden = !text;
   link.textContent = text;
-}
-
-// morph makes a part of the page like what came, and leaves alone what is so
-// already: whoever presses a button, selects a text or has opened something
-// while the page changes does so with the same element afterwards.
-function morph(old, fresh) {
-  if (old.isEqualNode(fresh) || old.dataset?.says) return;
-  if (old.nodeName !== fresh.nodeName) return old.replaceWith(fresh);
-  if (old.nodeType === Node.TEXT_NODE) return void (old.data = fresh.data);
-  const mine = (a) => old.dataset?.touched && (a.name === 'open' || a.name === 'data-touched');
-  for (const a of [...old.attributes]) if (!fresh.hasAttribute(a.name) && !mine(a)) old.removeAttribute(a.name);
-  for (const a of fresh.attributes) if (!mine(a)) old.setAttribute(a.name, a.value);
-  let at = old.firstChild; // what is before it is done
-  for (const node of [...fresh.childNodes]) {
-    let match = at;
-    while (match && !alike(match, node)) match = node.nodeType === Node.TEXT_NODE ? null : match.nextSibling;
-    if (!match) {
-      old.insertBefore(node, at);
-      continue;
-    }
-    while (at !== match) at = drop(at);
-    at = match.nextSibling;
-    morph(match, node);
-  }
-  while (at) at = drop(at);
-}
-
-// alike tells whether one becomes the other: then what came before it and what
-// went away leave it in its place. The first class says what it is, the others
-// how it stands.
-function alike(a, b) {
-  return a.nodeName === b.nodeName && a.id === b.id && a.classList?.[0] === b.classList?.[0];
-}
-
-function drop(node) {
-  const next = node.nextSibling;
-  node.remove();
-  return next;
 }
 
 // ---- Times ---------------------------------------------------------------
