@@ -100,9 +100,9 @@ func TestWaveAgainstARateLimit(t *testing.T) {
 	if waits == 0 || model.served != units {
 		t.Errorf("%d waits, %d requests served", waits, model.served)
 	}
-	for second, asked := range model.later {
-		if asked > allowed {
-			t.Errorf("%d requests in second %d after the limit was met", asked, second)
+	for second, asked := range model.later { // in two, for what began in one may arrive in the next
+		if asked += model.later[second-1]; asked > 2*allowed {
+			t.Errorf("%d requests in seconds %d and %d after the limit was met", asked, second-1, second)
 		}
 	}
 	t.Logf("%d waits; requests by second after the first refusal: %v", waits, model.later)
