@@ -314,7 +314,7 @@ func (a *API) askRetryAll(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := a.Store.PreviewRetry(c.Request().Context(), f, previewed)
+	p, err := a.Store.PreviewRetry(c.Request().Context(), f, store.Changes{}, previewed)
 	if err != nil {
 		return err
 	}

@@ -105,7 +105,7 @@ func (a *API) retryUnits(ctx context.Context, in *retryUnitsInput) (*bulkAnswer,
 		return nil, err
 	}
 	if in.DryRun {
-		return viewPreview(a.Store.PreviewRetry(ctx, f, previewed))
+		return viewPreview(a.Store.PreviewRetry(ctx, f, changes, previewed))
 	}
 	return a.retryAll(ctx, f, changes)
 }

@@ -130,9 +130,10 @@ const movedColumns = `id, dispatch, queue, backend, priority, state, cost_usd`
 
 // RetryAll retries the units that f chooses and that can be retried, the
 // oldest MaxBulk of them, and tells whether others are left. Page and length
-// of f do not count.
+// of f do not count. Changes mean nothing to a unit that has a request: with any,
+// those are left as they are.
 func (s *Store) RetryAll(ctx context.Context, f UnitFilter, c Changes) ([]Moved, bool, error) {
-	w := f.retryable()
+	w := f.retryable(c)
 	var moved []Moved
 	if err := s.retry(ctx, &moved, w, lockMany, movedColumns, c); err != nil {
 		return nil, false, fmt.Errorf("retry units: %w", err)
@@ -161,9 +162,12 @@ func (s *Store) any(ctx context.Context, w where, moved int) bool {
 	return more
 }
 
-func (f UnitFilter) retryable() where {
+func (f UnitFilter) retryable(c Changes) where {
 	w := f.where()
 	w.add("state = ANY(?)", textArray(Retryable))
+	if c != (Changes{}) {
+		w.conds = append(w.conds, "request IS NULL")
+	}
 	return w
 }
 
@@ -183,8 +187,8 @@ type Preview struct {
 
 // PreviewRetry tells what RetryAll would retry, in as many calls as it takes,
 // and lists the first units.
-func (s *Store) PreviewRetry(ctx context.Context, f UnitFilter, list int) (Preview, error) {
-	return s.preview(ctx, f.retryable(), list)
+func (s *Store) PreviewRetry(ctx context.Context, f UnitFilter, c Changes, list int) (Preview, error) {
+	return s.preview(ctx, f.retryable(c), list)
 }
 
 // PreviewCancel tells what CancelAll would cancel.

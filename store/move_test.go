@@ -41,8 +41,10 @@ func TestRetryAll(t *testing.T) {
 	l.endAs(work.ClassRefusal, func(n *NewUnit) { n.Tenant = "other" })
 	waits := l.put()
 
+	call := l.endAs(work.ClassRefusal, func(n *NewUnit) { n.Prompt, n.Request = "", []byte(`{"endpoint":"/v1/messages","body":{}}`) })
+
 	f, model := ofTenant(UnitFilter{Class: work.ClassRefusal}), "better"
-	p, err := l.PreviewRetry(t.Context(), f, 1)
+	p, err := l.PreviewRetry(t.Context(), f, Changes{Model: &model}, 1)
 	if err != nil || p.Count != 2 || p.CostUSD != 1 || len(p.Units) != 1 || p.Units[0].ID != first {
 		t.Errorf("preview %+v, error %v", p, err)
 	}
@@ -55,8 +57,11 @@ func TestRetryAll(t *testing.T) {
 		t.Errorf("unit %+v, moved %+v", u, moved)
 	}
 	// A repeat, as after a lost answer, finds nothing left.
-	if moved, more, err = l.RetryAll(t.Context(), f, Changes{}); err != nil || more || len(moved) != 0 {
+	if moved, more, err = l.RetryAll(t.Context(), f, Changes{Model: &model}); err != nil || more || len(moved) != 0 {
 		t.Errorf("again: %+v, more %t, error %v", moved, more, err)
+	}
+	if moved, _, err = l.RetryAll(t.Context(), f, Changes{}); err != nil || !slices.Equal(movedIDs(moved), []uuid.UUID{call}) {
+		t.Errorf("with a request: %+v, error %v", moved, err)
 	}
 	if moved, _, err = l.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil || !slices.Equal(movedIDs(moved), []uuid.UUID{other}) {
 		t.Errorf("all: %+v, error %v", moved, err)

@@ -327,7 +327,7 @@ func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
 		},
 		"CancelAll": func(ctx context.Context) error { _, _, err := l.CancelAll(ctx, UnitFilter{Tenant: tenant}); return err },
 		"PreviewRetry": func(ctx context.Context) error {
-			_, err := l.PreviewRetry(ctx, UnitFilter{Tenant: tenant}, 1)
+			_, err := l.PreviewRetry(ctx, UnitFilter{Tenant: tenant}, Changes{}, 1)
 			return err
 		},
 		"PreviewCancel": func(ctx context.Context) error {
