@@ -35,6 +35,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	_ "time/tzdata" // schedules name time zones, of which a small container knows none
 
 	"github.com/alecthomas/kong"
 
