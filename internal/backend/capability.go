@@ -133,6 +133,7 @@ var descriptions = map[string]description{
 			work.CanTools: "Its steps are made up.", work.CanResume: "There is nothing to go on with.",
 			work.CanBatchLane: "It answers at once, for nothing.",
 		},
-		notes: []string{"It makes up no answer that fits `output_schema`: put one into `payload.mock.output`."},
+		notes: []string{"It makes up no answer that fits `output_schema`: put one into `payload.mock.output`.",
+			"Its `sleep` is no silence: `timeout` ends it, `idle_timeout` does not."},
 	},
 }
