@@ -41,16 +41,6 @@ func TestUnknownField(t *testing.T) {
 	f.post("/work-units", mock(`,"tenant_id":"other"`)).refused(422, "#/tenant_id", "no field")
 }
 
-func TestFieldsOfLaterVersionsAreRefusedByName(t *testing.T) {
-	t.Parallel()
-	f := newFront(t)
-	for name, value := range map[string]string{
-		"batch_id": `"x"`,
-	} {
-		f.post("/work-units", mock(`,"`+name+`":`+value)).refused(422, "#/"+name, "not supported by this server")
-	}
-}
-
 func TestWorkerAndBackend(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
