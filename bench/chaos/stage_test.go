@@ -35,6 +35,7 @@ type stage struct {
 	claude string   // the agent's program
 	agents agents   // where it notes that it began
 	env    []string // of every process
+	begun  int      // processes that were added, also those that are gone
 	failed atomic.Int64
 	first  atomic.Value // of the failures
 }
@@ -86,7 +87,8 @@ func newStage(t *testing.T, workers int, env ...string) *stage {
 // add starts one more process and waits until it is ready.
 func (s *stage) add(command string, env ...string) *server {
 	s.t.Helper()
-	name := fmt.Sprintf("%s%d", command, len(s.crew)+1)
+	s.begun++
+	name := fmt.Sprintf("%s%d", command, s.begun) // its data directory is nobody else's
 	data := filepath.Join(s.plan.Out, name)
 	s.must(os.MkdirAll(data, 0o711))
 	p := &server{name: name, command: command, book: s.book, binary: s.plan.Binary, log: data + ".log"}
