@@ -2,63 +2,13 @@ package handlers
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"piecework/internal/backend"
 	"piecework/internal/process"
-	"piecework/internal/testkit"
 	"piecework/internal/work"
-	"piecework/store"
 )
-
-// A worker process of this machine that dies while another works is noticed by
-// that one's next beat: its units need not wait for the lease to run out.
-func TestDeadNeighbourIsNoticedAtABeat(t *testing.T) {
-	t.Parallel()
-	if process.Self() == "" {
-		t.Skip("this system does not tell whether a process is the one that was")
-	}
-	for name, identity := range map[string]string{
-		"of this machine":                   process.Self() + "0", // another start time
-		"of a container with the same data": "",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := newHouse(t)
-			w := h.start(nil)
-			dead := work.Process{ID: uuid.Must(uuid.NewV7()), Identity: identity, Queues: []string{"default"}}
-			id := h.submit(func(s *work.Spec) { s.Queue = "unheard" })
-			if err := h.store.Register(t.Context(), dead, 24*time.Hour); err != nil {
-				t.Fatal(err)
-			}
-			c, err := h.store.Claim(t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: dead.ID, Backends: []string{"mock"}})
-			if err != nil || c == nil {
-				t.Fatal(c, err)
-			}
-			own, err := filepath.Glob(filepath.Join(w.processesDir(), "*", w.id.String()))
-			if err != nil || len(own) != 1 {
-				t.Fatalf("its own lock file: %v, %v", own, err)
-			}
-			if identity == "" {
-				if err := os.WriteFile(filepath.Join(filepath.Dir(own[0]), dead.ID.String()), nil, 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if u := h.becomes(id, work.Queued); u.Losses != 1 {
-				t.Errorf("%d losses", u.Losses)
-			}
-			testkit.Eventually(t, "only the living have lock files", func() bool {
-				left, err := os.ReadDir(filepath.Dir(own[0]))
-				return err == nil && len(left) == 1 && left[0].Name() == w.id.String()
-			})
-		})
-	}
-}
 
 // A run whose lease has run out does not begin, however long ago it was
 // claimed, and costs no retry.
