@@ -34,7 +34,7 @@ func LockFile(dir, name string) (unlock func(), err error) {
 		return nil, fmt.Errorf("lock a file: %w", err)
 	}
 	return func() {
-		_, _, _ = os.Remove(filepath.Join(dir, name)), os.Remove(dir), file.Close()
+		_, _ = os.Remove(filepath.Join(dir, name)), file.Close() // in this order: unlocked it would speak of a death
 	}, nil
 }
 
