@@ -32,11 +32,7 @@ func (a *API) takeLines(ctx huma.Context, next func(huma.Context)) {
 		next(ctx)
 		return
 	}
-	err := checkKeys(c.Request().Header)
-	var answer *batchAnswer
-	if err == nil {
-		answer, err = a.submitLines(ctx.Context(), c.Request().Header.Get("Idempotency-Key"), a.patient(c))
-	}
+	answer, err := a.submitLines(ctx.Context(), c.Request().Header, a.patient(c))
 	if err != nil {
 		_, _ = io.CopyN(io.Discard, c.Request().Body, drained) // who still sends does not look for an answer
 		a.answerError(a.lineProblem(err), c)
@@ -68,8 +64,8 @@ func (a *API) lineProblem(err error) error {
 
 // submitLines reads a batch of lines. With an idempotency key the first body
 // counts: it cannot be compared before it was read.
-func (a *API) submitLines(ctx context.Context, header string, body io.Reader) (*batchAnswer, error) {
-	key, err := idempotencyKey(header)
+func (a *API) submitLines(ctx context.Context, header http.Header, body io.Reader) (*batchAnswer, error) {
+	key, err := keyIn(header)
 	if err != nil {
 		return nil, err
 	}

@@ -26,6 +26,14 @@ func idempotencyKey(header string) (string, error) {
 	return key, nil
 }
 
+// keyIn reads the key of a request that huma does not take apart.
+func keyIn(h http.Header) (string, error) {
+	if err := checkKeys(h); err != nil {
+		return "", err
+	}
+	return idempotencyKey(h.Get("Idempotency-Key"))
+}
+
 // checkKeys refuses a header that names nothing, or two units at once: the
 // first alone would count, and who sent the other would trust in it.
 func checkKeys(h http.Header) error {

@@ -222,10 +222,7 @@ func (a *API) addOpenAIBatch(c echo.Context) error {
 	}
 	var key string
 	if err == nil {
-		err = checkKeys(c.Request().Header)
-	}
-	if err == nil {
-		key, err = idempotencyKey(c.Request().Header.Get("Idempotency-Key"))
+		key, err = keyIn(c.Request().Header)
 	}
 	var input work.File
 	if err == nil {
