@@ -115,9 +115,10 @@ func (w *Worker) logOf(c *store.Claimed) *slog.Logger {
 func (w *Worker) conclude(a *attempt) error {
 	claimed, unit, log := a.claimed, a.claimed.ID, w.logOf(a.claimed)
 	cause := context.Cause(a.ctx)
-	if cause == nil && claimed.Losses <= maxDiskLosses && w.outOfDisk(a.ran.Result) {
-		cause = errDiskFull
-		log.Error("DISK FULL: no unit begins here until there is room", "data", w.Data, "error", a.ran.Error)
+	if cause == nil && claimed.Losses <= maxShortageLosses {
+		if cause = w.lacked(a.ran.Result); cause != nil {
+			log.Error("the unit goes back to the queue: "+cause.Error(), "data", w.Data, "error", a.ran.Error)
+		}
 	}
 	finish := outcome(claimed, a.ran, cause, w.ownFault(claimed))
 	finish.ToolCalls = a.rec.steps.ToolCalls()
