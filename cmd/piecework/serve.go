@@ -15,8 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	_ "gocloud.dev/blob/gcsblob" // PIECEWORK_FILES=gs://…
-	_ "gocloud.dev/blob/s3blob"  // and s3://…
 	"golang.org/x/sync/errgroup"
 
 	"piecework/api"
