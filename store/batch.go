@@ -172,16 +172,16 @@ func countBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (c wor
 	var rows []struct {
 		State work.State `db:"state"`
 		Count int        `db:"count"`
-		Cost  float64    `db:"cost"`
+		costRow
 	}
-	err = sqlx.SelectContext(ctx, q, &rows, `SELECT state, count(*), coalesce(sum(cost_usd), 0) AS cost FROM work_units
+	err = sqlx.SelectContext(ctx, q, &rows, `SELECT state, count(*), `+sumOfCosts+` FROM work_units
 		WHERE batch_id = $1 GROUP BY state`, id)
 	if err != nil {
 		return c, translate(fmt.Errorf("count units of batch %s: %w", id, err))
 	}
 	for _, r := range rows {
 		c.Add(r.State, r.Count)
-		c.CostUSD += r.Cost
+		c.Cost = c.Cost.Plus(r.cost())
 	}
 	return c, nil
 }

@@ -68,15 +68,16 @@ func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 		), lost AS (
 			UPDATE worker_runs r SET status = 'lost', given_up = true, completed_at = clock_timestamp(), error_class = 'infra',
 				error_message = format('the worker process %s (pid %s) stopped giving signs of life', v.hostname, v.pid),
-				cost_incomplete = true, execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
-			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.id, r.unit_id, r.attempt, r.session_id
+				total_cost_usd = CASE WHEN r.worker_type = $2 THEN 0 END, cost_incomplete = r.worker_type <> $2,
+				execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
+			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.id, r.unit_id, r.attempt, r.session_id, r.cost_incomplete
 		), verdicts AS (
-			SELECT u.id, lost.id AS run, lost.session_id, CASE WHEN u.cancel_requested_at IS NOT NULL THEN 'cancelled'
+			SELECT u.id, lost.id AS run, lost.session_id, lost.cost_incomplete, CASE WHEN u.cancel_requested_at IS NOT NULL THEN 'cancelled'
 				WHEN u.deaths + 1 >= $1 THEN 'failed' ELSE 'queued' END AS next
 			FROM lost JOIN work_units u ON u.id = lost.unit_id AND u.state = 'running' AND u.run_count = lost.attempt
 		)
 		UPDATE work_units u SET losses = losses + 1, deaths = deaths + 1, dispatch = dispatch + 1, check_at = clock_timestamp(),
-			state = v.next,
+			unpriced_runs = unpriced_runs + v.cost_incomplete::int, state = v.next,
 			finished_at = CASE WHEN v.next <> 'queued' THEN clock_timestamp() END,
 			final_run = CASE WHEN v.next = 'failed' THEN v.run END,
 			error_class = CASE WHEN v.next = 'failed' THEN 'crash' ELSE u.error_class END,
@@ -84,7 +85,7 @@ func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 				format('%s worker processes in a row died while it ran, the last while it ran alone', u.deaths + 1) ELSE u.error_message END,
 			resume_session = CASE WHEN u.session_policy = 'resume' THEN v.session_id END,
 			session_cost_usd = CASE WHEN u.session_policy = 'resume' AND v.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END
-		FROM verdicts v WHERE u.id = v.id`, work.MaxCrashes)
+		FROM verdicts v WHERE u.id = v.id`, work.MaxCrashes, work.MockBackend)
 	if err != nil {
 		return 0, translate(fmt.Errorf("expire leases: %w", err))
 	}
