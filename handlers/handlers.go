@@ -263,13 +263,17 @@ func (w *Worker) passOn(unit uuid.UUID) error {
 	return w.Bell.Ring(ctx, bells...)
 }
 
-// hear turns notices into action: a bell ends the wait for work, a cancel
-// ends a run, a pause or a resume brings the next sign of life forward.
+// hear turns notices into action: a bell ends the wait for work; a cancel of a
+// unit that runs here, a pause and a resume bring the next sign of life forward.
+// A notice may be late or wrong, so it cancels nothing itself: Postgres says
+// whether the run that goes on now was asked to stop.
 func (w *Worker) hear(ctx context.Context) {
 	w.Bell.Listen(ctx, func(n jobs.Notice) {
 		switch n.Kind {
 		case jobs.NoticeCancel:
-			w.stopUnit(n.Unit, work.ErrCancelled)
+			if w.runsUnit(n.Unit) {
+				w.askForNews()
+			}
 		case jobs.NoticeWatch:
 			w.watch(n.Units)
 		case jobs.NoticePause:
@@ -366,14 +370,15 @@ func (w *Worker) end(run uuid.UUID) {
 	}
 }
 
-func (w *Worker) stopUnit(unit uuid.UUID, why error) {
+func (w *Worker) runsUnit(unit uuid.UUID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.running {
 		if r.unit == unit {
-			r.stop(why)
+			return true
 		}
 	}
+	return false
 }
 
 // watchTime is how long a word that somebody watches counts.

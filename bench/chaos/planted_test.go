@@ -45,7 +45,6 @@ var bugs = []struct {
 	{
 		"cancel not heard", []edit{
 			{"handlers/beat.go", "if o.Cancel {", "if false {"},
-			{"handlers/handlers.go", "w.stopUnit(n.Unit, work.ErrCancelled)", ""},
 		},
 		[]string{"cut link"}, []string{"accepted ends"}, 1,
 	},
