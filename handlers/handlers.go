@@ -12,6 +12,8 @@
 //	batch.go     batches of which a unit has ended here
 //	batch_lane.go  calls that go through a provider's own batches
 //	lane.go      whether a unit of a backend may begin here just now
+//	limiter.go   the rate limit of one model, or of one account
+//	admit.go     units that wait for the rate limit of their model
 //	pause.go     what operators have paused
 //	probe.go     which backends there are, looked at again and again
 //	recorder.go  steps on their way to the ledger
@@ -110,6 +112,8 @@ type Worker struct {
 	asking  map[uuid.UUID]bool     // runs whose claim is not answered yet
 	idle    *sync.Cond             // running has become empty
 	held    map[held]bool          // what operators have paused
+	delayed map[uuid.UUID]bool     // units that begin in a moment, when their model's limiter lets them
+	later   sync.WaitGroup         // of these
 	beatAt  time.Duration          // process.Uptime when the last confirmed sign of life was sent
 	lease   *process.Lease         // of the runs that are claimed from now on
 }
@@ -128,7 +132,7 @@ func New(o Options) *Worker {
 	w := &Worker{
 		Options: o, id: uuid.Must(uuid.NewV7()),
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), news: make(chan struct{}, 1),
-		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, asking: map[uuid.UUID]bool{},
+		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, delayed: map[uuid.UUID]bool{}, asking: map[uuid.UUID]bool{},
 		batches: newMarks(), courier: newCourier(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
 	}
 	if w.full == nil {
@@ -193,6 +197,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	delivered.Wait()
 	end()
 	loops.Wait()
+	w.later.Wait()
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if err := w.Store.Stop(bye, w.id); err != nil {

@@ -142,6 +142,23 @@ func (s *Store) Checked(ctx context.Context, units []uuid.UUID) error {
 	return s.lookAgain(ctx, units, recheck)
 }
 
+// Defer puts off the dispatch of a unit that process has taken from the queue and
+// may not begin yet. When another live worker process has the unit's backend and
+// knows of no limit of its model, that one may try after a minute at most.
+func (s *Store) Defer(ctx context.Context, unit, process uuid.UUID, after time.Duration) error {
+	_, err := s.db.ExecContext(ctx, `WITH queued AS (
+			SELECT id, EXISTS (SELECT FROM worker_processes p WHERE p.id <> $2 AND p.stopped_at IS NULL AND p.lease_until > clock_timestamp()
+				AND p.backends @> jsonb_build_array(jsonb_build_object('name', backend, 'available', true))
+				AND NOT p.backends @> jsonb_build_array(jsonb_build_object('name', backend, 'limits', jsonb_build_array(jsonb_build_object('model', model))))) AS elsewhere
+			FROM work_units WHERE id = $1 AND state = 'queued' AND NOT held FOR UPDATE SKIP LOCKED)
+		UPDATE work_units u SET check_at = clock_timestamp() + CASE WHEN elsewhere THEN least($3::double precision, $4::double precision) ELSE $3::double precision END * interval '1 second'
+		FROM queued WHERE u.id = queued.id`, unit, process, after.Seconds(), recheck.Seconds())
+	if err != nil {
+		return translate(fmt.Errorf("defer unit %s: %w", unit, err))
+	}
+	return nil
+}
+
 // Doubt notes that nobody knows whether the units' bells rang.
 func (s *Store) Doubt(ctx context.Context, units []uuid.UUID) error {
 	return s.lookAgain(ctx, units, 0)
@@ -189,17 +206,38 @@ func (s *Store) RecheckAll(ctx context.Context) (int64, error) {
 	return result.RowsAffected()
 }
 
+// ModelOf names a model of a backend, as units do: empty is the backend's own.
+type ModelOf struct {
+	Backend string `db:"backend"`
+	Model   string `db:"model"`
+}
+
+// ModelOf returns the model of a unit.
+func (s *Store) ModelOf(ctx context.Context, unit uuid.UUID) (ModelOf, error) {
+	var of ModelOf
+	if err := s.db.GetContext(ctx, &of, `SELECT backend, model FROM work_units WHERE id = $1`, unit); err != nil {
+		return of, translate(fmt.Errorf("read the model of unit %s: %w", unit, err))
+	}
+	return of, nil
+}
+
 // Due returns queued units that may run now on one of the backends, most
 // urgent first: what a worker process asks when Redis is away. It takes the
 // first few of each queue and backend, as the index has them: to sort the whole
-// backlog at every look would cost more than the work.
-func (s *Store) Due(ctx context.Context, queues, backends []string, limit int) ([]Dispatch, error) {
+// backlog at every look would cost more than the work. Units of the shut models
+// are passed over.
+func (s *Store) Due(ctx context.Context, queues, backends []string, shut []ModelOf, limit int) ([]Dispatch, error) {
+	shutBackends, shutModels := make([]string, len(shut)), make([]string, len(shut))
+	for i, m := range shut {
+		shutBackends[i], shutModels[i] = m.Backend, m.Model
+	}
 	var due []Dispatch
 	err := s.db.SelectContext(ctx, &due, `SELECT u.* FROM unnest($1::text[]) AS q, unnest($2::text[]) AS b, LATERAL (
 			SELECT id, dispatch, queue, backend, priority FROM work_units u
 			WHERE state = 'queued' AND NOT held AND queue = q AND backend = b AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused+`
+				AND NOT EXISTS (SELECT FROM unnest($4::text[], $5::text[]) AS s(backend, model) WHERE s.backend = u.backend AND s.model = u.model)
 			ORDER BY priority DESC, id LIMIT $3) AS u
-		ORDER BY priority DESC, id LIMIT $3`, pq.Array(queues), pq.Array(backends), limit)
+		ORDER BY priority DESC, id LIMIT $3`, pq.Array(queues), pq.Array(backends), limit, pq.Array(shutBackends), pq.Array(shutModels))
 	if err != nil {
 		return nil, translate(fmt.Errorf("find due units: %w", err))
 	}
