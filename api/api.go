@@ -1,6 +1,7 @@
 // Package api is the front door: HTTP in, work accepted, state and
-// transcripts out. It never runs anything. This file is its table of
-// contents: every route and the order of the middleware.
+// transcripts out. It runs no unit; in the background it makes the units of
+// batches. This file has the order of the middleware and the routes of the JSON
+// API; page.go, action.go, batch_page.go and compatible.go add theirs.
 //
 //	problem.go     errors as problem+json: the one place that turns an error into a status
 //	body.go        what a JSON body must be before anyone looks at its fields

@@ -133,7 +133,7 @@ func conflictDetail(err error) string {
 func routeDetail(e *echo.HTTPError) string {
 	switch e.Code {
 	case http.StatusNotFound:
-		return "no such path; /docs lists them all"
+		return "no such path; /docs describes the API"
 	case http.StatusMethodNotAllowed:
 		return "this path does not take that method; /docs lists what it takes"
 	}

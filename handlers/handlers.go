@@ -1,7 +1,8 @@
 // Package handlers is what happens when the bell rings: a worker process. It
 // claims units from the ledger, runs them on backends, and writes down how
-// they ended. (They are Asynq's handlers, not HTTP's.) It is stateless: what
-// it holds can be lost at any line, and the ledger will find out.
+// they ended. (They are Asynq's handlers, not HTTP's.) What it holds can
+// be lost at any line, and the ledger will find out; finished runs that Postgres
+// has not taken yet are on its disk (spool), and are handed in later.
 //
 //	handlers.go  Worker: start, hear, drain, stop
 //	unit.go      one unit: claim, prepare, execute, settle, announce
