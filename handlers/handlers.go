@@ -26,6 +26,7 @@ package handlers
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -91,7 +92,7 @@ type Worker struct {
 	lanes    []*lane // one for each backend
 	slots    chan struct{}
 	rung     chan struct{}
-	news     chan struct{}   // the next sign of life is due at once: there is something to hear
+	news     chan struct{}   // there is something to hear
 	draining context.Context // ends when no new unit is taken
 	letGo    context.CancelCauseFunc
 	metrics  metrics
@@ -160,8 +161,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.register(ctx); err != nil {
 		return err
 	}
-	w.unspool(ctx)                          // before a lease that such a run needs is ended
-	if err := w.beatOnce(ctx); err != nil { // before a bell is heard that a pause should keep
+	w.unspool(ctx)                                                        // before a lease that such a run needs is ended
+	if err := errors.Join(w.beatOnce(ctx), w.newsOnce(ctx)); err != nil { // before a bell is heard that a pause should keep
 		return err
 	}
 	if err := w.buryNeighbours(ctx); err != nil {
@@ -171,7 +172,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchNeighbours, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune} {
+	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchNews, w.watchNeighbours, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune} {
 		loops.Go(func() { loop(life) })
 	}
 	stop, err := w.serve(jobs.Lanes(w.Queues, w.laneNames(everyLane)))
@@ -193,7 +194,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	delivered.Wait()
 	end()
 	loops.Wait()
-	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := w.Store.Stop(bye, w.id); err != nil {
 		w.Log.Warn("sign off", "err", err)
@@ -264,7 +265,7 @@ func (w *Worker) passOn(unit uuid.UUID) error {
 }
 
 // hear turns notices into action: a bell ends the wait for work, a cancel
-// ends a run, a pause or a resume brings the next sign of life forward.
+// ends a run, a pause or a resume has the news read.
 func (w *Worker) hear(ctx context.Context) {
 	w.Bell.Listen(ctx, func(n jobs.Notice) {
 		switch n.Kind {
