@@ -15,6 +15,7 @@
 //	queue.go       what waits and runs in the queues
 //	pause.go       pause and resume queues and backends
 //	idempotency.go keys that name a unit
+//	patience.go    no caller waits for an answer for ever
 //	wait.go        hold an answer until a unit is final
 //	schedule.go    units that are made again and again
 //	trigger.go     triggers: put, read, list, delete; what came for them
@@ -122,6 +123,8 @@ type API struct {
 	// bodyTime is how long a caller may take to send a body. It is not the
 	// server's ReadTimeout, which would also end a held answer.
 	bodyTime time.Duration
+	// answerLimit is how long a caller waits for the first byte of an answer.
+	answerLimit time.Duration
 	// lookAgain is how often a held answer looks without having been told.
 	lookAgain time.Duration
 }
@@ -129,7 +132,7 @@ type API struct {
 // New makes the front door. Call Watch once to make waiting fast.
 func New(o Options) *API {
 	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), filling: make(chan struct{}, 1), hooks: newHooks(), language: expr.New(),
-		bodyTime: time.Minute, lookAgain: time.Second}
+		bodyTime: time.Minute, answerLimit: answerLimit, lookAgain: time.Second}
 	a.hub = newHub(o.Store, o.Bell, o.Log, o.Registry)
 	metrics := promauto.With(o.Registry)
 	a.accepted = metrics.NewCounterVec(prometheus.CounterOpts{
@@ -147,6 +150,7 @@ func New(o Options) *API {
 	a.echo.Use(
 		a.sendEvents,
 		nameRequest,
+		a.boundAnswer,
 		a.observe,
 		middleware.RecoverWithConfig(middleware.RecoverConfig{DisablePrintStack: true, LogErrorFunc: a.logPanic}),
 		securityHeaders,

@@ -79,8 +79,11 @@ func newFieldsProblem(status int, fields ...ProblemError) *Problem {
 // problem is the one place where an error becomes an answer. What a caller
 // may not see is logged here and nowhere else.
 func (a *API) problem(ctx context.Context, err error) *Problem {
+	if errors.Is(context.Cause(ctx), errNoAnswer) {
+		err = errNoAnswer
+	}
 	p := problemOf(err)
-	if ctx.Err() != nil && p.Status >= 500 {
+	if ctx.Err() != nil && p.Status >= 500 && !errors.Is(err, errNoAnswer) {
 		p = newProblem(statusClientGone, "the caller has gone away")
 	}
 	p.RequestID = requestIDFrom(ctx)

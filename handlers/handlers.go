@@ -29,6 +29,7 @@ package handlers
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -94,7 +95,7 @@ type Worker struct {
 	lanes    []*lane // one for each backend
 	slots    chan struct{}
 	rung     chan struct{}
-	news     chan struct{}   // the next sign of life is due at once: there is something to hear
+	news     chan struct{}   // there is something to hear
 	draining context.Context // ends when no new unit is taken
 	letGo    context.CancelCauseFunc
 	metrics  metrics
@@ -165,8 +166,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.register(ctx); err != nil {
 		return err
 	}
-	w.unspool(ctx)                          // before a lease that such a run needs is ended
-	if err := w.beatOnce(ctx); err != nil { // before a bell is heard that a pause should keep
+	w.unspool(ctx)                                                        // before a lease that such a run needs is ended
+	if err := errors.Join(w.beatOnce(ctx), w.newsOnce(ctx)); err != nil { // before a bell is heard that a pause should keep
 		return err
 	}
 	if err := w.buryNeighbours(ctx); err != nil {
@@ -176,7 +177,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchNeighbours, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune} {
+	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchNews, w.watchNeighbours, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune} {
 		loops.Go(func() { loop(life) })
 	}
 	stop, err := w.serve(jobs.Lanes(w.Queues, w.laneNames(everyLane)))
@@ -199,7 +200,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	end()
 	loops.Wait()
 	w.later.Wait()
-	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := w.Store.Stop(bye, w.id); err != nil {
 		w.Log.Warn("sign off", "err", err)
@@ -270,9 +271,9 @@ func (w *Worker) passOn(unit uuid.UUID) error {
 }
 
 // hear turns notices into action: a bell ends the wait for work; a cancel of a
-// unit that runs here, a pause and a resume bring the next sign of life forward.
-// A notice may be late or wrong, so it cancels nothing itself: Postgres says
-// whether the run that goes on now was asked to stop.
+// unit that runs here, a pause and a resume have the news read at once. A notice
+// may be late or wrong, so it cancels nothing itself: Postgres says whether the
+// run that goes on now was asked to stop.
 func (w *Worker) hear(ctx context.Context) {
 	w.Bell.Listen(ctx, func(n jobs.Notice) {
 		switch n.Kind {

@@ -200,6 +200,8 @@ func (w *Worker) learn(c *store.Claimed, begun time.Time, f store.Finish) {
 func (w *Worker) claim(unit uuid.UUID, alone bool) (*store.Claimed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), w.Lease)
 	defer cancel()
+	stopWaiting := context.AfterFunc(w.draining, func() { time.AfterFunc(claimPatience, cancel) })
+	defer stopWaiting()
 	if process.Uptime()-w.confirmed() > w.Lease/2 {
 		// Perhaps this process was frozen. What it claims on a lease that has
 		// run out would be taken away again at once.
@@ -318,21 +320,23 @@ func (w *Worker) survive(a *attempt) {
 }
 
 // How long a finished run is kept when the ledger is away: while this process
-// works, and while it shuts down.
+// works, and after the grace period of its shutdown. A claim that has no answer
+// when the shutdown begins is given up sooner: nothing is lost with it.
 const (
-	patience     = 10 * time.Minute
-	lastPatience = 15 * time.Second
+	patience      = 10 * time.Minute
+	lastPatience  = 4 * time.Second
+	claimPatience = 2 * time.Second
 )
 
-// lastly calls cancel when enough time has passed since the drain began: none
-// when there is nothing to wait for. The function it returns takes that back.
+// lastly calls cancel when the grace period and a little more have passed since
+// the drain began, at once when there is nothing to wait for. The function it returns takes that back.
 func (w *Worker) lastly(cancel func()) (stop func() bool) {
 	return context.AfterFunc(w.draining, func() {
 		if errors.Is(context.Cause(w.draining), work.ErrLedgerGone) {
 			cancel() // what has ended is on disk, or will be
 			return
 		}
-		time.AfterFunc(lastPatience, cancel)
+		time.AfterFunc(w.Grace+lastPatience, cancel)
 	})
 }
 

@@ -50,10 +50,12 @@ func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, 
 	if !lead {
 		return false, nil
 	}
-	return true, f(ctx)
+	round, cancel := context.WithTimeout(allow(ctx, s.leadLimit), s.leadLimit)
+	defer cancel()
+	return true, f(round)
 }
 
-// ExpireLeases closes the runs of worker processes whose lease has run out as
+// ExpireLeases closes the runs of worker processes whose lease has ended as
 // lost and puts their units back in the queue, or ends those that were asked to
 // stop and those that have taken too many worker processes with them, the last
 // while they ran alone. It returns how many. Units are locked before runs, as
@@ -63,7 +65,7 @@ func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 			SELECT u.id AS unit_id, r.id AS run_id, p.hostname, p.pid
 			FROM worker_runs r JOIN work_units u ON u.id = r.unit_id
 			LEFT JOIN worker_processes p ON p.id = r.worker_process
-			WHERE r.status = 'running' AND (p.id IS NULL OR p.lease_until < clock_timestamp())
+			WHERE r.status = 'running' AND (p.id IS NULL OR NOT (`+alive+`))
 			ORDER BY u.id FOR UPDATE OF u SKIP LOCKED
 		), lost AS (
 			UPDATE worker_runs r SET status = 'lost', given_up = true, completed_at = clock_timestamp(), error_class = 'infra',
@@ -219,6 +221,40 @@ func (s *Store) ModelOf(ctx context.Context, unit uuid.UUID) (ModelOf, error) {
 		return of, translate(fmt.Errorf("read the model of unit %s: %w", unit, err))
 	}
 	return of, nil
+}
+
+// Untaken returns those of the bells whose unit is still queued and due, and
+// waits for no worker process to be alone with it.
+func (s *Store) Untaken(ctx context.Context, bells []Dispatch) ([]uuid.UUID, error) {
+	units, numbers := make([]uuid.UUID, len(bells)), make([]int64, len(bells))
+	for i, b := range bells {
+		units[i], numbers[i] = b.UnitID, int64(b.Number)
+	}
+	var untaken []uuid.UUID
+	err := s.db.SelectContext(ctx, &untaken, `SELECT u.id FROM unnest($1::uuid[], $2::integer[]) AS b(id, dispatch)
+		JOIN work_units u ON u.id = b.id AND u.dispatch = b.dispatch
+		WHERE u.state = 'queued' AND NOT u.held AND (u.not_before IS NULL OR u.not_before <= clock_timestamp()) AND u.deaths < $3`,
+		pqUUIDs(units), pq.Array(numbers), work.SuspectDeaths)
+	if err != nil {
+		return nil, translate(fmt.Errorf("find units that nobody began: %w", err))
+	}
+	return untaken, nil
+}
+
+// ClockBack mends what was to happen at a time after now, when Postgres's clock
+// was set back by that much: retries and looks at bells. A time that a caller has
+// named stays what it is. It returns how many units that concerned.
+func (s *Store) ClockBack(ctx context.Context, by time.Duration) (int64, error) {
+	result, err := s.db.ExecContext(ctx, `WITH later AS (
+			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > clock_timestamp()
+			AND (run_count > 0 OR not_before IS NULL OR not_before <= clock_timestamp()) ORDER BY id FOR UPDATE SKIP LOCKED)
+		UPDATE work_units u SET check_at = u.check_at - $1 * interval '1 second',
+			not_before = CASE WHEN u.run_count > 0 THEN u.not_before - $1 * interval '1 second' ELSE u.not_before END
+		FROM later WHERE u.id = later.id`, by.Seconds())
+	if err != nil {
+		return 0, translate(fmt.Errorf("mend the times of units: %w", err))
+	}
+	return result.RowsAffected()
 }
 
 // Due returns queued units that may run now on one of the backends, most

@@ -250,7 +250,7 @@ func TestFinishRepeatedAtOnce(t *testing.T) {
 // lose gives a run up while its worker process still works on it.
 func (l *ledger) lose(c *Claimed) {
 	l.t.Helper()
-	l.exec(`UPDATE worker_processes SET lease_until = clock_timestamp() - interval '1 second' WHERE id = $1`, l.process)
+	l.exec(`UPDATE worker_processes SET lease_until = beat_at WHERE id = $1`, l.process)
 	_, err := l.ExpireLeases(l.t.Context())
 	l.must(err)
 	l.exec(`UPDATE worker_processes SET lease_until = clock_timestamp() + interval '1 hour' WHERE id = $1`, l.process)
