@@ -90,4 +90,10 @@ var slips = []slip{
 			"at, ok := parseUnitCursor(cmp.Or(in.LastEventID, in.After, unitCursor{}.String()))", "at, ok := parseUnitCursor(cmp.Or(in.After, unitCursor{}.String()))"}},
 		"./api", "TestStreamGoesOnBehindAnyEvent",
 	},
+	{
+		"cancel not heard while draining", []edit{{"handlers/beat.go",
+			"if o.Cancel {", "if o.Cancel && w.draining.Err() == nil {"}, {"handlers/handlers.go",
+			"w.stopUnit(n.Unit, work.ErrCancelled)", "if w.draining.Err() == nil {\n\t\t\t\tw.stopUnit(n.Unit, work.ErrCancelled)\n\t\t\t}"}},
+		"./handlers", "TestCancelIsHeardWhileDraining",
+	},
 }
