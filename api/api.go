@@ -53,6 +53,7 @@
 //	fill_turn.go   the order in which they begin
 //	batch_page.go  the pages of batches, and what people do on them
 //	compare.go     two runs side by side
+//	openapi_batch.go  the types of batches, for the description
 //	openapi.go     what the description says beyond what the Go types do
 package api
 

@@ -19,6 +19,8 @@
 //	probe.go     which backends there are, looked at again and again
 //	recorder.go  steps on their way to the ledger
 //	beat.go      signs of life, and what comes back with them
+//	neighbour.go worker processes of this machine that have died
+//	metrics.go   what is counted
 //	poll.go      work without Redis
 //	delivery.go  messages to receivers of webhooks
 //	spool.go     finished runs on disk while Postgres is away

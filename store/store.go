@@ -21,6 +21,7 @@
 //	finish.go      how a run ends, and what becomes of its unit
 //	file.go        files, and bytes that are none yet or no more
 //	cache.go       results that other units may take over
+//	event.go       what has changed since a reader looked last
 //	transcript.go  chunks while a run goes on, one blob at its end
 //	schedule.go    schedules: put, read, list, due
 //	trigger.go     triggers: put, read, list; what came for them

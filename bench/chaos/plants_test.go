@@ -160,7 +160,7 @@ var plants = []plant{
 	},
 	{
 		"late cost forgotten", []edit{{"store/finish.go",
-			"UPDATE work_units u SET cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0), deaths", "UPDATE work_units u SET deaths"}},
+			"UPDATE work_units u SET cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0),\n        unpriced_runs", "UPDATE work_units u SET cost_usd = u.cost_usd,\n        unpriced_runs"}},
 		[]string{"freeze worker"}, []string{"cost is counted once"}, 5,
 	},
 	{

@@ -85,6 +85,8 @@ var Promises = []Promise{
 		"docs/design.md", "what is refused learns nothing", "./api TestUnprovenWebhooksAreRefused"},
 	{"no key, no bill", "a missing template key fails a unit before its backend is called",
 		"README.md", "A missing template key fails a unit before any call", "./handlers TestMissingKeyFailsBeforeTheBackendIsAsked"},
+	{"cancel ends a drained run", "a cancel ends a run also while its worker process is shutting down",
+		"docs/design.md", "Requests to cancel travel back on the heartbeat", "./handlers TestCancelIsHeardWhileDraining"},
 	{"limits use up no retry", "a rate limit uses up no retry",
 		"README.md", "rate limits use up none", "./handlers TestRateLimitWaitsAndUsesUpNoRetry"},
 	{"finished is on disk", "a finished run waits for Postgres on disk",

@@ -90,4 +90,37 @@ var slips = []slip{
 			"at, ok := parseUnitCursor(cmp.Or(in.LastEventID, in.After, unitCursor{}.String()))", "at, ok := parseUnitCursor(cmp.Or(in.After, unitCursor{}.String()))"}},
 		"./api", "TestStreamGoesOnBehindAnyEvent",
 	},
+	{
+		"cancel not heard while draining", []edit{{"handlers/beat.go",
+			"if o.Cancel {", "if o.Cancel && w.draining.Err() == nil {"}},
+		"./handlers", "TestCancelIsHeardWhileDraining",
+	},
+	{
+		"a notice cancels by itself", []edit{{"handlers/handlers.go",
+			"\t\t\tif w.runsUnit(n.Unit) {\n\t\t\t\tw.askForNews()\n\t\t\t}", "\t\t\tif w.runsUnit(n.Unit) {\n\t\t\t\tw.stopAll(work.ErrCancelled)\n\t\t\t}"}},
+		"./handlers", "TestStaleCancelNoticeStopsNothing",
+	},
+	{
+		"too many open files use up a retry", []edit{{"handlers/disk.go", "\t\treturn errNoFiles\n", "\t\treturn nil\n"}},
+		"./handlers", "TestTooManyFilesIsNotTheUnitsFault",
+	},
+	{
+		"a limit of one model is the whole account's", []edit{{"handlers/lane.go",
+			"return l.limit(model, now).shut(began, now, f, recent)", "return l.account.shut(began, now, f, recent)"}},
+		"./handlers", "TestLimitOfOneModel",
+	},
+	{
+		"an unknown cost counts as nothing", []edit{{"store/finish.go",
+			"unpriced_runs = u.unpriced_runs + ` + unpriced(\"f\") + `::int\n    FROM f JOIN was", "unpriced_runs = u.unpriced_runs\n    FROM f JOIN was"}},
+		"./store", "TestUnknownCostIsCounted",
+	},
+	{
+		"a body is read on for a caller who has gone", []edit{{"api/validate.go",
+			"v.read%1024 == 0 && v.ctx.Err() != nil", "v.read%1024 == 0 && v.ctx.Err() != nil && v.read < 0"}},
+		"./api", "TestValidateStopsWithTheCaller",
+	},
+	{
+		"all errors of a body are kept", []edit{{"api/validate.go", "const maxShown = 100", "const maxShown = 100_000"}},
+		"./api", "TestManyFaultsAreCounted",
+	},
 }

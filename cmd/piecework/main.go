@@ -21,6 +21,7 @@
 //	transcript.go  transcript
 //	trigger.go     trigger
 //	queue.go       queue ls
+//	schedule.go    schedule
 //	backend.go     backend ls
 //	mcp.go         mcp: the client's commands as tools for agents
 //	webhook.go     webhook: endpoints and deliveries
