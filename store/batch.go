@@ -167,7 +167,8 @@ func (s *Store) counted(ctx context.Context, row batchRow) (work.Batch, error) {
 	return b, err
 }
 
-// countBatch counts units in one statement: the sum is exact at every moment.
+// countBatch counts units in one statement: the sum is exact at every moment. The
+// cost is that of the units and of what has summed them up.
 func countBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (c work.BatchCounts, err error) {
 	var rows []struct {
 		State work.State `db:"state"`
@@ -183,8 +184,16 @@ func countBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (c wor
 		c.Add(r.State, r.Count)
 		c.CostUSD += r.Cost
 	}
+	var syntheses float64
+	if err := sqlx.GetContext(ctx, q, &syntheses, costOfSyntheses, id); err != nil {
+		return c, translate(fmt.Errorf("add up the syntheses of batch %s: %w", id, err))
+	}
+	c.CostUSD += syntheses
 	return c, nil
 }
+
+// costOfSyntheses is what the syntheses of batch $1 have cost.
+const costOfSyntheses = `SELECT coalesce(sum(cost_usd), 0) FROM work_units WHERE id = ANY((SELECT syntheses FROM batches WHERE id = $1)::uuid[])`
 
 // usageOfBatch is what the final runs of a batch's units have used.
 func usageOfBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (*work.Usage, error) {

@@ -69,6 +69,11 @@ func (s *Store) TriedBatch(ctx context.Context, tenant string, id uuid.UUID) (b 
 		t.Cost = t.Cost.with(Spread{r.Done, r.MeanCost, r.CostVar})
 		t.Time = t.Time.with(Spread{r.Done, r.MeanTime, r.TimeVar})
 	}
+	var syntheses float64
+	if err := s.db.GetContext(ctx, &syntheses, costOfSyntheses, id); err != nil {
+		return b, t, translate(fmt.Errorf("look at the trial of batch %s: %w", id, err))
+	}
+	b.Counts.CostUSD += syntheses
 	t.Finished, t.Succeeded, t.Left = t.Cost.N, b.Counts.Succeeded, b.Counts.Queued
 	return b, t, nil
 }

@@ -118,6 +118,8 @@ CREATE TABLE batches (
     deleted_files text[] NOT NULL DEFAULT '{}'::text[],
     deleted_at timestamp with time zone,
     items json,
+    syntheses uuid[] NOT NULL DEFAULT '{}'::uuid[],
+    unpriced_accepted integer NOT NULL DEFAULT 0,
     CONSTRAINT batches_pkey PRIMARY KEY (id),
     CONSTRAINT batches_protocol_check CHECK ((protocol = ANY (ARRAY['native'::text, 'openai'::text, 'anthropic'::text]))),
     CONSTRAINT batches_status_check CHECK ((status = ANY (ARRAY['enumerating'::text, 'testing'::text, 'awaiting_approval'::text, 'in_progress'::text, 'finalizing'::text, 'cancelling'::text, 'completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))),
@@ -440,6 +442,7 @@ CREATE TABLE work_units (
     lane text NOT NULL DEFAULT 'live'::text,
     provider_batch uuid,
     turn integer NOT NULL DEFAULT 0,
+    runs_live boolean NOT NULL DEFAULT false,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT cache_without_directory CHECK (((cache_ttl IS NULL) OR (working_directory = ''::text))),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
@@ -447,6 +450,13 @@ CREATE TABLE work_units (
     CONSTRAINT from_when_hit CHECK (((cached_from IS NOT NULL) = (NOT (cache IS DISTINCT FROM 'hit'::text)))),
     CONSTRAINT request_or_prompt CHECK (((request IS NULL) OR (prompt = ''::text))),
     CONSTRAINT started_when_running CHECK (((state <> 'running'::text) OR (started_at IS NOT NULL))),
+    CONSTRAINT where_it_waits CHECK ((
+CASE state
+    WHEN 'queued'::text THEN ((NOT held) OR ((batch_id IS NOT NULL) AND ((provider_batch IS NULL) OR runs_live)))
+    WHEN 'waiting'::text THEN ((NOT held) AND (lane = 'batch'::text) AND (NOT runs_live))
+    WHEN 'running'::text THEN (NOT held)
+    ELSE true
+END AND ((lane = 'batch'::text) OR ((provider_batch IS NULL) AND (NOT runs_live))))),
     CONSTRAINT work_units_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES batches(id),
     CONSTRAINT work_units_cache_check CHECK ((cache = ANY (ARRAY['hit'::text, 'miss'::text]))),
     CONSTRAINT work_units_cache_ttl_check CHECK ((cache_ttl > (0)::double precision)),
