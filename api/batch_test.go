@@ -130,7 +130,7 @@ func TestBatchOfUnits(t *testing.T) {
 	f.becomes(b.ID, work.BatchInProgress)
 	f.works(b.ID, nil)
 	done := f.becomes(b.ID, work.BatchCompleted)
-	if c := done.Counts; c.Total != 3 || c.Succeeded != 3 || c.CostUSD != 0.75 || done.Title != "letters" || string(done.Metadata) != `{"case":"7"}` {
+	if c := done.Counts; c.Total != 3 || c.Succeeded != 3 || c.Known() != 0.75 || done.Title != "letters" || string(done.Metadata) != `{"case":"7"}` {
 		t.Errorf("%+v %s", c, done.Metadata)
 	}
 	var units struct{ Items []work.Unit }

@@ -56,12 +56,12 @@ func (in *Bulk) chosen(verb string, usual, possible []work.State) (store.UnitFil
 
 // bulkResult is what a bulk has changed, or would change.
 type bulkResult struct {
-	DryRun  bool       `json:"dry_run"`
-	Count   int        `json:"count" doc:"Units that were changed; in a dry run all that would be"`
-	Stopped int        `json:"stopped,omitempty" doc:"Those of them that were running: they were asked to stop, and end soon"`
-	CostUSD float64    `json:"cost_usd" doc:"What they have cost so far"`
-	More    bool       `json:"more" doc:"Others match: one call changes 10000, the oldest first. Call again"`
-	Items   []unitItem `json:"items" nullable:"false" doc:"In a dry run the first 20"`
+	DryRun  bool `json:"dry_run"`
+	Count   int  `json:"count" doc:"Units that were changed; in a dry run all that would be"`
+	Stopped int  `json:"stopped,omitempty" doc:"Those of them that were running: they were asked to stop, and end soon"`
+	work.Cost
+	More  bool       `json:"more" doc:"Others match: one call changes 10000, the oldest first. Call again"`
+	Items []unitItem `json:"items" nullable:"false" doc:"In a dry run the first 20"`
 }
 
 type bulkAnswer struct {
@@ -72,7 +72,7 @@ type bulkAnswer struct {
 const previewed = 20
 
 func viewPreview(p store.Preview, err error) (*bulkAnswer, error) {
-	v := bulkResult{DryRun: true, Count: p.Count, CostUSD: p.CostUSD, More: p.Count > store.MaxBulk, Items: make([]unitItem, len(p.Units))}
+	v := bulkResult{DryRun: true, Count: p.Count, Cost: p.Cost, More: p.Count > store.MaxBulk, Items: make([]unitItem, len(p.Units))}
 	for i, u := range p.Units {
 		v.Items[i].Unit = u
 	}
@@ -82,7 +82,7 @@ func viewPreview(p store.Preview, err error) (*bulkAnswer, error) {
 func viewMoved(moved []store.Moved, more bool) *bulkAnswer {
 	v := bulkResult{Count: len(moved), More: more, Items: []unitItem{}}
 	for _, m := range moved {
-		v.CostUSD += m.CostUSD
+		v.Cost = v.Cost.Plus(m.Cost())
 		if m.State == work.Running {
 			v.Stopped++
 		}

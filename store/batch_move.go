@@ -48,7 +48,7 @@ func (s *Store) AdvanceBatch(ctx context.Context, id uuid.UUID) (a Advanced, err
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	var rows []advancing
 	// Units that are added hold a key share lock on the row, which this one is not in the way of.
-	err = tx.SelectContext(ctx, &rows, `SELECT `+batchColumns+`, released FROM batches
+	err = tx.SelectContext(ctx, &rows, `SELECT `+batchColumns+`, released, unpriced_accepted FROM batches
 		WHERE id = $1 AND finished_at IS NULL FOR NO KEY UPDATE`, id)
 	if err == nil && len(rows) == 1 {
 		b := &rows[0]
@@ -69,9 +69,10 @@ func (s *Store) AdvanceBatch(ctx context.Context, id uuid.UUID) (a Advanced, err
 // advancing is a batch whose row is locked.
 type advancing struct {
 	batchRow
-	Released int `db:"released"`
-	tx       *sqlx.Tx
-	out      *Advanced
+	Released         int `db:"released"`
+	UnpricedAccepted int `db:"unpriced_accepted"` // runs of unknown cost that a person has let pass
+	tx               *sqlx.Tx
+	out              *Advanced
 }
 
 func (b *advancing) advance(ctx context.Context) error {
@@ -238,13 +239,13 @@ func (b *advancing) over(ctx context.Context) error {
 		return err
 	case !b.wantsSynthesis(counts):
 		return b.end(ctx, counts, "")
-	case b.MaxCostUSD == nil || counts.CostUSD < *b.MaxCostUSD:
+	case b.MaxCostUSD == nil || counts.Known() < *b.MaxCostUSD:
 		return b.become(ctx, work.BatchFinalizing)
 	case b.PausedAt != nil:
 		return nil
 	}
-	return b.pause(ctx, work.BySystem, fmt.Sprintf("the budget of $%.2f is spent ($%.2f), so the synthesis does not begin; resume the batch with a larger max_cost_usd, or cancel it",
-		*b.MaxCostUSD, counts.CostUSD))
+	return b.pause(ctx, work.BySystem, fmt.Sprintf("the budget of %s is spent (%s), so the synthesis does not begin; resume the batch with a larger max_cost_usd, or cancel it",
+		work.Dollars(*b.MaxCostUSD), work.Dollars(counts.Known())))
 }
 
 // synthesized ends a batch whose synthesis is over.
@@ -393,7 +394,7 @@ func (s *Store) PauseBatch(ctx context.Context, tenant string, id uuid.UUID, by,
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	var rows []advancing
-	err = tx.SelectContext(ctx, &rows, `SELECT `+batchColumns+`, released FROM batches
+	err = tx.SelectContext(ctx, &rows, `SELECT `+batchColumns+`, released, unpriced_accepted FROM batches
 		WHERE id = $1 AND paused_at IS NOT NULL AND finished_at IS NULL FOR NO KEY UPDATE`, id)
 	if err == nil && len(rows) == 1 {
 		b := &rows[0]
@@ -409,10 +410,12 @@ func (s *Store) PauseBatch(ctx context.Context, tenant string, id uuid.UUID, by,
 	return s.Batch(ctx, tenant, id)
 }
 
-// ResumeBatch lets a paused batch go on.
+// ResumeBatch lets a paused batch go on. Runs of unknown cost do not stop it
+// again, but further ones do where it has a limit on costs.
 func (s *Store) ResumeBatch(ctx context.Context, tenant string, id uuid.UUID, c BatchChanges) (work.Batch, error) {
 	return s.moveBatch(ctx, tenant, id, goingOn, "resume",
-		`paused_at = NULL, paused_by = '', paused_why = '', resumed_at = clock_timestamp(), `+changedBatch, c.MaxCostUSD, c.Concurrency)
+		`paused_at = NULL, paused_by = '', paused_why = '', resumed_at = clock_timestamp(),
+		unpriced_accepted = (SELECT coalesce(sum(unpriced_runs), 0) FROM work_units WHERE batch_id = batches.id AND unpriced_runs > 0), `+changedBatch, c.MaxCostUSD, c.Concurrency)
 }
 
 // CancelBatch ends a batch: what has not begun does not, and what runs is asked

@@ -156,13 +156,16 @@ func (s *Store) Retry(ctx context.Context, tenant string, id uuid.UUID, c Change
 // Moved is one of many units that were retried or cancelled.
 type Moved struct {
 	Dispatch
-	State   work.State `db:"state"`
-	CostUSD float64    `db:"cost_usd"`
+	State work.State `db:"state"`
+	costRow
 	BatchID *uuid.UUID `db:"batch_id"`
 	Held    bool       `db:"held"` // its batch is to admit it
 }
 
-const movedColumns = `id, dispatch, queue, backend, priority, state, cost_usd, batch_id, held`
+// Cost is what the unit has cost so far.
+func (m Moved) Cost() work.Cost { return m.cost() }
+
+const movedColumns = `id, dispatch, queue, backend, priority, state, batch_id, held, ` + costColumns
 
 // RetryAll retries the units that f chooses and that can be retried, the
 // oldest MaxBulk of them, and tells whether others are left. Those of batches
@@ -217,9 +220,9 @@ func (f UnitFilter) cancellable() where {
 
 // Preview is what a bulk would change.
 type Preview struct {
-	Count   int     `db:"count"`
-	CostUSD float64 `db:"cost_usd"`
-	Units   []work.Unit
+	Count int
+	Cost  work.Cost // so far
+	Units []work.Unit
 }
 
 // PreviewRetry tells what RetryAll would retry, in as many calls as it takes,
@@ -234,8 +237,12 @@ func (s *Store) PreviewCancel(ctx context.Context, f UnitFilter, list int) (Prev
 }
 
 func (s *Store) preview(ctx context.Context, w where, list int) (Preview, error) {
-	var p Preview
-	err := s.db.GetContext(ctx, &p, `SELECT count(*), coalesce(sum(cost_usd), 0) AS cost_usd FROM work_units WHERE `+w.text(), w.args...)
+	var sum struct {
+		Count int `db:"count"`
+		costRow
+	}
+	err := s.db.GetContext(ctx, &sum, `SELECT count(*), `+sumOfCosts+` FROM work_units WHERE `+w.text(), w.args...)
+	p := Preview{Count: sum.Count, Cost: sum.cost()}
 	var rows []unitRow
 	if err == nil {
 		err = s.db.SelectContext(ctx, &rows, `SELECT `+listColumns+` FROM work_units WHERE `+w.text()+

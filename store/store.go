@@ -1,8 +1,9 @@
 // Package store is the ledger: Postgres, and the only place that changes a
-// state. It knows nothing of HTTP, Redis or agents. Every state change is one
-// conditional statement, so it is safe for any number of processes at once.
+// state. It knows nothing of HTTP, Redis or agents. Every change of a unit's
+// state is one conditional statement, and batches are changed under the lock of
+// their row, so both are safe for any number of processes at once.
 //
-//	store.go       Open, Migrate: the way in
+//	store.go       Open: the way in
 //	group.go       many callers' writes in one statement
 //	error.go       Postgres errors in the house's words
 //	unit.go        accept, read, list

@@ -27,8 +27,9 @@ CREATE OR REPLACE FUNCTION public.announce_batch()
 AS $function$
 BEGIN
     PERFORM announce(NEW.tenant, 'batch.' || NEW.status, jsonb_strip_nulls(jsonb_build_object(
-        'id', NEW.id, 'status', NEW.status, 'title', left(NEW.title, 200), 'why', nullif(left(NEW.why, 1000), ''), 'counts', NEW.counts,
-        'url', coalesce((SELECT value FROM settings WHERE name = 'public_url'), '') || '/batches/' || NEW.id)), NULL, NEW.id, NEW.callback_url);
+        'id', NEW.id, 'status', NEW.status, 'title', left(NEW.title, 200), 'why', nullif(left(NEW.why, 1000), ''),
+        'url', coalesce((SELECT value FROM settings WHERE name = 'public_url'), '') || '/batches/' || NEW.id))
+        || CASE WHEN NEW.counts IS NULL THEN '{}' ELSE jsonb_build_object('counts', NEW.counts) END, NULL, NEW.id, NEW.callback_url);
     RETURN NULL;
 END $function$;
 
@@ -42,12 +43,14 @@ BEGIN
         RETURN NULL;
     END IF;
     PERFORM announce(NEW.tenant, 'work_unit.' || NEW.state, jsonb_strip_nulls(jsonb_build_object(
-        'id', NEW.id, 'status', NEW.state, 'backend', NEW.backend, 'title', left(NEW.title, 200), 'cost_usd', NEW.cost_usd,
+        'id', NEW.id, 'status', NEW.state, 'backend', NEW.backend, 'title', left(NEW.title, 200),
         'batch_id', NEW.batch_id, 'custom_id', left(NEW.custom_id, 200),
         'labels', CASE WHEN octet_length(NEW.labels::text) <= 8000 THEN NEW.labels END,
         'error', CASE WHEN NEW.error_class IS NOT NULL AND NEW.state <> 'succeeded' THEN
             jsonb_build_object('class', NEW.error_class, 'message', left(NEW.error_message, 1000)) END,
-        'url', coalesce((SELECT value FROM settings WHERE name = 'public_url'), '') || '/work-units/' || NEW.id)), NEW.id, NEW.batch_id, NEW.callback_url);
+        'url', coalesce((SELECT value FROM settings WHERE name = 'public_url'), '') || '/work-units/' || NEW.id))
+        || jsonb_build_object('cost_usd', CASE WHEN NEW.cost_usd <> 0 OR NEW.unpriced_runs = 0 THEN NEW.cost_usd END,
+            'unpriced_runs', NEW.unpriced_runs), NEW.id, NEW.batch_id, NEW.callback_url);
     RETURN NULL;
 END $function$;
 
@@ -129,6 +132,7 @@ CREATE INDEX batches_deleted ON public.batches USING btree (deleted_at) WHERE (d
 CREATE UNIQUE INDEX batches_idempotency ON public.batches USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE INDEX batches_live ON public.batches USING btree (id) WHERE (finished_at IS NULL);
 CREATE INDEX batches_newest ON public.batches USING btree (tenant, id DESC);
+CREATE INDEX batches_synthesis ON public.batches USING btree (synthesis_unit) WHERE (synthesis_unit IS NOT NULL);
 CREATE TRIGGER announce_batch AFTER UPDATE OF status ON public.batches FOR EACH ROW WHEN (((new.status <> old.status) AND (new.status = ANY (ARRAY['awaiting_approval'::text, 'completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])))) EXECUTE FUNCTION announce_batch();
 
 CREATE TABLE callback_secrets (
@@ -442,6 +446,7 @@ CREATE TABLE work_units (
     lane text NOT NULL DEFAULT 'live'::text,
     provider_batch uuid,
     turn integer NOT NULL DEFAULT 0,
+    unpriced_runs integer NOT NULL DEFAULT 0,
     runs_live boolean NOT NULL DEFAULT false,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT cache_without_directory CHECK (((cache_ttl IS NULL) OR (working_directory = ''::text))),
@@ -491,6 +496,7 @@ CREATE INDEX work_units_search ON public.work_units USING gin (title gin_trgm_op
 CREATE INDEX work_units_started ON public.work_units USING btree (tenant, started_at) INCLUDE (created_at) WHERE (started_at IS NOT NULL);
 CREATE INDEX work_units_to_pack ON public.work_units USING btree (backend, id) WHERE ((state = 'waiting'::text) AND (lane = 'batch'::text) AND (provider_batch IS NULL));
 CREATE INDEX work_units_unchecked ON public.work_units USING btree (check_at) WHERE (state = 'queued'::text);
+CREATE INDEX work_units_unpriced ON public.work_units USING btree (batch_id) WHERE ((batch_id IS NOT NULL) AND (unpriced_runs > 0));
 CREATE TRIGGER announce_unit AFTER UPDATE OF state ON public.work_units FOR EACH ROW WHEN (((new.state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) AND (old.state <> ALL (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])))) EXECUTE FUNCTION announce_unit();
 CREATE TRIGGER announce_unit_at_once AFTER INSERT ON public.work_units FOR EACH ROW WHEN ((new.state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text]))) EXECUTE FUNCTION announce_unit();
 CREATE TRIGGER note_change BEFORE UPDATE OF state, cancel_requested_at, not_before, cost_usd ON public.work_units FOR EACH ROW EXECUTE FUNCTION note_change();
