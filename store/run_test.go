@@ -200,6 +200,9 @@ func TestFinishRepeated(t *testing.T) {
 	cost := 0.5
 	for _, next := range []work.State{work.Succeeded, work.Failed, work.Cancelled, work.TimedOut, work.Queued, work.Waiting, "lost by itself"} {
 		c := l.run()
+		if next == work.Waiting { // which is for units of the batch lane
+			l.exec(`UPDATE work_units SET lane = 'batch' WHERE id = $1`, c.ID)
+		}
 		f := ending(c, next, func(f *Finish) { f.TotalCostUSD = &cost })
 		if next == "lost by itself" {
 			f.Next, f.Status = work.Queued, work.RunLost
