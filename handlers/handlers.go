@@ -26,7 +26,6 @@ package handlers
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -162,7 +161,11 @@ func (w *Worker) Run(ctx context.Context) error {
 		return err
 	}
 	w.unspool(ctx)                                                        // before a lease that such a run needs is ended
-	if err := errors.Join(w.beatOnce(ctx), w.newsOnce(ctx)); err != nil { // before a bell is heard that a pause should keep
+	if err := w.beatOnce(ctx); err != nil {
+		return err
+	}
+	<-w.news                                // which the beat has asked for
+	if err := w.newsOnce(ctx); err != nil { // before a bell is heard that a pause should keep
 		return err
 	}
 	if err := w.buryNeighbours(ctx); err != nil {
