@@ -160,7 +160,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.register(ctx); err != nil {
 		return err
 	}
-	w.unspool(ctx)                                                        // before a lease that such a run needs is ended
+	w.unspool(ctx) // before a lease that such a run needs is ended
 	if err := w.beatOnce(ctx); err != nil {
 		return err
 	}
