@@ -51,12 +51,15 @@ func (w *Worker) beat(ctx context.Context) {
 }
 
 func (w *Worker) beatOnce(ctx context.Context) error {
-	sent, cut := process.Uptime(), w.cutOff()
-	err := w.Store.Beat(ctx, w.id, w.Lease, w.count(), w.offers())
+	sent, cut, mine := process.Uptime(), w.cutOff(), w.runIDs()
+	err := w.Store.Beat(ctx, w.id, w.Lease, len(mine), w.offers())
 	switch {
 	case errors.Is(err, work.ErrNotFound):
 		if err = w.register(ctx); err != nil {
 			err = fmt.Errorf("register again: %w", err)
+		}
+		for _, run := range mine { // the lease that they were claimed under has been ended
+			w.stopRun(run, work.ErrFenced)
 		}
 	case err == nil:
 		err = w.confirm(sent)

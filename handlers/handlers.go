@@ -31,7 +31,6 @@ package handlers
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -168,8 +167,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.register(ctx); err != nil {
 		return err
 	}
-	w.unspool(ctx)                                                        // before a lease that such a run needs is ended
-	if err := errors.Join(w.beatOnce(ctx), w.newsOnce(ctx)); err != nil { // before a bell is heard that a pause should keep
+	w.unspool(ctx) // before a lease that such a run needs is ended
+	if err := w.beatOnce(ctx); err != nil {
+		return err
+	}
+	<-w.news                                // which the beat has asked for
+	if err := w.newsOnce(ctx); err != nil { // before a bell is heard that a pause should keep
 		return err
 	}
 	if err := w.buryNeighbours(ctx); err != nil {

@@ -93,6 +93,9 @@ func TestClockBack(t *testing.T) {
 	if n, err := h.store.ClockBack(t.Context(), time.Hour); err != nil || n != 1 {
 		t.Errorf("%d mended, %v", n, err)
 	}
+	if n, err := h.store.ClockBack(t.Context(), time.Hour); err != nil || n != 0 {
+		t.Errorf("%d mended again, %v", n, err)
+	}
 	if at := h.unit(soon.ID).NotBefore; at == nil || time.Until(*at) > 2*time.Minute {
 		t.Errorf("the retry is due at %v", at)
 	}

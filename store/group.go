@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,6 +37,9 @@ type group[In, Out any] struct {
 	flush func(context.Context, []In) ([]Out, error)
 	limit time.Duration // for one statement, which the tests change
 	diary *diary
+	// impatience is how long a caller waits when it is known that Postgres does not
+	// answer; 0: for as long as it takes.
+	impatience time.Duration
 
 	mu      sync.Mutex
 	waiting []*call[In, Out]
@@ -58,7 +62,9 @@ func newGroup[In, Out any](max int, weigh func(In) int, flush func(context.Conte
 }
 
 // do hands in to the next flush and waits for its outcome. When ctx ends
-// first the outcome is unknown: the row may still be committed.
+// first the outcome is unknown: the row may still be committed, unless its flush
+// had not begun. When Postgres is known to be silent a caller of a group with an
+// impatience waits no longer than that.
 func (g *group[In, Out]) do(ctx context.Context, in In) (Out, error) {
 	c := &call[In, Out]{in: in, done: make(chan struct{})}
 	g.mu.Lock()
@@ -69,12 +75,32 @@ func (g *group[In, Out]) do(ctx context.Context, in In) (Out, error) {
 	if lead {
 		go g.drain()
 	}
+	var enough <-chan time.Time
+	if g.impatience > 0 && g.diary.trouble() != nil {
+		timer := time.NewTimer(g.impatience)
+		defer timer.Stop()
+		enough = timer.C
+	}
+	var none Out
 	select {
 	case <-c.done:
 		return c.out, c.err
 	case <-ctx.Done():
-		var none Out
+		g.forget(c)
 		return none, translate(context.Cause(ctx))
+	case <-enough:
+		g.forget(c)
+		return none, translate(fmt.Errorf("write: %w", os.ErrDeadlineExceeded))
+	}
+}
+
+// forget takes back a call that nobody waits for and that no flush has.
+func (g *group[In, Out]) forget(c *call[In, Out]) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if i := slices.Index(g.waiting, c); i >= 0 {
+		// A copy: a flush under way has the rest of the array.
+		g.waiting = slices.Concat(g.waiting[:i], g.waiting[i+1:])
 	}
 }
 

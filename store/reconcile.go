@@ -241,12 +241,13 @@ func (s *Store) Untaken(ctx context.Context, bells []Dispatch) ([]uuid.UUID, err
 	return untaken, nil
 }
 
-// ClockBack mends what was to happen at a time after now, when Postgres's clock
-// was set back by that much: retries and looks at bells. A time that a caller has
-// named stays what it is. It returns how many units that concerned.
+// ClockBack mends what was to happen after some time, when Postgres's clock was
+// set back by that much: retries and looks at bells. A time that a caller has
+// named stays what it is, and so does what was mended or written since. It returns
+// how many units that concerned.
 func (s *Store) ClockBack(ctx context.Context, by time.Duration) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH later AS (
-			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > clock_timestamp()
+			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > clock_timestamp() + ($1 - 10) * interval '1 second'
 			AND (run_count > 0 OR not_before IS NULL OR not_before <= clock_timestamp()) ORDER BY id FOR UPDATE SKIP LOCKED)
 		UPDATE work_units u SET check_at = u.check_at - $1 * interval '1 second',
 			not_before = CASE WHEN u.run_count > 0 THEN u.not_before - $1 * interval '1 second' ELSE u.not_before END

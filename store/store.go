@@ -88,6 +88,10 @@ func Open(ctx context.Context, url string, conns int) (*Store, error) {
 	return s, nil
 }
 
+// callerImpatience is how long a caller of the API waits for a Postgres that is
+// known not to answer.
+const callerImpatience = 5 * time.Second
+
 // vitalConns are kept for what must be said in time, whatever the others wait
 // for.
 const vitalConns = 2
@@ -108,6 +112,7 @@ func newStore(db, vital *sqlx.DB, p *pulse) *Store {
 	s.finish = newGroup(250, Finish.weight, s.finishAll)
 	s.decline = newGroup(500, nil, s.declineAll)
 	s.probe = newGroup(10_000, nil, s.probeAll)
+	s.accept.impatience, s.decline.impatience = callerImpatience, callerImpatience
 	s.diary = newDiary(p)
 	s.accept.diary = s.diary
 	s.claim.diary, s.append.diary, s.finish.diary, s.decline.diary, s.probe.diary = s.diary, s.diary, s.diary, s.diary, s.diary
