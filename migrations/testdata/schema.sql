@@ -200,6 +200,7 @@ CREATE TABLE provider_batches (
     holder uuid,
     tries integer NOT NULL DEFAULT 0,
     error text NOT NULL DEFAULT ''::text,
+    guessed boolean NOT NULL DEFAULT false,
     CONSTRAINT provider_batches_pkey PRIMARY KEY (id)
 );
 CREATE INDEX provider_batches_due ON public.provider_batches USING btree (look_at) WHERE (finished_at IS NULL);
