@@ -1,9 +1,11 @@
 // Package api is the front door: HTTP in, work accepted, state and
-// transcripts out. It never runs anything. This file is its table of
-// contents: every route and the order of the middleware.
+// transcripts out. It runs no unit; in the background it makes the units of
+// batches. This file has the order of the middleware and the routes of the JSON
+// API; page.go, action.go, batch_page.go and compatible.go add theirs.
 //
 //	problem.go     errors as problem+json: the one place that turns an error into a status
 //	body.go        what a JSON body must be before anyone looks at its fields
+//	validate.go    a body is compared with its schema
 //	query.go       what a query must be, and how its parameters are read
 //	unit.go        work units: submit, read, list, cancel, retry
 //	bulk.go        retry and cancel all units that a filter chooses
@@ -51,6 +53,7 @@
 //	fill_turn.go   the order in which they begin
 //	batch_page.go  the pages of batches, and what people do on them
 //	compare.go     two runs side by side
+//	openapi_batch.go  the types of batches, for the description
 //	openapi.go     what the description says beyond what the Go types do
 package api
 
@@ -330,6 +333,7 @@ func tagOf(path string) string {
 // register adds a native route whose errors all go through problem.
 func register[I, O any](a *API, op huma.Operation, f func(context.Context, *I) (*O, error)) {
 	op.Middlewares = append(op.Middlewares, a.checkQuery, a.checkKey, a.checkBody)
+	op.SkipValidateBody = true // checkBody has compared it with its schema
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := f(ctx, in)
 		if err != nil {

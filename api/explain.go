@@ -174,17 +174,23 @@ func whyNowhere(u work.Unit, processes []work.Process) []reason {
 	}
 	missing := reason{Code: "backend_unavailable", Detail: fmt.Sprintf("no live worker process of the queue %q has the backend %s", u.Queue, u.Backend)}
 	var paused *reason
+	sooner := func(r reason) {
+		if paused == nil || r.Until != nil && paused.Until != nil && r.Until.Before(*paused.Until) {
+			paused = &r
+		}
+	}
 	for _, p := range serving {
 		o, ok := offerOf(p, u.Backend)
 		switch {
 		case !ok:
-		case statusOf(o) == "available":
-			return nil
 		case !o.Available:
 			missing.Detail = o.Detail
-		case paused == nil || o.Paused.Until != nil && paused.Until != nil && o.Paused.Until.Before(*paused.Until):
-			r := whyPaused(u.Backend, *o.Paused)
-			paused = &r
+		case o.Paused != nil:
+			sooner(whyPaused(u.Backend, *o.Paused))
+		case isShut(o, u.Model):
+			sooner(whyShut(u.Backend, *o.LimitOf(u.Model)))
+		default:
+			return nil
 		}
 	}
 	if paused != nil {
@@ -201,13 +207,32 @@ func whyPaused(backend string, p work.Pause) reason {
 		backend, web.When(p.Since), p.Class, p.Message, p.Class.Advice())}
 }
 
+// isShut tells whether a model waits for the end of its rate limit.
+func isShut(o work.Offer, model string) bool {
+	l := o.LimitOf(model)
+	return l != nil && l.Until != nil
+}
+
+func whyShut(backend string, l work.ModelLimit) reason {
+	return reason{Code: "rate_limited", Until: l.Until, Detail: fmt.Sprintf("the limit of %s for %s was met, its units begin again at %s: %s",
+		backend, l.Name(), web.When(*l.Until), l.Message)}
+}
+
 func whenNext(u work.Unit, place store.Place, processes []work.Process) reason {
-	slots, running := 0, 0
+	slots, running, pace, unpaced := 0, 0, 0.0, false
 	for _, p := range processes {
 		o, _ := offerOf(p, u.Backend)
-		if p.Live && !p.Quiet && statusOf(o) == "available" && slices.Contains(p.Queues, u.Queue) {
+		if p.Live && !p.Quiet && statusOf(o) == "available" && slices.Contains(p.Queues, u.Queue) && !isShut(o, u.Model) {
 			slots, running = slots+p.Slots, running+p.Running
+			if l := o.LimitOf(u.Model); l == nil {
+				unpaced = true
+			} else {
+				pace += l.PerSecond
+			}
 		}
+	}
+	if !unpaced && pace > 0 {
+		return reason{Code: "rate_limited", Detail: fmt.Sprintf("the limit of %s for its model was met; about %.2g units of that model begin in a second until it is known to be over", u.Backend, pace)}
 	}
 	if running >= slots {
 		return reason{Code: "busy", Detail: fmt.Sprintf("all %d slots of its worker processes are in use; %d units go before it", slots, place.Ahead)}

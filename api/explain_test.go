@@ -31,6 +31,9 @@ func TestExplainQueued(t *testing.T) {
 	}
 	auth := paused(work.Pause{Class: work.ClassAuth, Message: "401", Since: time.Now()})
 	full := work.Offer{Name: "claude", Available: true}
+	shut := func(model string) work.Offer {
+		return work.Offer{Name: "claude", Available: true, Limits: []work.ModelLimit{{Model: model, Until: &soon, Message: "429"}}}
+	}
 	for _, test := range []struct {
 		code, words string
 		processes   []work.Process
@@ -46,13 +49,19 @@ func TestExplainQueued(t *testing.T) {
 			{Live: true, Queues: []string{"default"}, Backends: []work.Offer{paused(work.Pause{Class: work.ClassRateLimit, Until: &later})}},
 			{Live: true, Queues: []string{"default"}, Backends: []work.Offer{paused(work.Pause{Class: work.ClassRateLimit, Until: &soon, Message: "sooner"})}},
 		}},
+		{"rate_limited", "for opus was met", []work.Process{{Live: true, Queues: []string{"default"}, Backends: []work.Offer{shut("opus")}}}},
+		{"", "", []work.Process{{Live: true, Queues: []string{"default"}, Backends: []work.Offer{shut("haiku")}}}},
+		{"", "", []work.Process{
+			{Live: true, Queues: []string{"default"}, Backends: []work.Offer{shut("opus")}},
+			{Live: true, Queues: []string{"default"}, Backends: []work.Offer{full}},
+		}},
 		{"", "", []work.Process{
 			{Live: true, Quiet: true, Queues: []string{"default"}, Backends: []work.Offer{auth}},
 			{Live: true, Queues: []string{"default"}, Backends: []work.Offer{auth}},
 			{Live: true, Queues: []string{"default"}, Backends: []work.Offer{full}},
 		}},
 	} {
-		got := whyNowhere(work.Unit{Spec: work.Spec{Backend: "claude", Queue: "default"}}, test.processes)
+		got := whyNowhere(work.Unit{Spec: work.Spec{Backend: "claude", Model: "opus", Queue: "default"}}, test.processes)
 		if test.code == "" {
 			if len(got) != 0 {
 				t.Errorf("%+v", got)

@@ -66,7 +66,7 @@ func (s *Store) BatchHeads(ctx context.Context) (map[uuid.UUID]string, error) {
 type BatchFailure struct {
 	Class   work.Class `db:"class"`
 	Count   int        `db:"count"`
-	Cost    float64    `db:"cost"`    // USD
+	Cost    work.Cost  `db:"-"`
 	Message string     `db:"message"` // of one of them, cut
 }
 
@@ -74,13 +74,21 @@ type BatchFailure struct {
 // their error, the largest group first; it looks at most of them at most.
 func (s *Store) BatchFailures(ctx context.Context, batch uuid.UUID, most int) ([]BatchFailure, error) {
 	ctx = allow(ctx, longLimit)
-	var groups []BatchFailure
-	err := s.db.SelectContext(ctx, &groups, `SELECT coalesce(error_class, '') AS class, count(*), coalesce(sum(cost_usd), 0) AS cost,
+	var rows []struct {
+		BatchFailure
+		costRow
+	}
+	err := s.db.SelectContext(ctx, &rows, `SELECT coalesce(error_class, '') AS class, count(*), `+sumOfCosts+`,
 			coalesce(left(min(error_message), 500), '') AS message
-		FROM (SELECT error_class, error_message, cost_usd FROM work_units WHERE batch_id = $1 AND state IN ('failed', 'timed_out') LIMIT $2) AS u
+		FROM (SELECT error_class, error_message, cost_usd, unpriced_runs FROM work_units WHERE batch_id = $1 AND state IN ('failed', 'timed_out') LIMIT $2) AS u
 		GROUP BY error_class ORDER BY count DESC, class`, batch, most)
 	if err != nil {
 		return nil, translate(fmt.Errorf("group failures of batch %s: %w", batch, err))
+	}
+	groups := make([]BatchFailure, len(rows))
+	for i, r := range rows {
+		groups[i] = r.BatchFailure
+		groups[i].Cost = r.cost()
 	}
 	return groups, nil
 }

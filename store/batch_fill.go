@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -190,17 +191,43 @@ func (s *Store) FailFill(ctx context.Context, batch, process uuid.UUID, why stri
 	return nil
 }
 
-// Synthesize makes the unit that sums a batch up. Repeating it is safe: the
-// first one stays. The unit's id is known beforehand, and that of no other batch.
-func (s *Store) Synthesize(ctx context.Context, batch, process uuid.UUID, n NewUnit) (work.Unit, error) {
-	u, _, err := s.Accept(ctx, n) // its key names the batch
+// Synthesize makes the unit that sums a batch up and notes it with the batch, in
+// one transaction. It is work.ErrConflict when the batch is not to be summed up
+// by this process any more: it was cancelled, or another was first.
+func (s *Store) Synthesize(ctx context.Context, batch, process uuid.UUID, n NewUnit) (u work.Unit, err error) {
+	units, err := encode([]unitIn{n.row()})
 	if err != nil {
 		return u, err
 	}
-	_, err = s.db.ExecContext(ctx, `UPDATE batches SET synthesis_unit = $3, filler = NULL, fill_until = NULL
-		WHERE id = $1 AND filler = $2 AND status = 'finalizing'`, batch, process, u.ID)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return u, translate(fmt.Errorf("note the synthesis of batch %s: %w", batch, err))
+		return u, translate(fmt.Errorf("sum up batch %s: %w", batch, err))
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after the commit
+	var rows []unitRow
+	err = tx.SelectContext(ctx, &rows, insertUnits(unitColumns), units)
+	if err == nil && len(rows) == 0 { // a process of an earlier version made it and died
+		err = tx.SelectContext(ctx, &rows, `SELECT `+unitColumns+` FROM work_units WHERE tenant = $1 AND idempotency_key = $2`, n.Tenant, work.Clean(n.IdempotencyKey))
+	}
+	if err != nil || len(rows) == 0 {
+		return u, fmt.Errorf("sum up batch %s: %w", batch, cmp.Or(lostFile(translate(err)), work.ErrConflict))
+	}
+	u = rows[0].unit()
+	result, err := tx.ExecContext(ctx, `UPDATE batches SET synthesis_unit = $3, syntheses = array_append(array_remove(syntheses, $3), $3), filler = NULL, fill_until = NULL
+		WHERE id = $1 AND filler = $2 AND status = 'finalizing' AND synthesis_unit IS NULL`, batch, process, u.ID)
+	if err == nil {
+		var n int64
+		if n, err = result.RowsAffected(); err == nil && n == 0 {
+			return work.Unit{}, fmt.Errorf("%w: batch %s is cancelled, or another process sums it up", work.ErrConflict, batch)
+		}
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	if err != nil {
+		return work.Unit{}, translate(fmt.Errorf("sum up batch %s: %w", batch, err))
 	}
 	return u, nil
 }

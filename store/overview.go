@@ -51,7 +51,7 @@ UNION ALL
 SELECT 'run', at, backend, worker, left(model, 200), status, coalesce(error_class, ''), 0, count(*),
     count(*) FILTER (WHERE unpriced), coalesce(sum(cost), 0)
 FROM (SELECT ` + bucketOf("completed_at") + ` AS at, r.worker_type AS backend, u.worker, coalesce(r.model, '') AS model, r.status, r.error_class,
-        r.total_cost_usd IS NULL OR r.cost_incomplete AS unpriced, r.total_cost_usd AS cost
+        ` + unpriced("r") + ` AS unpriced, r.total_cost_usd AS cost
     FROM worker_runs r JOIN work_units u ON u.id = r.unit_id WHERE r.tenant = $1 AND ` + between("completed_at") + `) AS r
 GROUP BY at, backend, worker, model, status, error_class
 UNION ALL
@@ -281,10 +281,10 @@ func (f *figures) addRuns(c count) {
 		f.outcomes[key] = &o
 	}
 	f.outcomes[key].Count += c.Count
-	f.outcomes[key].Cost += c.Cost
-	spent := work.Spent{Runs: c.Count, Unpriced: c.Unpriced, Cost: c.Cost}
+	spent := work.Spent{Runs: c.Count, Cost: work.NewCost(c.Cost, c.Unpriced)}
+	f.outcomes[key].Cost = f.outcomes[key].Cost.Plus(spent.Cost)
 	if key.Status.Wasted() {
-		spent.Wasted = c.Cost
+		spent.Wasted = spent.Cost
 	}
 	f.Cost.Add(spent)
 	f.interval(c).Cost.Add(spent)
@@ -324,7 +324,7 @@ func dearest(by map[string]*work.Spent) []work.Spent {
 		all = append(all, *s)
 	}
 	slices.SortFunc(all, func(a, b work.Spent) int {
-		return cmp.Or(cmp.Compare(b.Cost, a.Cost), cmp.Compare(b.Runs, a.Runs), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(b.Cost.Known(), a.Cost.Known()), cmp.Compare(b.Runs, a.Runs), cmp.Compare(a.Name, b.Name))
 	})
 	return all
 }

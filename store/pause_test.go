@@ -27,7 +27,7 @@ func (l *ledger) resume(kind PauseKind, name string) Pause {
 // due is what a worker process finds without Redis.
 func (l *ledger) due() (ids []uuid.UUID) {
 	l.t.Helper()
-	found, err := l.Due(l.t.Context(), []string{"default", "slow"}, []string{"mock", "claude"}, 100)
+	found, err := l.Due(l.t.Context(), []string{"default", "slow"}, []string{"mock", "claude"}, nil, 100)
 	l.must(err)
 	for _, d := range found {
 		ids = append(ids, d.UnitID)

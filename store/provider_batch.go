@@ -179,9 +179,15 @@ func (s *Store) AnyPacked(ctx context.Context, batch uuid.UUID) (any bool, err e
 	return any, translate(wrap("look for units of a provider batch", err))
 }
 
-// goLive puts waiting units into the queue, where they run as any other. The
-// reconciler rings for them.
-const goLive = `UPDATE work_units u SET state = 'queued', dispatch = dispatch + 1, check_at = clock_timestamp()
+// goLive makes waiting units run as any other: at their full price. Those of a
+// batch are held until it admits them, and the reconciler rings for the others.
+const goLive = `UPDATE work_units u SET state = 'queued', runs_live = true, held = batch_id IS NOT NULL, dispatch = dispatch + 1,
+	check_at = CASE WHEN batch_id IS NULL THEN clock_timestamp() ELSE 'infinity' END
+	FROM chosen WHERE u.id = chosen.id AND u.state = 'waiting'`
+
+// takeAnswer puts waiting units into the queue whose answers have come, also
+// those of a batch: they were admitted when they were asked.
+const takeAnswer = `UPDATE work_units u SET state = 'queued', runs_live = true, dispatch = dispatch + 1, check_at = clock_timestamp()
 	FROM chosen WHERE u.id = chosen.id AND u.state = 'waiting'`
 
 // UnpackLive takes units out of a provider batch, to run live.
@@ -202,6 +208,9 @@ func (s *Store) UnpackFrom(ctx context.Context, batch, from uuid.UUID) error {
 		ORDER BY id FOR UPDATE) UPDATE work_units u SET provider_batch = NULL FROM chosen WHERE u.id = chosen.id`, batch, from)
 	return translate(wrap("take units out of a provider batch", err))
 }
+
+// laneEnded holds for a unit whose end is too near to wait for a provider's batch.
+const laneEnded = `(lane = 'batch' AND coalesce(lane_ends(created_at, deadline, expires_at) <= now(), false))`
 
 // LateUnits lets those units run live whose end is too near to wait for a
 // provider's batch. It returns how many.
@@ -272,7 +281,7 @@ func (s *Store) TakeAnswers(ctx context.Context, batch uuid.UUID, answers []Prov
 			FROM r JOIN chosen ON chosen.id = r.unit_id ON CONFLICT (unit_id) DO NOTHING RETURNING unit_id
 		), counted AS (
 			UPDATE provider_batches SET answered = answered + (SELECT count(*) FROM kept) WHERE id = $1
-		) `+goLive, batch, pq.Array(ids), pq.Array(statuses), pq.Array(requests), pq.Array(lengths), bodies.Bytes())
+		) `+takeAnswer, batch, pq.Array(ids), pq.Array(statuses), pq.Array(requests), pq.Array(lengths), bodies.Bytes())
 	return translate(wrap("keep the answers of a provider's batch", err))
 }
 

@@ -1,8 +1,9 @@
 // Package store is the ledger: Postgres, and the only place that changes a
-// state. It knows nothing of HTTP, Redis or agents. Every state change is one
-// conditional statement, so it is safe for any number of processes at once.
+// state. It knows nothing of HTTP, Redis or agents. Every change of a unit's
+// state is one conditional statement, and batches are changed under the lock of
+// their row, so both are safe for any number of processes at once.
 //
-//	store.go       Open, Migrate: the way in
+//	store.go       Open: the way in
 //	connect.go     connections on which no statement waits for ever
 //	group.go       many callers' writes in one statement
 //	diary.go       whether Postgres takes writes
@@ -20,6 +21,7 @@
 //	finish.go      how a run ends, and what becomes of its unit
 //	file.go        files, and bytes that are none yet or no more
 //	cache.go       results that other units may take over
+//	event.go       what has changed since a reader looked last
 //	transcript.go  chunks while a run goes on, one blob at its end
 //	schedule.go    schedules: put, read, list, due
 //	trigger.go     triggers: put, read, list; what came for them

@@ -367,7 +367,7 @@ func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
 		"Doubt":           func(ctx context.Context) error { return l.Doubt(ctx, []uuid.UUID{id}) },
 		"Redispatch":      func(ctx context.Context) error { _, err := l.Redispatch(ctx, []uuid.UUID{id}); return err },
 		"RecheckAll":      func(ctx context.Context) error { _, err := l.RecheckAll(ctx); return err },
-		"Due":             func(ctx context.Context) error { _, err := l.Due(ctx, nil, nil, 1); return err },
+		"Due":             func(ctx context.Context) error { _, err := l.Due(ctx, nil, nil, nil, 1); return err },
 		"Epoch":           func(ctx context.Context) error { _, err := l.Epoch(ctx, "x"); return err },
 		"Open":            func(ctx context.Context) error { _, err := Open(ctx, l.url, 1); return err },
 	}
