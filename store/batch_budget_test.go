@@ -63,7 +63,9 @@ func TestUnknownCostOfTheLastUnit(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	budget := 1.0
-	id := l.batch(1, func(b *NewBatch) { b.MaxCostUSD, b.StopWhen = &budget, &work.StopWhen{Window: 20, MeanCostUSD: &budget} })
+	id := l.batch(1, func(b *NewBatch) {
+		b.MaxCostUSD, b.StopWhen = &budget, &work.StopWhen{Window: 20, MeanCostUSD: &budget}
+	})
 	l.worksWithoutPrice(l.advance(id).Bells)
 	l.advance(id)
 	l.is(id, work.BatchCompleted)
