@@ -242,10 +242,27 @@ func (w *Worker) serve(lanes map[string]int) (stops [2]func(), err error) {
 	}
 	halt := func() {
 		client.Release()
-		server.Stop()
+		w.asynqEnds(server.Stop)
 	}
-	return [2]func(){halt, server.Shutdown}, nil
+	return [2]func(){halt, func() { w.asynqEnds(server.Shutdown) }}, nil
 }
+
+// asynqEnds waits for a stop of Asynq's server, but not for a Redis that says
+// nothing: the server asks for each of its lanes in turn. What it leaves undone its
+// own recovery does, as after a crash.
+func (w *Worker) asynqEnds(stop func()) {
+	ended := make(chan struct{})
+	go func() { defer close(ended); stop() }()
+	select {
+	case <-ended:
+	case <-time.After(asynqPatience):
+		w.Log.Warn("redis does not answer; not waiting for it")
+	}
+}
+
+// asynqPatience is how long a stop of Asynq's server may take: it waits a second
+// for its handlers, which have all ended.
+const asynqPatience = 2 * time.Second
 
 // ProcessTask hears one bell. It does not return before the run's process
 // tree is dead, whatever Asynq's own context says. The error of a failed run
