@@ -97,7 +97,7 @@ type Options struct {
 	Version    string
 	MaxBody    int64 // bytes of a JSON body
 	Sealer     webhook.Sealer
-	Loopback   bool // serves this machine only: refuse other host names
+	Hosts      []string // names that this server answers to, beside localhost and IP addresses
 	Log        *slog.Logger
 	Registry   *prometheus.Registry
 	// Containment is how the worker process of this house holds agents

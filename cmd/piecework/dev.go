@@ -42,7 +42,7 @@ func (c *DevCommand) Run(app *App) error {
 	if _, err := c.Crew.check(); err != nil {
 		return err
 	}
-	if _, err := c.Door.check(); err != nil {
+	if err := c.Door.check(); err != nil {
 		return err
 	}
 	if _, err := c.prepare(); err != nil {

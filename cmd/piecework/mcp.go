@@ -66,7 +66,7 @@ func (c *MCPCommand) serve(app *App, server *mcp.Server) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", sameSite(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{Stateless: true})))
-	web := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute,
+	web := &http.Server{Handler: http.MaxBytesHandler(mux, maxToolCall), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute,
 		MaxHeaderBytes: 64 << 10, BaseContext: func(net.Listener) context.Context { return app.Ctx }}
 	failed := make(chan error, 1)
 	go func() { failed <- web.Serve(listener) }()
@@ -111,6 +111,9 @@ func sameSite(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	})
 }
+
+// maxToolCall bounds one call, in bytes.
+const maxToolCall = 16 << 20
 
 // Bounds of what a tool answers: it is read by a model, which pays for it.
 const (

@@ -129,7 +129,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		debug.SetGCPercent(handlers.GCPercent)
 	}
 	if door != nil {
-		if _, err := door.check(); err != nil {
+		if err := door.check(); err != nil {
 			return err
 		}
 		if _, err := blob.ParseBuckets(door.Buckets); err != nil {
@@ -230,7 +230,7 @@ func (h house) worker(app *App, base *Base, crew *Crew, gear gear, hears chan st
 // serveAPI answers until ctx ends and the worker process of this house has
 // drained: its units can be watched to the last.
 func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) error {
-	listener, loopback, err := door.listen()
+	listener, err := door.listen()
 	if err != nil {
 		return err
 	}
@@ -245,7 +245,7 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 	}
 	front := api.New(api.Options{
 		Store: h.store, Buckets: buckets, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, Webhooks: h.webhooks, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
-		Loopback: loopback, Log: h.log, Registry: h.registry, Containment: h.containment,
+		Hosts: door.hosts(), Log: h.log, Registry: h.registry, Containment: h.containment,
 	})
 	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // as long as there are event streams
 	var watching sync.WaitGroup
@@ -257,7 +257,7 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 
 func (h house) serveHealth(ctx context.Context, app *App, address string, shift shift) error {
 	door := Door{Listen: address, NoAuth: true} // it tells nothing that needs a key
-	listener, _, err := door.listen()
+	listener, err := door.listen()
 	if err != nil {
 		return err
 	}

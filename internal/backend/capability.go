@@ -112,7 +112,7 @@ var descriptions = map[string]description{
 		lacks: map[work.Capability]string{
 			work.CanImages: "It takes text only.", work.CanPDFs: "It takes text only.", work.CanRequest: noAPI, work.CanBatchLane: noBatches,
 		},
-		notes: []string{byTokens, "It does not tell that an answer was cut at its longest length: such an answer counts as whole."},
+		notes: []string{byTokens, "It edits files and runs no commands, unless `PIECEWORK_GEMINI_APPROVAL_MODE=yolo` lets it run any.", "It does not tell that an answer was cut at its longest length: such an answer counts as whole."},
 	},
 	"anthropic": {
 		what: "Anthropic's Messages API", keys: "`ANTHROPIC_API_KEY`; with `ANTHROPIC_BASE_URL` a gateway, which may need none",

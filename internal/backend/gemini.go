@@ -19,8 +19,8 @@ import (
 // cost.
 type Gemini struct {
 	CLI
-	// ApprovalMode is what it may do without asking: default, auto_edit, yolo
-	// (which is also what empty means) or plan.
+	// ApprovalMode is what it may do without asking: default, auto_edit (which is
+	// also what empty means), yolo or plan.
 	ApprovalMode string
 }
 
@@ -159,7 +159,7 @@ func (u geminiUnit) inert(prompt string) (string, error) {
 }
 
 func (u geminiUnit) args() []string {
-	args := []string{"--output-format=stream-json", "--approval-mode=" + cmp.Or(u.g.ApprovalMode, "yolo")}
+	args := []string{"--output-format=stream-json", "--approval-mode=" + cmp.Or(u.g.ApprovalMode, "auto_edit")}
 	if _, err := os.Stat(u.home.files); err == nil { // its tools see no other place
 		args = append(args, "--include-directories="+u.home.files)
 	}
