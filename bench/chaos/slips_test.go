@@ -56,12 +56,12 @@ var slips = []slip{
 		"./handlers", "TestUploadsThatCannotBeHad",
 	},
 	{
-		"a stop rule is never broken", []edit{{"store/batch_move.go",
+		"a stop rule is never broken", []edit{{"store/batch_budget.go",
 			"return limit != nil && value > *limit", "return limit != nil && value > *limit+1"}},
 		"./store", "TestBatchStopsWhenItGoesWrong",
 	},
 	{
-		"a test lets all units go", []edit{{"store/batch_move.go",
+		"a test lets all units go", []edit{{"store/batch_budget.go",
 			"room = min(room, b.TestFirst-b.Released)", "room = max(room, b.TestFirst-b.Released)"}},
 		"./store", "TestBatchTestsFirst",
 	},
@@ -122,5 +122,46 @@ var slips = []slip{
 	{
 		"all errors of a body are kept", []edit{{"api/validate.go", "const maxShown = 100", "const maxShown = 100_000"}},
 		"./api", "TestManyFaultsAreCounted",
+	},
+	{
+		"a statement waits for its answer without end", []edit{{"store/connect.go",
+			"\t_ = c.link.SetDeadline(by.Add(min(closeAfter, limit/2))) // a closed", "\t_ = c.link.SetDeadline(by.Add(time.Hour)) // a closed"}, {"store/connect.go",
+			"\tif c.number == number && c.release != nil {\n", "\tif c.number < 0 {\n"}},
+		"./store", "TestHalfOpenConnections",
+	},
+	{
+		"connections that were not heard of are used again", []edit{{"store/connect.go",
+			"if c.link.heard.Load() < c.link.pulse.silent.Load() {", "if c.link.heard.Load() < 0 {"}},
+		"./store", "TestHalfOpenConnections",
+	},
+	{
+		"a sign of life reads the units", []edit{{"store/process.go",
+			"\t\tWHERE id = $1 AND stopped_at IS NULL`, process, lease.Seconds()", "\t\tWHERE id = $1 AND stopped_at IS NULL AND NOT EXISTS (SELECT FROM work_units WHERE id = $1)`, process, lease.Seconds()"}},
+		"./store", "TestBeatBesideALock",
+	},
+	{
+		"what was taken and not begun is not offered again", []edit{{"jobs/taken.go",
+			"if now-since >= takenFor {", "if now-since >= takenFor*1000 {"}},
+		"./jobs", "TestTakenAndNotBegun",
+	},
+	{
+		"a lease ends by Postgres's clock", []edit{{"store/process.go",
+			"p.stopped_at IS NULL AND p.lease_until > p.beat_at`", "p.stopped_at IS NULL AND p.lease_until > clock_timestamp()`"}},
+		"./jobs", "TestClockOfPostgresIsSet",
+	},
+	{
+		"retried units begin beside the window of their batch", []edit{{"store/move.go",
+			"held = batch_id IS NOT NULL, provider_batch = NULL", "held = false, provider_batch = NULL"}},
+		"./store", "TestRetriesGoThroughTheWindow",
+	},
+	{
+		"results that were reused lower the estimate of a budget", []edit{{"store/batch_budget.go",
+			"AND cache IS DISTINCT FROM 'hit' AND", "AND"}},
+		"./store", "TestEstimateOfABudget",
+	},
+	{
+		"a cancelled batch is summed up", []edit{{"store/batch_fill.go",
+			"WHERE id = $1 AND filler = $2 AND status = 'finalizing' AND synthesis_unit IS NULL`", "WHERE id = $1`"}},
+		"./store", "TestSynthesisOfACancelledBatch",
 	},
 }
