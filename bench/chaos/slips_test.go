@@ -156,7 +156,7 @@ var slips = []slip{
 	},
 	{
 		"results that were reused lower the estimate of a budget", []edit{{"store/batch_budget.go",
-			"AND cache IS DISTINCT FROM 'hit' AND", "AND"}},
+			"const tellsPrice = `(cache IS DISTINCT FROM 'hit' AND ", "const tellsPrice = `("}},
 		"./store", "TestEstimateOfABudget",
 	},
 	{
