@@ -2,11 +2,8 @@ package store
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
-
-	"piecework/internal/work"
 )
 
 // group turns calls that arrive together into one statement. The first caller
@@ -98,8 +95,7 @@ func (g *group[In, Out]) next() int {
 
 func (g *group[In, Out]) run(calls []*call[In, Out]) {
 	err := g.try(calls)
-	var away *work.Unavailable
-	if err == nil || len(calls) == 1 || errors.As(err, &away) {
+	if err == nil || len(calls) == 1 || kindOf(err) == away {
 		return
 	}
 	for i := range calls {
