@@ -115,15 +115,38 @@ func (a *API) retryAll(ctx context.Context, f store.UnitFilter, changes store.Ch
 	if err != nil {
 		return nil, err
 	}
-	bells := make([]store.Dispatch, len(moved))
-	for i, m := range moved {
-		bells[i] = m.Dispatch
+	a.requeued(ctx, moved)
+	return viewMoved(moved, more), nil
+}
+
+// advancedAtOnce is how many batches are looked at before a bulk is answered;
+// the reconciler looks at the others.
+const advancedAtOnce = 20
+
+// requeued rings for units that were retried, and lets their batches admit those
+// that are held. They are committed: what goes wrong here is not the caller's
+// problem.
+func (a *API) requeued(ctx context.Context, moved []store.Moved) {
+	ctx = context.WithoutCancel(ctx)
+	var bells []store.Dispatch
+	var batches []uuid.UUID
+	for _, m := range moved {
+		switch {
+		case !m.Held && m.State == work.Queued:
+			bells = append(bells, m.Dispatch)
+		case m.Held && !slices.Contains(batches, *m.BatchID) && len(batches) < advancedAtOnce:
+			batches = append(batches, *m.BatchID)
+		}
 	}
-	// They are committed: what goes wrong from here on is not the caller's problem.
-	if err := a.Bell.Ring(context.WithoutCancel(ctx), bells...); err != nil {
+	if err := a.Bell.Ring(ctx, bells...); err != nil {
 		a.Log.Warn("units are queued again, but not all bells rang; the reconciler will", "units", len(bells), "err", err)
 	}
-	return viewMoved(moved, more), nil
+	for _, id := range batches {
+		if err := a.Bell.AdvanceBatch(ctx, a.Store, id); err != nil {
+			a.Log.Debug("advance a batch; the reconciler will", "batch", id, "err", err)
+		}
+		a.kept.drop(id)
+	}
 }
 
 func (a *API) cancelUnits(ctx context.Context, in *Bulk) (*bulkAnswer, error) {

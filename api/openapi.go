@@ -172,7 +172,7 @@ func describeUnits(schemas map[string]*huma.Schema) {
 			"cache_ttl":   "Seconds: how old a result may be that is taken over from an earlier run; absent when none may be",
 			"cache":       "hit: the result is an earlier run's and cost nothing; miss: there was none to take over; absent until the unit has ended, and when it did not look",
 			"cached_from": "The run whose result this is; it may be gone by now",
-			"failures": "Runs that failed and count against max_retries", "losses": "Runs whose worker process died or was stopped",
+			"failures":    "Runs that failed and count against max_retries", "losses": "Runs whose worker process died or was stopped",
 			"waits": "Runs that met a rate limit", "crashes": "Runs in which the backend's own process died",
 		} {
 			p[field].Description = text

@@ -15,23 +15,25 @@ import (
 )
 
 // How long a finished run is kept in memory when the ledger does not take it:
-// while this process works, and while it shuts down. Then the spool has it. A
-// ledger that answers all that time, and refuses for a reason that nobody knows,
-// gets the bare end of the run.
+// while this process works, and after the grace period of its shutdown. Then the
+// spool has it. A ledger that answers all that time, and refuses for a reason that
+// nobody knows, gets the bare end of the run. A claim that has no answer when the
+// shutdown begins is given up sooner: nothing is lost with it.
 const (
-	patience     = 10 * time.Minute
-	lastPatience = 15 * time.Second
+	patience      = 10 * time.Minute
+	lastPatience  = 4 * time.Second
+	claimPatience = 2 * time.Second
 )
 
-// lastly calls cancel when enough time has passed since the drain began: none
-// when there is nothing to wait for. The function it returns takes that back.
+// lastly calls cancel when the grace period and a little more have passed since
+// the drain began, at once when there is nothing to wait for. The function it returns takes that back.
 func (w *Worker) lastly(cancel func()) (stop func() bool) {
 	return context.AfterFunc(w.draining, func() {
 		if errors.Is(context.Cause(w.draining), work.ErrLedgerGone) {
 			cancel() // what has ended is on disk, or will be
 			return
 		}
-		time.AfterFunc(lastPatience, cancel)
+		time.AfterFunc(w.Grace+lastPatience, cancel)
 	})
 }
 

@@ -42,11 +42,13 @@ type Reconciler struct {
 	Bell  *Bell
 	Log   *slog.Logger
 
-	keep  time.Duration // of deliveries; 0: keepDeliveries. The tests shorten it
-	swept time.Time
-	moved uuid.UUID // the batch that was looked at last
-	away  bool      // Postgres was, so bells may have been heard for nothing
-	calm  time.Time // until then nobody's lease is ended
+	keep   time.Duration // of deliveries; 0: keepDeliveries. The tests shorten it
+	leases leaseWatch
+	taken  map[string]time.Duration // bells that were heard and whose units do not begin: since when, by process.Uptime
+	swept  time.Time
+	moved  uuid.UUID // the batch that was looked at last
+	away   bool      // Postgres was, so bells may have been heard for nothing
+	calm   time.Time // until then nobody's lease is ended
 }
 
 // Run reconciles once a second until ctx ends.
@@ -54,7 +56,11 @@ func (r *Reconciler) Run(ctx context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {
-		if _, err := r.Store.Lead(ctx, r.Once); err != nil && ctx.Err() == nil {
+		led, err := r.Store.Lead(ctx, r.Once)
+		if !led && err == nil {
+			_, _, err = r.watchLeases(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
 			r.Log.Warn("reconcile", "err", err)
 			r.away = r.away || errors.As(err, new(*work.Unavailable))
 		}
@@ -78,12 +84,9 @@ func (r *Reconciler) Once(ctx context.Context) error {
 		}
 		r.away, r.calm = false, time.Now().Add(recovery)
 	}
-	var lost int64
-	if time.Now().After(r.calm) {
-		var err error
-		if lost, err = r.Store.ExpireLeases(ctx); err != nil {
-			return err
-		}
+	lost, err := r.endLeases(ctx)
+	if err != nil {
+		return err
 	}
 	overdue, err := r.Store.ExpireDeadlines(ctx)
 	if err != nil {
@@ -111,7 +114,7 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	if err := r.checkEpoch(ctx); err != nil {
 		return errors.Join(laterErr, err)
 	}
-	return errors.Join(laterErr, r.ringLost(ctx), r.ringDeliveries(ctx))
+	return errors.Join(laterErr, r.ringLost(ctx), r.ringTaken(ctx), r.ringDeliveries(ctx))
 }
 
 func (r *Reconciler) sweep(ctx context.Context) error {

@@ -167,7 +167,8 @@ func (s *Store) counted(ctx context.Context, row batchRow) (work.Batch, error) {
 	return b, err
 }
 
-// countBatch counts units in one statement: the sum is exact at every moment.
+// countBatch counts units in one statement: the sum is exact at every moment. The
+// cost is that of the units and of what has summed them up.
 func countBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (c work.BatchCounts, err error) {
 	var rows []struct {
 		State work.State `db:"state"`
@@ -183,7 +184,19 @@ func countBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (c wor
 		c.Add(r.State, r.Count)
 		c.Cost = c.Cost.Plus(r.cost())
 	}
-	return c, nil
+	syntheses, err := costOfSyntheses(ctx, q, id)
+	c.Cost = c.Cost.Plus(syntheses)
+	return c, err
+}
+
+// costOfSyntheses is what the syntheses of a batch have cost.
+func costOfSyntheses(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (work.Cost, error) {
+	var row costRow
+	if err := sqlx.GetContext(ctx, q, &row, `SELECT `+sumOfCosts+` FROM work_units
+		WHERE id = ANY((SELECT syntheses FROM batches WHERE id = $1)::uuid[])`, id); err != nil {
+		return work.Cost{}, translate(fmt.Errorf("add up the syntheses of batch %s: %w", id, err))
+	}
+	return row.cost(), nil
 }
 
 // usageOfBatch is what the final runs of a batch's units have used.

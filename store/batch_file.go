@@ -116,6 +116,7 @@ func (s *Store) DeleteBatchFile(ctx context.Context, tenant string, batch uuid.U
 // DeleteBatch takes a batch that is over away, with its units: PurgeBatches
 // removes them. Another is a conflict.
 func (s *Store) DeleteBatch(ctx context.Context, tenant string, id uuid.UUID) error {
+	ctx = allow(ctx, longLimit)
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET deleted_at = clock_timestamp()
 		WHERE id = $1 AND tenant = $2 AND finished_at IS NOT NULL AND deleted_at IS NULL`, id, tenant)
 	if err != nil {
@@ -139,6 +140,7 @@ const (
 // PurgeBatches removes the units of deleted batches, then the batches, for as
 // long as its time lasts. What is left then the next call removes.
 func (s *Store) PurgeBatches(ctx context.Context) error {
+	ctx = allow(ctx, longLimit)
 	for end := time.Now().Add(purgeTime); time.Now().Before(end); {
 		var left int
 		err := s.db.GetContext(ctx, &left, `WITH gone AS (SELECT id FROM batches WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 1),

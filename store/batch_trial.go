@@ -39,6 +39,7 @@ func (s Spread) with(o Spread) Spread {
 // expect of the rest, from one look at the units. There is no rest of a batch
 // that is over.
 func (s *Store) TriedBatch(ctx context.Context, tenant string, id uuid.UUID) (b work.Batch, t Trial, err error) {
+	ctx = allow(ctx, longLimit)
 	row, err := s.batchRow(ctx, tenant, id)
 	if err != nil {
 		return b, t, err
@@ -69,6 +70,11 @@ func (s *Store) TriedBatch(ctx context.Context, tenant string, id uuid.UUID) (b 
 		t.Cost = t.Cost.with(Spread{r.Done, r.MeanCost, r.CostVar})
 		t.Time = t.Time.with(Spread{r.Done, r.MeanTime, r.TimeVar})
 	}
+	syntheses, err := costOfSyntheses(ctx, s.db, id)
+	if err != nil {
+		return b, t, err
+	}
+	b.Counts.Cost = b.Counts.Cost.Plus(syntheses)
 	t.Finished, t.Succeeded, t.Left = t.Cost.N, b.Counts.Succeeded, b.Counts.Queued
 	return b, t, nil
 }

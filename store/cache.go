@@ -57,6 +57,7 @@ const pruneCacheAtOnce = 10_000
 // PruneCache forgets results that are older than any unit may ask for. Their
 // runs stay.
 func (s *Store) PruneCache(ctx context.Context) error {
+	ctx = allow(ctx, longLimit)
 	for {
 		gone, err := s.db.ExecContext(ctx, `DELETE FROM result_cache WHERE (tenant, key) IN (
 			SELECT tenant, key FROM result_cache WHERE created_at < clock_timestamp() - $1 * interval '1 second'

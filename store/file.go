@@ -159,6 +159,7 @@ func (s *Store) DeleteFile(ctx context.Context, tenant string, id uuid.UUID) err
 // ExpireFiles takes files whose time is over out of the ledger, as far as
 // nobody needs them; their bytes are removed next.
 func (s *Store) ExpireFiles(ctx context.Context) error {
+	ctx = allow(ctx, longLimit)
 	_, err := s.db.ExecContext(ctx, `WITH over AS (SELECT id FROM files f WHERE expires_at <= clock_timestamp()
 			AND NOT EXISTS (SELECT FROM unit_files n JOIN work_units u ON u.id = n.unit_id WHERE n.file_id = f.id AND u.state IN ('queued', 'running', 'waiting'))
 			AND NOT EXISTS (SELECT FROM batches b WHERE b.input_file = f.id AND b.status = 'enumerating') FOR UPDATE SKIP LOCKED),

@@ -199,6 +199,9 @@ func TestFinishRepeated(t *testing.T) {
 	cost := 0.5
 	for _, next := range []work.State{work.Succeeded, work.Failed, work.Cancelled, work.TimedOut, work.Queued, work.Waiting, "lost by itself"} {
 		c := l.run()
+		if next == work.Waiting { // which is for units of the batch lane
+			l.exec(`UPDATE work_units SET lane = 'batch' WHERE id = $1`, c.ID)
+		}
 		f := ending(c, next, func(f *Finish) { f.TotalCostUSD = &cost })
 		if next == "lost by itself" {
 			f.Next, f.Status = work.Queued, work.RunLost
@@ -249,7 +252,7 @@ func TestFinishRepeatedAtOnce(t *testing.T) {
 // lose gives a run up while its worker process still works on it.
 func (l *ledger) lose(c *Claimed) {
 	l.t.Helper()
-	l.exec(`UPDATE worker_processes SET lease_until = clock_timestamp() - interval '1 second' WHERE id = $1`, l.process)
+	l.exec(`UPDATE worker_processes SET lease_until = beat_at WHERE id = $1`, l.process)
 	_, err := l.ExpireLeases(l.t.Context())
 	l.must(err)
 	l.exec(`UPDATE worker_processes SET lease_until = clock_timestamp() + interval '1 hour' WHERE id = $1`, l.process)

@@ -62,11 +62,11 @@ func TestConsequencesAreTold(t *testing.T) {
 	waits := queued()
 	waits.RunCount, waits.Cost = 3, work.NewCost(0.25, 1)
 	for page, want := range map[string]string{
-		rendered(t, AskCancel(Unit{Unit: queued()})):                      "has cost nothing",
-		rendered(t, AskCancel(Unit{Unit: again})):                         "earlier runs have cost $0.50",
-		rendered(t, AskCancel(Unit{Unit: waits})):                         "earlier runs have cost ≥ $0.25",
-		rendered(t, AskRetry(Unit{Unit: failed()}, false)):                "Its 3 runs so far have cost $0.0123",
-		rendered(t, AskRetry(Unit{Unit: failed()}, true)):                 "<details open>",
+		rendered(t, AskCancel(Unit{Unit: queued()})):                                "has cost nothing",
+		rendered(t, AskCancel(Unit{Unit: again})):                                   "earlier runs have cost $0.50",
+		rendered(t, AskCancel(Unit{Unit: waits})):                                   "earlier runs have cost ≥ $0.25",
+		rendered(t, AskRetry(Unit{Unit: failed()}, false)):                          "Its 3 runs so far have cost $0.0123",
+		rendered(t, AskRetry(Unit{Unit: failed()}, true)):                           "<details open>",
 		rendered(t, AskRetryAll(Filter{Status: "failed"}, 1, 10, work.Cost{}, nil)): "Run 1 unit again?",
 	} {
 		if !strings.Contains(page, want) {

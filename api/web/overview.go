@@ -226,7 +226,7 @@ func every(s work.Seconds) string {
 
 // Units is the chart of units per minute.
 func (p Overview) Units() Columns {
-	c := Columns{ID: "units", Title: "Units per minute", Desc: fmt.Sprintf("%s accepted and %s finished in the last %s; a column is %s.",
+	c := Columns{ID: "units", Title: "Units per minute", Desc: fmt.Sprintf("%s accepted and %s finished in the last %s; a column is one %s.",
 		number(p.Accepted), number(sumOf(p.Finished)), p.Long(p.Window), every(p.Bucket)),
 		Legend: []Key{{fillGood, "succeeded"}, {fillBad, "failed or timed out"}, {fillOther, "cancelled"}, {"mark", "accepted"}},
 		Table: Table{Caption: "Units by " + every(p.Bucket) + ", UTC",

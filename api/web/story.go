@@ -544,7 +544,7 @@ func storyProcesses() Processes {
 func storyHostileProcesses() Processes {
 	p := storyCrew()[0]
 	p.Hostname, p.Version, p.Queues = storyWord[:250], evil, []string{storyWord[:64], "default"}
-	p.Backends = []work.Offer{{Name: "claude", Detail: storyWord[:300]}, {Name: "codex", Available: true, Version: storyWord[:200]}, {Name: "mock", Available: true, Paused: &work.Pause{Class: work.ClassAuth, Message: evil}}}
+	p.Backends = []work.Offer{{Name: "claude", Detail: storyWord[:300]}, {Name: "codex", Available: true, Version: storyWord[:200], Limits: []work.ModelLimit{{Model: evil, Message: evil, Until: &storyLater}}}, {Name: "mock", Available: true, Paused: &work.Pause{Class: work.ClassAuth, Message: evil}}}
 	page := Processes{Now: storyNow, Processes: []Process{{Process: p}}}
 	for _, text := range []string{evil, storyWord, storyRight} {
 		run := storyRun(madeUnit(3, work.Running), work.RunRunning, 2)
@@ -553,6 +553,8 @@ func storyHostileProcesses() Processes {
 	}
 	return page
 }
+
+var storyLater = storyNow.Add(3 * time.Minute)
 
 // storyRight is written from right to left.
 const storyRight = "سجّل مواعيد العقد رقم 17 كلها (2026)"
@@ -587,7 +589,7 @@ func storyCrew() []work.Process {
 	return []work.Process{
 		{ID: uuid.UUID{0: 5}, Hostname: "host-<1>", PID: 17, Version: "v1", Slots: 8, Running: 3, Queues: []string{"default", "urgent"}, Live: true,
 			StartedAt: storyNow.Add(-time.Hour), BeatAt: storyNow.Add(-1200 * time.Millisecond), Backends: []work.Offer{
-				{Name: "claude", Available: true, Version: "2.1.329"}, {Name: "codex", Detail: "codex is not here: <install> it"},
+				{Name: "claude", Available: true, Version: "2.1.329", Limits: []work.ModelLimit{{Model: "opus<4>", Message: "429: too many requests", Until: &storyLater}, {Model: "haiku", PerSecond: 2}}}, {Name: "codex", Detail: "codex is not here: <install> it"},
 				{Name: "anthropic", Available: true, Paused: &work.Pause{Class: work.ClassAuth, Message: "401: <key>"}}}},
 		{ID: uuid.UUID{0: 6}, Hostname: "host-2", PID: 18, Version: "v1", Slots: 4, Queues: []string{"default"},
 			StartedAt: storyNow.Add(-2 * time.Hour), BeatAt: storyNow.Add(-90 * time.Second)},

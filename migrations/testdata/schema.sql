@@ -121,6 +121,8 @@ CREATE TABLE batches (
     deleted_files text[] NOT NULL DEFAULT '{}'::text[],
     deleted_at timestamp with time zone,
     items json,
+    syntheses uuid[] NOT NULL DEFAULT '{}'::uuid[],
+    unpriced_accepted integer NOT NULL DEFAULT 0,
     CONSTRAINT batches_pkey PRIMARY KEY (id),
     CONSTRAINT batches_protocol_check CHECK ((protocol = ANY (ARRAY['native'::text, 'openai'::text, 'anthropic'::text]))),
     CONSTRAINT batches_status_check CHECK ((status = ANY (ARRAY['enumerating'::text, 'testing'::text, 'awaiting_approval'::text, 'in_progress'::text, 'finalizing'::text, 'cancelling'::text, 'completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))),
@@ -130,6 +132,7 @@ CREATE INDEX batches_deleted ON public.batches USING btree (deleted_at) WHERE (d
 CREATE UNIQUE INDEX batches_idempotency ON public.batches USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE INDEX batches_live ON public.batches USING btree (id) WHERE (finished_at IS NULL);
 CREATE INDEX batches_newest ON public.batches USING btree (tenant, id DESC);
+CREATE INDEX batches_synthesis ON public.batches USING btree (synthesis_unit) WHERE (synthesis_unit IS NOT NULL);
 CREATE TRIGGER announce_batch AFTER UPDATE OF status ON public.batches FOR EACH ROW WHEN (((new.status <> old.status) AND (new.status = ANY (ARRAY['awaiting_approval'::text, 'completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])))) EXECUTE FUNCTION announce_batch();
 
 CREATE TABLE callback_secrets (
@@ -444,6 +447,7 @@ CREATE TABLE work_units (
     provider_batch uuid,
     turn integer NOT NULL DEFAULT 0,
     unpriced_runs integer NOT NULL DEFAULT 0,
+    runs_live boolean NOT NULL DEFAULT false,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT cache_without_directory CHECK (((cache_ttl IS NULL) OR (working_directory = ''::text))),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
@@ -451,6 +455,13 @@ CREATE TABLE work_units (
     CONSTRAINT from_when_hit CHECK (((cached_from IS NOT NULL) = (NOT (cache IS DISTINCT FROM 'hit'::text)))),
     CONSTRAINT request_or_prompt CHECK (((request IS NULL) OR (prompt = ''::text))),
     CONSTRAINT started_when_running CHECK (((state <> 'running'::text) OR (started_at IS NOT NULL))),
+    CONSTRAINT where_it_waits CHECK ((
+CASE state
+    WHEN 'queued'::text THEN ((NOT held) OR ((batch_id IS NOT NULL) AND ((provider_batch IS NULL) OR runs_live)))
+    WHEN 'waiting'::text THEN ((NOT held) AND (lane = 'batch'::text) AND (NOT runs_live))
+    WHEN 'running'::text THEN (NOT held)
+    ELSE true
+END AND ((lane = 'batch'::text) OR ((provider_batch IS NULL) AND (NOT runs_live))))),
     CONSTRAINT work_units_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES batches(id),
     CONSTRAINT work_units_cache_check CHECK ((cache = ANY (ARRAY['hit'::text, 'miss'::text]))),
     CONSTRAINT work_units_cache_ttl_check CHECK ((cache_ttl > (0)::double precision)),
@@ -485,6 +496,7 @@ CREATE INDEX work_units_search ON public.work_units USING gin (title gin_trgm_op
 CREATE INDEX work_units_started ON public.work_units USING btree (tenant, started_at) INCLUDE (created_at) WHERE (started_at IS NOT NULL);
 CREATE INDEX work_units_to_pack ON public.work_units USING btree (backend, id) WHERE ((state = 'waiting'::text) AND (lane = 'batch'::text) AND (provider_batch IS NULL));
 CREATE INDEX work_units_unchecked ON public.work_units USING btree (check_at) WHERE (state = 'queued'::text);
+CREATE INDEX work_units_unpriced ON public.work_units USING btree (batch_id) WHERE ((batch_id IS NOT NULL) AND (unpriced_runs > 0));
 CREATE TRIGGER announce_unit AFTER UPDATE OF state ON public.work_units FOR EACH ROW WHEN (((new.state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) AND (old.state <> ALL (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])))) EXECUTE FUNCTION announce_unit();
 CREATE TRIGGER announce_unit_at_once AFTER INSERT ON public.work_units FOR EACH ROW WHEN ((new.state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text]))) EXECUTE FUNCTION announce_unit();
 CREATE TRIGGER note_change BEFORE UPDATE OF state, cancel_requested_at, not_before, cost_usd ON public.work_units FOR EACH ROW EXECUTE FUNCTION note_change();
