@@ -199,7 +199,7 @@ func (s *Store) Synthesize(ctx context.Context, batch, process uuid.UUID, n NewU
 	if err != nil {
 		return u, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(allow(ctx, longLimit), longLimit/2)
 	defer cancel()
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
