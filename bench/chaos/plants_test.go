@@ -41,7 +41,7 @@ var plants = []plant{
 	},
 	{
 		"cancel forgotten when a run is lost", []edit{{"store/reconcile.go",
-			"CASE WHEN u.cancel_requested_at IS NOT NULL THEN 'cancelled'", "CASE WHEN false THEN 'cancelled'"}},
+			"u.cancel_requested_at IS NOT NULL AS cancelled", "false AS cancelled"}},
 		[]string{"kill worker"}, []string{"cancel holds", "cancel is kept", "accepted ends"}, 1,
 	},
 	{
@@ -160,7 +160,7 @@ var plants = []plant{
 	},
 	{
 		"late cost forgotten", []edit{{"store/finish.go",
-			"UPDATE work_units u SET cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0),\n        unpriced_runs", "UPDATE work_units u SET cost_usd = u.cost_usd,\n        unpriced_runs"}},
+			"cost_usd = greatest(u.cost_usd + coalesce(costs.usd, 0) - was.counted", "cost_usd = greatest(u.cost_usd - was.counted"}},
 		[]string{"freeze worker"}, []string{"cost is counted once"}, 5,
 	},
 	{

@@ -32,7 +32,7 @@ var slips = []slip{
 	},
 	{
 		"finished runs are not kept on disk", []edit{{"handlers/spool.go",
-			"err = os.Rename(file.Name(), w.spoolPath(f.RunID))", "err = os.Remove(file.Name())"}},
+			"err = os.Rename(file.Name(), w.spoolPath(f.RunID)+end)", "err = os.Remove(file.Name())"}},
 		"./handlers", "TestFinishedRunIsOnDiskWhilePostgresIsAway",
 	},
 	{
@@ -111,7 +111,7 @@ var slips = []slip{
 	},
 	{
 		"an unknown cost counts as nothing", []edit{{"store/finish.go",
-			"unpriced_runs = u.unpriced_runs + ` + unpriced(\"f\") + `::int\n    FROM f JOIN was", "unpriced_runs = u.unpriced_runs\n    FROM f JOIN was"}},
+			"unpriced_runs = u.unpriced_runs + costs.unpriced\n    FROM f JOIN was", "unpriced_runs = u.unpriced_runs\n    FROM f JOIN was"}},
 		"./store", "TestUnknownCostIsCounted",
 	},
 	{
@@ -163,5 +163,25 @@ var slips = []slip{
 		"a cancelled batch is summed up", []edit{{"store/batch_fill.go",
 			"WHERE id = $1 AND filler = $2 AND status = 'finalizing' AND synthesis_unit IS NULL`", "WHERE id = $1`"}},
 		"./store", "TestSynthesisOfACancelledBatch",
+	},
+	{
+		"a late end gives nothing back of its session's cost", []edit{{"store/finish.go",
+			"coalesce(costs.after_usd - costs.after_counted, 0)", "0"}},
+		"./store", "TestSessionCostCountsOnce",
+	},
+	{
+		"lost runs have no end", []edit{{"store/finish.go",
+			"+ 1 >= $3 THEN 'failed' ELSE 'queued' END AS next", "+ 1 >= $3 + 1000 THEN 'failed' ELSE 'queued' END AS next"}},
+		"./store", "TestLossesEnd",
+	},
+	{
+		"figures of a backend are believed", []edit{{"store/finish.go",
+			"\tf.TotalCostUSD = doubts.Cost(\"total_cost_usd\", f.TotalCostUSD)\n", ""}},
+		"./store", "TestFinishTakesAnyFigures",
+	},
+	{
+		"the ledger's refusal of a row is taken for an outage", []edit{{"store/error.go",
+			"\tcase \"22\", \"23\": // bad data, a constraint\n\t\treturn refused\n", "\tcase \"22\", \"23\": // bad data, a constraint\n\t\treturn away\n"}},
+		"./store", "TestFinishBare",
 	},
 }
