@@ -114,11 +114,13 @@ type Worker struct {
 	running map[uuid.UUID]*running // by run
 	asking  map[uuid.UUID]bool     // runs whose claim is not answered yet
 	idle    *sync.Cond             // running has become empty
-	held    map[held]bool          // what operators have paused
-	delayed map[uuid.UUID]bool     // units that begin in a moment, when their model's limiter lets them
-	later   sync.WaitGroup         // of these
-	beatAt  time.Duration          // process.Uptime when the last confirmed sign of life was sent
-	lease   *process.Lease         // of the runs that are claimed from now on
+	// finished runs that the ledger has not taken
+	unsettled map[uuid.UUID]unsettled
+	held      map[held]bool      // what operators have paused
+	delayed   map[uuid.UUID]bool // units that begin in a moment, when their model's limiter lets them
+	later     sync.WaitGroup     // of these
+	beatAt    time.Duration      // process.Uptime when the last confirmed sign of life was sent
+	lease     *process.Lease     // of the runs that are claimed from now on
 }
 
 type running struct {
@@ -136,7 +138,8 @@ func New(o Options) *Worker {
 		Options: o, id: uuid.Must(uuid.NewV7()),
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), news: make(chan struct{}, 1),
 		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, delayed: map[uuid.UUID]bool{}, asking: map[uuid.UUID]bool{},
-		batches: newMarks(), courier: newCourier(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
+		unsettled: map[uuid.UUID]unsettled{},
+		batches:   newMarks(), courier: newCourier(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
 	}
 	if w.full == nil {
 		w.full = func() bool { return diskFull(o.Data) }

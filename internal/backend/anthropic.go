@@ -87,7 +87,7 @@ func (a *Anthropic) client() anthropic.Client {
 func (a *Anthropic) Execute(ctx context.Context, req Request, steps *transcript.Writer) (Result, error) {
 	if err := a.configured(); err != nil {
 		defer steps.Close()
-		return Result{Error: work.Fail(work.ClassAuth, err.Error())}, nil
+		return Result{Error: work.Fail(work.ClassAuth, err.Error()), Metadata: Metadata{TotalCostUSD: new(0.0)}}, nil
 	}
 	if req.Call != nil {
 		return *runCall(ctx, a.api(), &req, steps), nil

@@ -149,13 +149,17 @@ type Result struct {
 
 // Metadata is what the backend tells about a run.
 type Metadata struct {
-	SessionID     string
-	Model         string
-	NumTurns      int
-	TotalCostUSD  *float64 // this run alone; nil when unknown
-	DurationMS    int64
-	DurationAPIMS int64
-	Usage         work.Usage
+	SessionID    string
+	Model        string
+	NumTurns     int
+	TotalCostUSD *float64 // this run alone; nil when unknown, 0 when certainly no model was reached
+	// SessionTotalUSD is what the session has cost over all its runs, where the
+	// agent counts that; SessionResumed: this run is not its first.
+	SessionTotalUSD *float64
+	SessionResumed  bool
+	DurationMS      int64
+	DurationAPIMS   int64
+	Usage           work.Usage
 	// Of the API's answer to a call.
 	HTTPStatus int
 	RequestID  string

@@ -62,12 +62,12 @@ func (c *Claude) Execute(ctx context.Context, req Request, steps *transcript.Wri
 		return refuse(failure, req, steps), nil
 	}
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	defer unit.leave()
 	home, err := c.makeHome(unit.home, req)
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	in, failure := claudeInput(req, home.files)
 	if failure != nil {

@@ -103,8 +103,12 @@ func (t *claudeTold) metadata() Metadata {
 		CacheReadTokens: r.Usage.CacheRead, CacheCreationTokens: r.Usage.CacheCreation,
 	}
 	if r.TotalCostUSD != nil {
-		// Rounded, because the difference of two sums of floats has noise in it.
-		cost := math.Round(max(0, *r.TotalCostUSD-t.req.SessionCostUSD)*1e9) / 1e9
+		m.SessionTotalUSD, m.SessionResumed = r.TotalCostUSD, t.req.Resume
+		cost := *r.TotalCostUSD
+		if cost >= t.req.SessionCostUSD { // otherwise the client began to count anew
+			// Rounded, because the difference of two sums of floats has noise in it.
+			cost = math.Round((cost-t.req.SessionCostUSD)*1e9) / 1e9
+		}
 		m.TotalCostUSD = &cost
 	}
 	return m

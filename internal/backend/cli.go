@@ -89,10 +89,10 @@ func (f flood) Error() string { return fmt.Sprintf("more than %d MiB of output",
 func run(ctx context.Context, a agent, l limits, steps *transcript.Writer) (Result, error) {
 	child, err := process.Start(a.command)
 	if errors.Is(err, process.ErrLapsed) {
-		return Result{}, err
+		return notBegun(), err
 	}
 	if err != nil {
-		return Result{}, fmt.Errorf("%w: %w", errNotStarted, err)
+		return notBegun(), fmt.Errorf("%w: %w", errNotStarted, err)
 	}
 	out := newListener(child.Stdout, a.line, l)
 	out.skipped = func(size int64) {
@@ -127,6 +127,9 @@ func run(ctx context.Context, a agent, l limits, steps *transcript.Writer) (Resu
 	}
 	return result, swept
 }
+
+// notBegun is the result of a run that certainly reached no model.
+func notBegun() Result { return Result{Metadata: Metadata{TotalCostUSD: new(0.0)}} }
 
 // attend waits until the child has ended, and makes it end when it must. It
 // returns the reason, nil when the child said all it had to say.

@@ -128,7 +128,7 @@ func (u cliUnit) leave() { _ = os.RemoveAll(u.home.tmp) }
 
 // refuse is the result of a unit that did not get as far as a process.
 func refuse(f *work.Failure, req Request, steps *transcript.Writer) Result {
-	r := Result{Error: f, Metadata: Metadata{SessionID: req.SessionID, Model: req.Model}}
+	r := Result{Error: f, Metadata: Metadata{SessionID: req.SessionID, Model: req.Model, TotalCostUSD: new(0.0)}}
 	tidy(&r, steps)
 	return r
 }

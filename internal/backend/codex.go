@@ -59,12 +59,12 @@ func (c *Codex) Execute(ctx context.Context, req Request, steps *transcript.Writ
 		return refuse(failure, req, steps), nil
 	}
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	defer unit.leave()
 	home, err := makeCodexHome(unit.home, req)
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	u := codexUnit{cliUnit: unit, c: c, home: home, schema: schema}
 	if u.prompt, u.images, failure = plainPrompt(req, home.files, true); failure != nil {
@@ -225,6 +225,10 @@ func (m Metadata) and(more Metadata) Metadata {
 		more.TotalCostUSD = m.TotalCostUSD
 	default:
 		more.TotalCostUSD = new(*m.TotalCostUSD + *more.TotalCostUSD)
+	}
+	more.SessionResumed = m.SessionResumed // the second goes on with the first's
+	if more.SessionTotalUSD == nil {
+		more.SessionTotalUSD = m.SessionTotalUSD
 	}
 	more.NumTurns += m.NumTurns
 	more.DurationMS += m.DurationMS

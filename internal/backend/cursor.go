@@ -53,7 +53,7 @@ func (c *Cursor) Execute(ctx context.Context, req Request, steps *transcript.Wri
 		return refuse(failure, req, steps), nil
 	}
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	defer unit.leave()
 	prompt, _, failure := plainPrompt(req, unit.home.files, false)

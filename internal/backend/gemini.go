@@ -58,7 +58,7 @@ func (g *Gemini) Execute(ctx context.Context, req Request, steps *transcript.Wri
 		return refuse(failure, req, steps), nil
 	}
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	defer unit.leave()
 	prompt, _, failure := plainPrompt(req, unit.home.files, false)
@@ -96,11 +96,11 @@ type geminiUnit struct {
 
 func (u geminiUnit) once(ctx context.Context, prompt string) (Result, heard, error) {
 	if err := u.configure(); err != nil {
-		return Result{}, heard{}, err
+		return notBegun(), heard{}, err
 	}
 	prompt, err := u.inert(prompt)
 	if err != nil {
-		return Result{}, heard{}, err
+		return notBegun(), heard{}, err
 	}
 	told := newGeminiTold(u.req, u.schema, openGeminiRecord(u.home.dir, u.req.SessionID), u.steps)
 	told.prices = u.cli.Prices

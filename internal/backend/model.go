@@ -103,6 +103,9 @@ func (u *modelUnit) metadata() Metadata {
 	if !u.unknown {
 		m.TotalCostUSD = u.cost
 	}
+	if u.turns == 0 && !u.incomplete {
+		m.TotalCostUSD = new(0.0) // no call was answered, and none was given up
+	}
 	return m
 }
 

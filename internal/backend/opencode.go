@@ -63,12 +63,12 @@ func (o *OpenCode) Execute(ctx context.Context, req Request, steps *transcript.W
 		return refuse(failure, req, steps), nil
 	}
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	defer unit.leave()
 	u := openCodeUnit{cliUnit: unit, o: o, schema: schema}
 	if u.config, err = u.configure(); err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	prompt, images, failure := plainPrompt(req, unit.home.files, true)
 	if failure != nil {

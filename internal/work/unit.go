@@ -19,6 +19,9 @@ const (
 	MaxTimeout        = Seconds(24 * 3600)
 	DefaultPriority   = 5
 	MaxCrashes        = 3 // of the backend's process, or of worker processes in a row
+	// MaxLosses is how many runs in a row may be lost, for whatever reason, before
+	// the unit ends: nothing shows that another would come to its end.
+	MaxLosses = 10
 	// SuspectDeaths: a unit that has seen so many worker processes in a row die
 	// runs alone. Nobody else's run is lost with it, and if it is lost again, it
 	// was the one.

@@ -3,6 +3,7 @@ package fakecli
 import (
 	"encoding/json"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -69,7 +70,9 @@ type result struct {
 // claude speaks as Claude Code does.
 type claude struct {
 	*agent
-	messageID string // of the model's current answer
+	before    string   // the session's record when this run began
+	former    *float64 // what it had cost by then
+	messageID string   // of the model's current answer
 }
 
 func (*claude) version() string { return "9.9.9 (Fake Code)" }
@@ -79,6 +82,7 @@ func (a *claude) event(kind string) event {
 }
 
 func (a *claude) begin() {
+	a.before = a.recorded()
 	a.keepPrompt()
 	dir, _ := os.Getwd()
 	writeJSON(map[string]any{
@@ -126,7 +130,10 @@ func (a *claude) end(text string) {
 
 func (a *claude) writeResult(r result) {
 	r.Type, r.Session, r.UUID = "result", a.session, uuid.NewString()
-	r.CostUSD, r.NumTurns, r.Structured = a.cost, a.turns, a.structured
+	r.CostUSD, r.NumTurns, r.Structured = a.total(), a.turns, a.structured
+	if a.recorded() != "" {
+		a.keep(map[string]any{"type": costRecord, "total": r.CostUSD})
+	}
 	r.Usage = usage{InputTokens: 100 * a.turns, OutputTokens: 10 * a.turns}
 	r.Denials = []string{}
 	r.DurationMS = time.Since(a.started).Milliseconds() + 1
@@ -136,6 +143,27 @@ func (a *claude) writeResult(r result) {
 		a.exitCode = 1
 	}
 	writeJSON(r)
+}
+
+// costRecord is what a session has cost so far. Who is killed does not write it,
+// and the next to resume the session counts from where the last one ended.
+const costRecord = "fake_cost"
+
+// total is what the session has cost, this run included: the real one counts so.
+func (a *claude) total() float64 {
+	if a.former == nil {
+		a.former = new(0.0)
+		for line := range strings.Lines(a.before) {
+			var known struct {
+				Type  string
+				Total float64
+			}
+			if json.Unmarshal([]byte(line), &known) == nil && known.Type == costRecord {
+				*a.former = known.Total
+			}
+		}
+	}
+	return *a.former + a.cost
 }
 
 // terminalReasons are those of the subtypes that have one of their own.
