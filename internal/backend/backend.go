@@ -14,6 +14,7 @@
 //	claude.go            Claude Code: command line, environment, sessions
 //	claude_input.go      prompt and files as one message
 //	claude_events.go     its events as steps of the transcript
+//	claude_tasks.go      what it leaves for later, when nobody will come back
 //	claude_result.go     its last word as a result, its failures by class
 //	codex.go             Codex: command line, environment, threads
 //	codex_events.go      its events as steps of the transcript

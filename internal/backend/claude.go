@@ -140,6 +140,7 @@ func (c *Claude) args(req Request, home claudeHome, in claudeMessage) []string {
 	if len(c.AllowedTools) > 0 {
 		args = append(append(args, "--allowedTools"), c.AllowedTools...)
 	}
+	args = append(append(args, "--disallowedTools"), awaitingTools...)
 	return append(args, "--strict-mcp-config", "--setting-sources", "")
 }
 

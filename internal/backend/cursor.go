@@ -96,7 +96,7 @@ func (u cursorUnit) once(ctx context.Context, prompt string) (Result, heard, err
 	told.remember, told.prices = u.remember, u.cli.Prices
 	result, err := u.run(ctx, agent{
 		command: process.Command{Args: u.args(), Env: u.env(), Stdin: strings.NewReader(prompt)},
-		line:    told.line, check: told.check, result: told.end,
+		line:    told.line, check: told.check, result: told.end, missed: &told.missed,
 	})
 	return result, told.heard, err
 }

@@ -110,7 +110,7 @@ func (u geminiUnit) once(ctx context.Context, prompt string) (Result, heard, err
 			// It ends without waiting for a pipe to take what it said last.
 			StdoutFile: filepath.Join(u.home.tmp, "stdout.jsonl"),
 		},
-		line: told.line, check: told.check, result: told.end,
+		line: told.line, check: told.check, result: told.end, missed: &told.missed,
 	})
 	return result, told.heard, err
 }

@@ -193,7 +193,7 @@ func (u openCodeUnit) once(ctx context.Context, prompt string) (Result, heard, e
 		},
 		// It does not hear SIGINT.
 		ladder: process.Ladder{Interrupt: time.Millisecond, Terminate: process.DefaultLadder.Terminate},
-		line:   told.line, check: told.check, result: told.end,
+		line:   told.line, check: told.check, result: told.end, missed: &told.missed,
 	})
 	return result, told.heard, err
 }
