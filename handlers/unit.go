@@ -259,7 +259,7 @@ func (w *Worker) execute(a *attempt) {
 	defer cancel()
 	defer a.prep.tidy()
 	if w.ready(ctx, a) && !w.fromCache(ctx, a) {
-		w.called(ctx, a, w.call(ctx, a))
+		w.called(ctx, a, w.callAccepted(ctx, a))
 		a.keepable()
 	}
 }
@@ -286,7 +286,9 @@ func (w *Worker) call(ctx context.Context, a *attempt) (err error) {
 	if req.Lease = a.lease; req.Lease.Lapsed() {
 		return process.ErrLapsed // this process was frozen, perhaps
 	}
-	a.prep.req.Payload, a.claimed.Payload = nil, nil // nobody asks for it again
+	if a.prep.accept == nil {
+		a.prep.req.Payload, a.claimed.Payload = nil, nil // nobody asks for it again
+	}
 	a.ran.Result, err = w.lane(a.claimed.Backend).backend.Execute(ctx, req, a.rec.steps)
 	return err
 }
