@@ -58,8 +58,8 @@ func TestAcceptance(t *testing.T) {
 		script := strings.Replace(test.script, "{", `{"cost_usd":0.5,`, 1)
 		u := h.submitChecked(script, test.check)
 		run := h.runs(u.ID)[0]
-		if u.State != test.state || u.RunCount != 1 || u.CostUSD != test.cost || test.output != "" && (run.Result == nil || *run.Result != test.output) {
-			t.Errorf("%s of %s: %s after %d runs, cost %v, result %v", test.check, test.script, u.State, u.RunCount, u.CostUSD, run.Result)
+		if u.State != test.state || u.RunCount != 1 || u.Known() != test.cost || test.output != "" && (run.Result == nil || *run.Result != test.output) {
+			t.Errorf("%s of %s: %s after %d runs, cost %v, result %v", test.check, test.script, u.State, u.RunCount, u.Known(), run.Result)
 		}
 		if test.said != "" && (u.Error == nil || u.Error.Class != work.ClassNotAccepted || !strings.Contains(u.Error.Message, test.said)) {
 			t.Errorf("%s of %s: %v", test.check, test.script, u.Error)
@@ -77,8 +77,8 @@ func TestAcceptCommandsMayBeOff(t *testing.T) {
 	h := newHouse(t)
 	h.start(func(o *Options) { mocked(o); o.AcceptCommands = false })
 	u := h.submitChecked(`{"cost_usd":0.5}`, `{"command":"true"}`)
-	if u.State != work.Failed || u.Error.Class != work.ClassInvalidRequest || u.CostUSD != 0 || !strings.Contains(u.Error.Message, "PIECEWORK_ACCEPT_COMMANDS") {
-		t.Errorf("%s at $%v: %v", u.State, u.CostUSD, u.Error)
+	if u.State != work.Failed || u.Error.Class != work.ClassInvalidRequest || u.Known() != 0 || !strings.Contains(u.Error.Message, "PIECEWORK_ACCEPT_COMMANDS") {
+		t.Errorf("%s at $%v: %v", u.State, u.Known(), u.Error)
 	}
 }
 
