@@ -35,9 +35,10 @@ type Base struct {
 	Data        string `env:"PIECEWORK_DATA" default:"${data}" placeholder:"DIR" help:"Directory for what units need on disk; the user's data directory when left out."`
 	Roots       string `env:"PIECEWORK_ROOTS" placeholder:"NAME=DIR,…" help:"Directories that units may use; give API and worker processes the same."`
 	Storage
-	SecretsKey   string `env:"PIECEWORK_SECRETS_KEY" placeholder:"KEY" help:"Encrypts triggers' secrets in the database; give all parts the same, of at least 24 characters. Stored as they are when left out." secret:"true"`
-	WebhookAllow string `env:"PIECEWORK_WEBHOOK_ALLOW" placeholder:"CIDR,…" help:"Addresses outside the public internet that messages to webhook endpoints may go to, such as 10.1.0.0/16; dev allows this machine."`
-	LogLevel     string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
+	SecretsKey     string `env:"PIECEWORK_SECRETS_KEY" placeholder:"KEY" help:"Encrypts triggers' secrets in the database; give all parts the same, of at least 24 characters. Stored as they are when left out." secret:"true"`
+	WebhookAllow   string `env:"PIECEWORK_WEBHOOK_ALLOW" placeholder:"CIDR,…" help:"Addresses outside the public internet that messages to webhook endpoints may go to, such as 10.1.0.0/16; dev allows this machine."`
+	AcceptCommands bool   `name:"accept-commands" env:"PIECEWORK_ACCEPT_COMMANDS" help:"Let units check their results by commands, which run as the worker process's user; give API and worker processes the same. dev lets them."`
+	LogLevel       string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
 }
 
 // webhooks reads which addresses messages may go to.
@@ -258,12 +259,14 @@ type gear struct {
 	queues   map[string]int
 	backends []backend.Backend
 	secrets  []string
+	env      []string // of commands that check results
 }
 
 func (c Crew) gear(getenv func(string) string, keeper process.Keeper) (g gear, err error) {
 	if g.queues, err = c.check(); err != nil {
 		return g, err
 	}
+	g.env, _ = c.environment(getenv, nil) // its secrets are those of every agent
 	g.backends, g.secrets, err = c.backends(getenv, keeper)
 	return g, err
 }

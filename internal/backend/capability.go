@@ -27,6 +27,10 @@ func Capabilities(name string) []work.Capability {
 // Can tells whether a backend can do what a unit asks of it.
 func Can(name string, c work.Capability) bool { return slices.Contains(capabilities[name], c) }
 
+// WritesFiles tells whether the runs of a backend can leave files in their
+// directory.
+func WritesFiles(name string) bool { return name == "mock" || Can(name, work.CanTools) }
+
 // ReadsPayload tells whether a backend looks at the payload itself. To the
 // others only what the prompt takes from it is known.
 func ReadsPayload(name string) bool { return name == "mock" }

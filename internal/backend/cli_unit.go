@@ -246,6 +246,9 @@ type heard struct {
 // caller believed costs nothing: no model has been asked.
 func (u cliUnit) converse(ctx context.Context, x exchange) (Result, error) {
 	req := u.req
+	if req.Repair != nil { // for a session that is not there any more
+		x.prompt += "\n\n" + req.Repair.Words
+	}
 	open := func() (Result, heard, error) {
 		if req.Resume && x.holds() {
 			return x.once(req, x.after, false)

@@ -90,7 +90,7 @@ func (u codexUnit) execute(ctx context.Context) (Result, error) {
 		u.note(fromTheStart)
 	}
 	return u.converse(ctx, exchange{
-		prompt: u.prompt, after: goOn, once: func(req Request, words string, whole bool) (Result, heard, error) {
+		prompt: u.prompt, after: u.req.further(), once: func(req Request, words string, whole bool) (Result, heard, error) {
 			u := u
 			u.req, u.prompt = req, words
 			if !whole {

@@ -74,7 +74,7 @@ func (g *Gemini) Execute(ctx context.Context, req Request, steps *transcript.Wri
 		u.note(fromTheStart)
 	}
 	return u.converse(ctx, exchange{
-		prompt: withSchema(prompt, req), after: withSchema(goOn, req),
+		prompt: withSchema(prompt, req), after: withSchema(req.further(), req),
 		holds: func() bool { return geminiHolds(geminiRecordPath(unit.home.dir, u.req.SessionID), req.Prompt) },
 		once: func(req Request, words string, _ bool) (Result, heard, error) {
 			u := u

@@ -156,6 +156,9 @@ func (u *modelUnit) prepare() *work.Failure {
 		u.schema, u.talk.schema = schema, narrowSchema(u.req.OutputSchema)
 		u.talk.system = joined(u.talk.system, schemaWords(u.req.OutputSchema))
 	}
+	if r := u.req.Repair; r != nil {
+		u.talk.repair = &repair{answer: cmp.Or(r.Answer, "(nothing)"), complaint: r.Words}
+	}
 	parts, failure := readParts(u.api.name, u.req.Files, u.api.files)
 	u.talk.parts = append(parts, part{kind: textPart, text: u.req.Prompt})
 	return failure

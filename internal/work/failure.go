@@ -22,6 +22,7 @@ const (
 	ClassCrash          Class = "crash"            // the backend's own process died
 	ClassInvalidRequest Class = "invalid_request"  // the work as asked for can never succeed
 	ClassIncomplete     Class = "incomplete"       // the agent ended its turn to wait for something that will not come
+	ClassNotAccepted    Class = "not_accepted"     // the result does not meet the unit's acceptance check
 )
 
 // Follow is what happens to a unit after a failed run.
@@ -64,13 +65,14 @@ var classes = map[Class]classRule{
 	ClassCrash:          {FollowRetry, "The backend's process died. See the run's error for its last words."},
 	ClassInvalidRequest: {FollowFail, "The work cannot be done as asked. Mend the request and submit it again."},
 	ClassIncomplete:     {FollowFail, "The agent ended its turn to wait for something, twice. Tell it in the prompt to wait for nothing, then retry."},
+	ClassNotAccepted:    {FollowFail, "The result does not meet accept. See what the check said; change the prompt or the check, then retry."},
 }
 
 // Classes lists every class, for documents and tests.
 func Classes() []Class {
 	return []Class{
 		ClassInfra, ClassRateLimit, ClassAuth, ClassBilling, ClassContextTooLong, ClassRefusal, ClassSchemaInvalid,
-		ClassToolDenied, ClassMaxTurns, ClassMaxCost, ClassTimeout, ClassHang, ClassCrash, ClassInvalidRequest, ClassIncomplete,
+		ClassToolDenied, ClassMaxTurns, ClassMaxCost, ClassTimeout, ClassHang, ClassCrash, ClassInvalidRequest, ClassIncomplete, ClassNotAccepted,
 	}
 }
 
