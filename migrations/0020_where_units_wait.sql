@@ -27,5 +27,3 @@ ALTER TABLE provider_batches ADD COLUMN guessed boolean NOT NULL DEFAULT false;
 
 -- All units that sum a batch up: a batch that is begun again makes another.
 ALTER TABLE batches ADD COLUMN syntheses uuid[] NOT NULL DEFAULT '{}';
--- Runs of unknown cost that a person has let pass by a resume.
-ALTER TABLE batches ADD COLUMN unpriced_accepted integer NOT NULL DEFAULT 0;

@@ -122,7 +122,6 @@ CREATE TABLE batches (
     deleted_at timestamp with time zone,
     items json,
     syntheses uuid[] NOT NULL DEFAULT '{}'::uuid[],
-    unpriced_accepted integer NOT NULL DEFAULT 0,
     CONSTRAINT batches_pkey PRIMARY KEY (id),
     CONSTRAINT batches_protocol_check CHECK ((protocol = ANY (ARRAY['native'::text, 'openai'::text, 'anthropic'::text]))),
     CONSTRAINT batches_status_check CHECK ((status = ANY (ARRAY['enumerating'::text, 'testing'::text, 'awaiting_approval'::text, 'in_progress'::text, 'finalizing'::text, 'cancelling'::text, 'completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))),
