@@ -111,7 +111,7 @@ func TestAcceptanceIsPartOfTheCachesKey(t *testing.T) {
 func TestCancelDuringTheCheck(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	w := h.start(mocked)
+	h.start(mocked)
 	id := h.submit(func(s *work.Spec) {
 		s.Payload, s.Accept = json.RawMessage(`{"mock":{"output":"x"}}`), json.RawMessage(`{"command":"sleep 1000"}`)
 	})
@@ -120,6 +120,8 @@ func TestCancelDuringTheCheck(t *testing.T) {
 		steps := h.steps(h.runs(id)[0].ID)
 		return len(steps) > 0 && strings.Contains(fmt.Sprint(steps), "x")
 	})
-	w.stopUnit(id, work.ErrCancelled)
+	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
+		t.Fatal(err)
+	}
 	h.becomes(id, work.Cancelled)
 }
