@@ -107,6 +107,12 @@ func (s *Store) Bury(ctx context.Context, processes []uuid.UUID) (int64, error) 
 	return result.RowsAffected()
 }
 
+// Block notes why a worker process takes no units at all; empty: it takes them.
+func (s *Store) Block(ctx context.Context, process uuid.UUID, why string) error {
+	_, err := s.exec(ctx, "note why a worker process takes nothing", `UPDATE worker_processes SET blocked = $2 WHERE id = $1`, process, work.Clean(why))
+	return err
+}
+
 // Processes returns the worker processes that have not stopped, newest first.
 // One whose lease has run out is still among them until it is buried.
 func (s *Store) Processes(ctx context.Context) ([]work.Process, error) {
@@ -116,7 +122,7 @@ func (s *Store) Processes(ctx context.Context) ([]work.Process, error) {
 		Offers []byte         `db:"backends"`
 	}
 	err := s.db.SelectContext(ctx, &rows, `SELECT id, hostname, pid, identity, version, slots, running, queues, backends,
-		started_at, beat_at, lease_until, lease_until > clock_timestamp() AS live, stopped_at FROM worker_processes WHERE stopped_at IS NULL
+		started_at, beat_at, lease_until, lease_until > clock_timestamp() AS live, stopped_at, blocked FROM worker_processes WHERE stopped_at IS NULL
 		ORDER BY started_at DESC LIMIT 1000`)
 	if err != nil {
 		return nil, translate(fmt.Errorf("list worker processes: %w", err))

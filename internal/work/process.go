@@ -22,6 +22,7 @@ type Process struct {
 	LeaseUntil time.Time  `json:"lease_until" db:"lease_until"`
 	Live       bool       `json:"live" db:"live"` // its lease has not run out
 	StoppedAt  *time.Time `json:"stopped_at,omitempty" db:"stopped_at"`
+	Blocked    string     `json:"blocked,omitempty" db:"blocked"` // why it takes no units at all, such as a full disk
 }
 
 // Offer is one backend as a worker process found it.

@@ -56,6 +56,7 @@ type Run struct {
 	ExecutionTime  float64      `json:"execution_time" db:"execution_time"` // seconds
 	OutputFiles    []OutputFile `json:"output_files" db:"-"`
 	HasTranscript  bool         `json:"has_transcript" db:"has_transcript"`
+	TranscriptGone *time.Time   `json:"transcript_removed_at" db:"transcript_removed_at"`
 	StartedAt      time.Time    `json:"started_at" db:"started_at"`
 	CompletedAt    *time.Time   `json:"completed_at" db:"completed_at"`
 }
