@@ -350,6 +350,7 @@ func addExamples(schemas map[string]*huma.Schema) {
 		"PauseState": pauseState{Name: "default", Paused: &operatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}},
 		"BulkResult": bulkResult{DryRun: true, Count: 1, CostUSD: 0.25, Items: []unitItem{{Unit: short}}},
 		"Health":     map[string]any{"status": "ok"},
+		"Pruned":     map[string]any{"dry_run": true, "units": 1200, "batches": 3, "files": 40, "bytes": 123456, "more": false},
 		"Stats":      exampleStats(run.StartedAt),
 		"Readiness": map[string]any{"status": "ready", "checks": map[string]check{
 			"postgres": {OK: true, Detail: "reachable, schema up to date"}, "redis": {OK: true, Detail: "takes writes (single server)"},
