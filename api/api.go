@@ -1,9 +1,11 @@
 // Package api is the front door: HTTP in, work accepted, state and
-// transcripts out. It never runs anything. This file is its table of
-// contents: every route and the order of the middleware.
+// transcripts out. It runs no unit; in the background it makes the units of
+// batches. This file has the order of the middleware and the routes of the JSON
+// API; page.go, action.go, batch_page.go and compatible.go add theirs.
 //
 //	problem.go     errors as problem+json: the one place that turns an error into a status
 //	body.go        what a JSON body must be before anyone looks at its fields
+//	validate.go    a body is compared with its schema
 //	query.go       what a query must be, and how its parameters are read
 //	unit.go        work units: submit, read, list, cancel, retry
 //	bulk.go        retry and cancel all units that a filter chooses
@@ -13,6 +15,7 @@
 //	queue.go       what waits and runs in the queues
 //	pause.go       pause and resume queues and backends
 //	idempotency.go keys that name a unit
+//	patience.go    no caller waits for an answer for ever
 //	wait.go        hold an answer until a unit is final
 //	schedule.go    units that are made again and again
 //	trigger.go     triggers: put, read, list, delete; what came for them
@@ -50,6 +53,7 @@
 //	fill_turn.go   the order in which they begin
 //	batch_page.go  the pages of batches, and what people do on them
 //	compare.go     two runs side by side
+//	openapi_batch.go  the types of batches, for the description
 //	openapi.go     what the description says beyond what the Go types do
 package api
 
@@ -120,6 +124,8 @@ type API struct {
 	// bodyTime is how long a caller may take to send a body. It is not the
 	// server's ReadTimeout, which would also end a held answer.
 	bodyTime time.Duration
+	// answerLimit is how long a caller waits for the first byte of an answer.
+	answerLimit time.Duration
 	// lookAgain is how often a held answer looks without having been told.
 	lookAgain time.Duration
 }
@@ -127,7 +133,7 @@ type API struct {
 // New makes the front door. Call Watch once to make waiting fast.
 func New(o Options) *API {
 	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), filling: make(chan struct{}, 1), hooks: newHooks(), language: expr.New(),
-		bodyTime: time.Minute, lookAgain: time.Second}
+		bodyTime: time.Minute, answerLimit: answerLimit, lookAgain: time.Second}
 	a.hub = newHub(o.Store, o.Bell, o.Log, o.Registry)
 	metrics := promauto.With(o.Registry)
 	a.accepted = metrics.NewCounterVec(prometheus.CounterOpts{
@@ -145,6 +151,7 @@ func New(o Options) *API {
 	a.echo.Use(
 		a.sendEvents,
 		nameRequest,
+		a.boundAnswer,
 		a.observe,
 		middleware.RecoverWithConfig(middleware.RecoverConfig{DisablePrintStack: true, LogErrorFunc: a.logPanic}),
 		securityHeaders,
@@ -329,6 +336,7 @@ func tagOf(path string) string {
 // register adds a native route whose errors all go through problem.
 func register[I, O any](a *API, op huma.Operation, f func(context.Context, *I) (*O, error)) {
 	op.Middlewares = append(op.Middlewares, a.checkQuery, a.checkKey, a.checkBody)
+	op.SkipValidateBody = true // checkBody has compared it with its schema
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := f(ctx, in)
 		if err != nil {

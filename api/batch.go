@@ -455,7 +455,7 @@ func whyBatchHolds(b work.Batch) reason {
 	detail := fmt.Sprintf("other units of its batch go before it: %d of %d have finished, and %d may be at work at once", c.Finished(), c.Total,
 		min(cmp.Or(b.Concurrency, work.BatchWindow), work.BatchWindow))
 	if b.MaxCostUSD != nil {
-		detail += fmt.Sprintf("; $%.2f of its budget of $%.2f is spent", c.CostUSD, *b.MaxCostUSD)
+		detail += fmt.Sprintf("; %s of its budget of %s is spent", c.CostText(), work.Dollars(*b.MaxCostUSD))
 	}
 	return reason{Code: "batch_order", Detail: detail}
 }

@@ -22,6 +22,7 @@ type inspection struct {
 	skip    bool
 	pointer func(line int) string
 
+	stopped  bool            // there were maxRefused, and the rest was not looked at
 	seen     map[uint64]bool // hashes of custom ids: all of them would be too much
 	count    int
 	refused  int
@@ -34,8 +35,14 @@ func (l *inspection) all(w io.Writer, template json.RawMessage, units iter.Seq2[
 	out := json.NewEncoder(w)
 	out.SetEscapeHTML(false)
 	for line, err := range units {
+		if err == nil {
+			err = l.ctx.Err()
+		}
 		if err != nil {
 			return err
+		}
+		if l.stopped = !l.skip && l.refused >= maxRefused; l.stopped {
+			return nil
 		}
 		it, err := l.item(template, line)
 		if err != nil {
@@ -122,8 +129,9 @@ func (l *inspection) unit(it item) (*store.NewUnit, error) {
 	return &n, nil
 }
 
-// maxShown is how many of the items at fault an answer tells of.
-const maxShown = 100
+// maxRefused is how many items at fault are counted of a batch that is refused
+// as a whole.
+const maxRefused = 10_000
 
 // refusal is the answer to items of which no units can be made.
 func (l *inspection) refusal() error {
@@ -132,7 +140,10 @@ func (l *inspection) refusal() error {
 		fields = append(fields, pointAt(l.pointer(p.Line), ProblemError{Pointer: p.Pointer, Detail: fmt.Sprintf("line %d: %s", p.Line, p.Detail)}))
 	}
 	p := newFieldsProblem(http.StatusBadRequest, fields...)
-	if l.refused > 1 {
+	switch {
+	case l.stopped:
+		p.Detail += fmt.Sprintf(" (and at least %d more; nothing was made of the batch)", l.refused-1)
+	case l.refused > 1:
 		p.Detail += fmt.Sprintf(" (and %d more; nothing was made of the batch)", l.refused-1)
 	}
 	return p

@@ -265,7 +265,7 @@ func (a *API) batchOf(c echo.Context) (web.Batch, error) {
 		return page, err
 	}
 	for _, g := range groups {
-		page.Failures = append(page.Failures, web.Failure{Class: g.Class, Count: g.Count, CostUSD: g.Cost, Message: g.Message})
+		page.Failures = append(page.Failures, web.Failure{Class: g.Class, Count: g.Count, Cost: g.Cost, Message: g.Message})
 	}
 	if page.Bad() > maxFailures {
 		page.FailedOf = maxFailures

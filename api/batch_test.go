@@ -130,7 +130,7 @@ func TestBatchOfUnits(t *testing.T) {
 	f.becomes(b.ID, work.BatchInProgress)
 	f.works(b.ID, nil)
 	done := f.becomes(b.ID, work.BatchCompleted)
-	if c := done.Counts; c.Total != 3 || c.Succeeded != 3 || c.CostUSD != 0.75 || done.Title != "letters" || string(done.Metadata) != `{"case":"7"}` {
+	if c := done.Counts; c.Total != 3 || c.Succeeded != 3 || c.Known() != 0.75 || done.Title != "letters" || string(done.Metadata) != `{"case":"7"}` {
 		t.Errorf("%+v %s", c, done.Metadata)
 	}
 	var units struct{ Items []work.Unit }
@@ -490,5 +490,44 @@ func TestExpect(t *testing.T) {
 	}
 	if none := expect(100, store.Spread{}); none != (expectation{}) {
 		t.Errorf("%+v", none)
+	}
+}
+
+// However units of a batch are retried, no more of them begin than the batch
+// lets, and they begin without the reconciler.
+func TestRetriesGoThroughTheWindow(t *testing.T) {
+	t.Parallel()
+	f, _ := newBatches(t)
+	b := f.batch(`{"concurrency":2,"unit":{"backend":"mock","prompt":"p"},"units":[{},{},{},{},{},{}]}`)
+	f.becomes(b.ID, work.BatchInProgress)
+	bad := func(work.Unit) bool { return true }
+	for f.works(b.ID, bad) > 0 {
+	}
+	ways := []func(id uuid.UUID){
+		func(id uuid.UUID) { f.post("/batches/"+id.String()+"/retry", "").is(200) },
+		func(id uuid.UUID) { f.post("/work-units/retry?batch="+id.String(), "").is(200) },
+		func(id uuid.UUID) {
+			units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: id})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, u := range units {
+				f.post("/work-units/"+u.ID.String()+"/retry", "").is(202)
+			}
+		},
+	}
+	for i, retry := range ways {
+		f.becomes(b.ID, work.BatchCompletedWithFailures)
+		retry(b.ID)
+		units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID, States: []work.State{work.Queued}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := slices.DeleteFunc(slices.Clone(units), func(u work.Unit) bool { return u.Held })
+		if len(units) != 6 || len(begin) != 2 {
+			t.Errorf("way %d: %d of %d queued units may begin; the batch has a concurrency of 2", i, len(begin), len(units))
+		}
+		for f.works(b.ID, bad) > 0 {
+		}
 	}
 }

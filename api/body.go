@@ -19,8 +19,12 @@ import (
 )
 
 const (
-	maxDepth = 100     // levels a body may be nested
-	maxNames = 100_000 // object members in a body
+	maxDepth  = 100     // levels a body may be nested
+	maxNames  = 100_000 // object members in a body
+	maxValues = 250_000 // values in a body, objects and arrays among them
+	maxDigits = 1000    // bytes of a number
+	// maxNameBytes is how long an object member's name may be as it is written.
+	maxNameBytes = 10_000
 	// drained is how much of a body over the cap is read and thrown away: most
 	// callers look for an answer only when they have sent everything.
 	drained = 64 << 20
@@ -37,8 +41,12 @@ func (a *API) checkBody(ctx huma.Context, next func(huma.Context)) {
 	}
 	c := humaecho.Unwrap(ctx)
 	body, problem := a.readBody(c.Response(), c.Request())
-	if problem == nil && ctx.Operation().RequestBody.Required && len(bytes.TrimSpace(body)) == 0 {
+	empty := problem == nil && len(bytes.TrimSpace(body)) == 0
+	switch {
+	case empty && ctx.Operation().RequestBody.Required:
 		problem = badBody("", "there is no body; send a JSON object")
+	case problem == nil && !empty:
+		problem = validate(ctx.Context(), a.huma.OpenAPI().Components.Schemas, ctx.Operation().RequestBody.Content["application/json"].Schema, body)
 	}
 	if problem != nil {
 		a.refuse(ctx, problem)
@@ -119,10 +127,10 @@ func checkJSON(body []byte) *Problem {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil
 	}
-	dec := jsontext.NewDecoder(bytes.NewReader(body))
-	names := 0
+	dec := jsontext.NewDecoder(bytes.NewBuffer(body)) // of a Buffer nothing is copied
+	values, names := 0, 0
 	for {
-		token, err := dec.ReadToken()
+		wrong, err := readToken(dec)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -131,13 +139,18 @@ func checkJSON(body []byte) *Problem {
 		}
 		if kind, length := dec.StackIndex(dec.StackDepth()); kind == '{' && length%2 == 1 {
 			names++
-		}
-		if what := refusedToken(token); what != "" {
-			return badBody(string(dec.StackPointer()), what)
+		} else {
+			values++
 		}
 		switch {
+		case wrong == longName:
+			return badBody("", wrong) // the pointer would have all of it
+		case wrong != "":
+			return badBody(string(dec.StackPointer()), wrong)
 		case names > maxNames:
 			return badBody("", fmt.Sprintf("there are more than %d names in the body; put large inputs into files", maxNames))
+		case values > maxValues:
+			return badBody("", fmt.Sprintf("there are more than %d values in the body; put large inputs into files", maxValues))
 		case dec.StackDepth() > maxDepth:
 			return badBody(string(dec.StackPointer()), fmt.Sprintf("nested deeper than %d levels", maxDepth))
 		case dec.StackDepth() == 0 && len(bytes.TrimSpace(body[dec.InputOffset():])) > 0:
@@ -146,20 +159,58 @@ func checkJSON(body []byte) *Problem {
 	}
 }
 
-// refusedToken says what is wrong with a value that is good JSON and yet
-// cannot be kept.
-func refusedToken(token jsontext.Token) string {
-	switch token.Kind() {
+// readToken reads a token and says what is wrong with one that is good JSON
+// and yet cannot be kept.
+func readToken(dec *jsontext.Decoder) (wrong string, err error) {
+	switch dec.PeekKind() {
 	case '"':
-		if strings.ContainsRune(token.String(), 0) {
-			return "text must not contain the NUL character (\\u0000); take it out"
+		name, length := dec.StackIndex(dec.StackDepth())
+		text, err := dec.ReadValue()
+		switch {
+		case err != nil:
+			return "", err
+		case holdsNUL(text):
+			wrong = "text must not contain the NUL character (\\u0000); take it out"
+		case name == '{' && length%2 == 0 && len(text) > maxNameBytes:
+			wrong = longName
 		}
+		return wrong, nil
 	case '0':
-		if n, err := strconv.ParseFloat(token.String(), 64); err != nil || math.IsInf(n, 0) {
-			return "the number is out of range; write it as text"
+		digits, err := dec.ReadValue()
+		if err != nil {
+			return "", err
 		}
+		if len(digits) > maxDigits || !inRange(digits) {
+			wrong = "the number is out of range; write it as text"
+		}
+		return wrong, nil
 	}
-	return ""
+	_, err = dec.ReadToken()
+	return "", err
+}
+
+var longName = fmt.Sprintf("a name is longer than %d bytes; put long text into values", maxNameBytes)
+
+// holdsNUL tells whether a JSON string has an escaped NUL character: six
+// characters that no backslash of their own stands before.
+func holdsNUL(quoted []byte) bool {
+	escaped := []byte(`\u0000`)
+	for {
+		at := bytes.Index(quoted, escaped)
+		if at < 0 {
+			return false
+		}
+		before := len(quoted[:at]) - len(bytes.TrimRight(quoted[:at], `\`))
+		if before%2 == 0 {
+			return true
+		}
+		quoted = quoted[at+len(escaped):]
+	}
+}
+
+func inRange(digits []byte) bool {
+	n, err := strconv.ParseFloat(string(digits), 64)
+	return err == nil && !math.IsInf(n, 0)
 }
 
 func syntaxProblem(err error) *Problem {

@@ -9,14 +9,12 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"net/http"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
 	"piecework/internal/source"
@@ -400,14 +398,9 @@ func (a *API) parseAs(body []byte, into any) []ProblemError {
 	if p := checkJSON(body); p != nil {
 		return p.Errors
 	}
-	var value any
-	if err := json.Unmarshal(body, &value); err != nil {
-		return []ProblemError{{Pointer: "#", Detail: err.Error()}}
-	}
-	var result huma.ValidateResult
-	huma.Validate(a.huma.OpenAPI().Components.Schemas, a.parts[reflect.TypeOf(into).Elem()], huma.NewPathBuffer([]byte("body"), 4), huma.ModeWriteToServer, value, &result)
-	if len(result.Errors) > 0 {
-		return humaProblem(body, http.StatusUnprocessableEntity, "", result.Errors).Errors
+	// To its end: a caller who goes away does not make an item wrong.
+	if p := validate(context.Background(), a.huma.OpenAPI().Components.Schemas, a.parts[reflect.TypeOf(into).Elem()], body); p != nil {
+		return p.Errors
 	}
 	if err := json.Unmarshal(body, into); err != nil {
 		return []ProblemError{{Pointer: "#", Detail: err.Error()}}

@@ -63,8 +63,8 @@ func (a *API) readyz(ctx context.Context, _ *struct{}) (*readyAnswer, error) {
 }
 
 func (a *API) checkPostgres(ctx context.Context) check {
-	if err := a.Store.Ping(ctx); err != nil {
-		return check{Detail: "cannot be reached; units are refused until it is back"}
+	if err := a.Store.Writable(ctx); err != nil {
+		return check{Detail: "takes no writes, or does not answer in time; units are refused until it does"}
 	}
 	behind, err := a.Store.Behind(ctx)
 	if err != nil {
@@ -140,8 +140,10 @@ func Health(registry *prometheus.Registry, ledger *store.Store, bell *jobs.Bell,
 		_, _ = io.WriteString(w, `{"status":"ok"}`) // the prober has gone away
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if err := ledger.Ping(r.Context()); err != nil {
-			http.Error(w, "postgres cannot be reached", http.StatusServiceUnavailable)
+		ctx, cancel := context.WithTimeout(r.Context(), 3*time.Second)
+		defer cancel()
+		if err := ledger.Writable(ctx); err != nil {
+			http.Error(w, "postgres takes no writes, or does not answer in time; no unit is taken until it does", http.StatusServiceUnavailable)
 			return
 		}
 		if why := blocked(); why != "" {

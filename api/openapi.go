@@ -89,6 +89,7 @@ func (a *API) describe() {
 	schemas := doc.Components.Schemas.Map()
 	steps := doc.Components.Schemas.Schema(reflect.TypeFor[[]transcript.Step](), true, "")
 	steps.Nullable = false
+	describeMoney(schemas)
 	for name, s := range schemas {
 		if !slices.Contains(requestBodies, name) {
 			s.AdditionalProperties = nil // later versions add fields
@@ -142,6 +143,20 @@ func describeOperation(o *huma.Operation) {
 	}
 }
 
+// describeMoney makes a number or null of amounts, whose Go type the schema
+// cannot look into.
+func describeMoney(schemas map[string]*huma.Schema) {
+	for _, s := range schemas {
+		for field, p := range s.Properties {
+			if p.Ref == "#/components/schemas/USD" {
+				s.Properties[field] = &huma.Schema{Type: huma.TypeNumber, Format: "double", Nullable: true,
+					Description: "US dollars, as far as known; null when nothing is. It is the whole when unpriced_runs is 0"}
+			}
+		}
+	}
+	delete(schemas, "USD")
+}
+
 func describeUnits(schemas map[string]*huma.Schema) {
 	for _, name := range []string{"Unit", "UnitSummary"} {
 		p := schemas[name].Properties
@@ -156,8 +171,8 @@ func describeUnits(schemas map[string]*huma.Schema) {
 			"timeout": "Seconds", "idle_timeout": "Seconds", "startup_timeout": "Seconds; the backend's own when absent",
 			"cache_ttl":   "Seconds: how old a result may be that is taken over from an earlier run; absent when none may be",
 			"cache":       "hit: the result is an earlier run's and cost nothing; miss: there was none to take over; absent until the unit has ended, and when it did not look",
-			"cached_from": "The run whose result this is; it may be gone by now", "cost_usd": "Of all runs so far",
-			"failures": "Runs that failed and count against max_retries", "losses": "Runs whose worker process died or was stopped",
+			"cached_from": "The run whose result this is; it may be gone by now",
+			"failures":    "Runs that failed and count against max_retries", "losses": "Runs whose worker process died or was stopped",
 			"waits": "Runs that met a rate limit", "crashes": "Runs in which the backend's own process died",
 		} {
 			p[field].Description = text
@@ -348,7 +363,7 @@ func addExamples(schemas map[string]*huma.Schema) {
 			Paused: &operatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}}}},
 		"NewPause":   newPause{By: "ann", Why: "the provider has an outage"},
 		"PauseState": pauseState{Name: "default", Paused: &operatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}},
-		"BulkResult": bulkResult{DryRun: true, Count: 1, CostUSD: 0.25, Items: []unitItem{{Unit: short}}},
+		"BulkResult": bulkResult{DryRun: true, Count: 1, Cost: work.NewCost(0.25, 0), Items: []unitItem{{Unit: short}}},
 		"Health":     map[string]any{"status": "ok"},
 		"Pruned":     map[string]any{"dry_run": true, "units": 1200, "batches": 3, "files": 40, "bytes": 123456, "more": false},
 		"Stats":      exampleStats(run.StartedAt),
@@ -365,13 +380,13 @@ func addExamples(schemas map[string]*huma.Schema) {
 }
 
 func exampleStats(from time.Time) stats {
-	finished, spent := map[work.State]int64{work.Succeeded: 11, work.Failed: 1}, work.Spent{Runs: 13, Cost: 0.42}
+	finished, spent := map[work.State]int64{work.Succeeded: 11, work.Failed: 1}, work.Spent{Runs: 13, Cost: work.NewCost(0.42, 0)}
 	return stats{
 		Figures: work.Figures{
 			Window: "24h", From: from, To: from.Add(time.Hour), Bucket: 3600, Accepted: 12, Finished: finished, Cost: spent,
 			Series: []work.Interval{{From: from, Accepted: 12, Finished: finished, Cost: spent}},
-			Runs:   []work.Outcome{{Status: work.RunSucceeded, Count: 11, Cost: 0.4}, {Status: work.RunFailed, Class: work.ClassRefusal, Count: 1, Cost: 0.02}},
-			Models: []work.Spent{{Name: "mock", Runs: 13, Cost: 0.42}}, Backends: []work.Spent{{Name: "mock", Runs: 13, Cost: 0.42}}, Workers: []work.Spent{},
+			Runs:   []work.Outcome{{Status: work.RunSucceeded, Count: 11, Cost: work.NewCost(0.4, 0)}, {Status: work.RunFailed, Class: work.ClassRefusal, Count: 1, Cost: work.NewCost(0.02, 0)}},
+			Models: []work.Spent{{Name: "mock", Runs: 13, Cost: work.NewCost(0.42, 0)}}, Backends: []work.Spent{{Name: "mock", Runs: 13, Cost: work.NewCost(0.42, 0)}}, Workers: []work.Spent{},
 			Run: []work.Latency{},
 		},
 		Queues: []queueView{}, Processes: []work.Process{}, Checks: map[string]check{"redis": {OK: true, Detail: "takes writes (single server)"}},

@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/validation"
 	"github.com/labstack/echo/v4"
 
 	"piecework/internal/blob"
@@ -59,8 +57,17 @@ func newProblem(status int, detail string, errs ...ProblemError) *Problem {
 	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail, Errors: errs}
 }
 
+// maxPointer is how long a pointer of an answer may be, in bytes: names in a
+// body may be of any length.
+const maxPointer = 1000
+
 // newFieldsProblem is about fields; its detail is the first of them.
 func newFieldsProblem(status int, fields ...ProblemError) *Problem {
+	for i, field := range fields {
+		if short, cut := work.Cut(field.Pointer, maxPointer); cut {
+			fields[i].Pointer = short + "…"
+		}
+	}
 	first := fields[0]
 	where := strings.TrimLeft(first.Pointer+first.Parameter, "#/")
 	if where != "" {
@@ -72,8 +79,11 @@ func newFieldsProblem(status int, fields ...ProblemError) *Problem {
 // problem is the one place where an error becomes an answer. What a caller
 // may not see is logged here and nowhere else.
 func (a *API) problem(ctx context.Context, err error) *Problem {
+	if errors.Is(context.Cause(ctx), errNoAnswer) {
+		err = errNoAnswer
+	}
 	p := problemOf(err)
-	if ctx.Err() != nil && p.Status >= 500 {
+	if ctx.Err() != nil && p.Status >= 500 && !errors.Is(err, errNoAnswer) {
 		p = newProblem(statusClientGone, "the caller has gone away")
 	}
 	p.RequestID = requestIDFrom(ctx)
@@ -129,7 +139,7 @@ func conflictDetail(err error) string {
 func routeDetail(e *echo.HTTPError) string {
 	switch e.Code {
 	case http.StatusNotFound:
-		return "no such path; /docs lists them all"
+		return "no such path; /docs describes the API"
 	case http.StatusMethodNotAllowed:
 		return "this path does not take that method; /docs lists what it takes"
 	}
@@ -158,26 +168,24 @@ func (a *API) answerError(err error, c echo.Context) {
 // useProblems makes huma speak problem+json the way we do. Huma keeps this
 // choice in a package variable.
 var useProblems = sync.OnceFunc(func() {
-	huma.ValidateStrictCasing = true // else Queue would be taken for queue, and the last of both would win
 	huma.NewErrorWithContext = func(ctx huma.Context, status int, msg string, errs ...error) huma.StatusError {
-		if ctx == nil {
-			return humaProblem(nil, status, msg, errs)
+		p := humaProblem(status, msg, errs)
+		if ctx != nil {
+			p.RequestID = requestIDFrom(ctx.Context())
 		}
-		p := humaProblem(rawBody(ctx.Context()), status, msg, errs)
-		p.RequestID = requestIDFrom(ctx.Context())
 		return p
 	}
 	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
-		return humaProblem(nil, status, msg, errs)
+		return humaProblem(status, msg, errs)
 	}
 })
 
-func humaProblem(body []byte, status int, msg string, errs []error) *Problem {
+func humaProblem(status int, msg string, errs []error) *Problem {
 	var fields []ProblemError
-	for _, err := range errs {
+	for _, err := range errs[:min(len(errs), maxShown)] {
 		var detailed huma.ErrorDetailer
 		if errors.As(err, &detailed) {
-			fields = append(fields, fieldError(body, detailed.ErrorDetail()))
+			fields = append(fields, fieldError(detailed.ErrorDetail()))
 		} else {
 			fields = append(fields, ProblemError{Detail: err.Error()})
 		}
@@ -185,88 +193,25 @@ func humaProblem(body []byte, status int, msg string, errs []error) *Problem {
 	if len(fields) == 0 {
 		return newProblem(status, msg)
 	}
-	slices.SortStableFunc(fields, func(a, b ProblemError) int { return strings.Compare(a.Pointer, b.Pointer) })
-	return newFieldsProblem(status, fields...)
+	return manyFields(status, fields, len(errs))
 }
 
-func fieldError(body []byte, d *huma.ErrorDetail) ProblemError {
+// fieldError is an error of huma's about a parameter, or about a body that
+// could not be read into its type: what the schema says of bodies is validated
+// before huma sees them.
+func fieldError(d *huma.ErrorDetail) ProblemError {
 	place, rest, _ := strings.Cut(d.Location, ".")
 	if place != "body" {
 		return ProblemError{Parameter: rest, Detail: d.Message}
 	}
-	pointer, last := pointerTo(body, rest)
-	if d.Message == validation.MsgUnexpectedProperty {
-		return ProblemError{Pointer: pointer, Detail: unknownField(last)}
-	}
-	if name, ok := missingField(d.Message); ok {
-		return ProblemError{Pointer: pointer + "/" + escapePointer(name), Detail: "is missing; it must be there"}
-	}
 	if name, detail, ok := strings.Cut(d.Message, mistyped); ok {
-		return ProblemError{Pointer: pointer + "/" + strings.ReplaceAll(name, ".", "/"), Detail: strings.TrimLeft(mistyped, " ") + detail}
+		return ProblemError{Pointer: "#/" + strings.ReplaceAll(name, ".", "/"), Detail: strings.TrimLeft(mistyped, " ") + detail}
 	}
-	return ProblemError{Pointer: pointer, Detail: d.Message}
-}
-
-// pointerTo turns huma's path, in which dots both separate names and stand in
-// them, into a JSON pointer, by walking the body. It also returns the last
-// name. After a name with a dot huma puts a piece of it before later paths:
-// what leads nowhere is tried again without its first part.
-func pointerTo(body []byte, path string) (pointer, last string) {
-	var whole any
-	if json.Unmarshal(body, &whole) != nil {
-		return "#", ""
-	}
-	for path != "" {
-		if pointer, last, ok := walk(whole, path); ok {
-			return pointer, last
-		}
-		_, path, _ = strings.Cut(path, ".")
-	}
-	return "#", ""
-}
-
-func walk(at any, path string) (pointer, last string, ok bool) {
-	pointer = "#"
-	for path != "" {
-		name, next, rest := stepInto(at, path)
-		if name == "" {
-			return "", "", false
-		}
-		pointer, last, at, path = pointer+"/"+escapePointer(name), name, next, rest
-	}
-	return pointer, last, true
-}
-
-// stepInto takes the longest name of at's members that path begins with.
-func stepInto(at any, path string) (name string, next any, rest string) {
-	switch at := at.(type) {
-	case map[string]any:
-		for key, value := range at {
-			after, ok := strings.CutPrefix(path, key)
-			if ok && len(key) > len(name) && (after == "" || after[0] == '.' || after[0] == '[') {
-				name, next, rest = key, value, strings.TrimPrefix(after, ".")
-			}
-		}
-	case []any:
-		index, after, _ := strings.Cut(strings.TrimPrefix(path, "["), "]")
-		if i, err := strconv.Atoi(index); err == nil && i >= 0 && i < len(at) {
-			return index, at[i], strings.TrimPrefix(after, ".")
-		}
-	}
-	return name, next, rest
+	return ProblemError{Pointer: "#", Detail: d.Message}
 }
 
 func escapePointer(name string) string {
 	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
-}
-
-func missingField(message string) (name string, ok bool) {
-	before, after, _ := strings.Cut(validation.MsgExpectedRequiredProperty, "%s")
-	name, ok = strings.CutPrefix(message, before)
-	if !ok {
-		return "", false
-	}
-	return strings.CutSuffix(name, after)
 }
 
 // mistyped stands between a field's name and what it must be.

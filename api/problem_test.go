@@ -17,27 +17,7 @@ import (
 	"piecework/internal/work"
 )
 
-func TestPointers(t *testing.T) {
-	t.Parallel()
-	body := []byte(`{"a.b":1,"zz":{"c/d":[{"e~f":1},{"g":2}],"":3},"zz.c":4}`)
-	for path, want := range map[string]string{
-		"":                 "#",
-		"a.b":              "#/a.b",
-		"zz":               "#/zz",
-		"zz.c/d[0].e~f":    "#/zz/c~1d/0/e~0f",
-		"zz.c/d[1].g":      "#/zz/c~1d/1/g",
-		"zz.c":             "#/zz.c",
-		"a.zz":             "#/zz", // after a.b, of which huma leaves an a
-		"zz.c/d[7].g":      "#",
-		"nothing.of.these": "#",
-	} {
-		if got, _ := pointerTo(body, path); got != want {
-			t.Errorf("%q: %s, want %s", path, got, want)
-		}
-	}
-}
-
-// Huma's own path is ambiguous and goes wrong after a name with a dot.
+// Names may have dots and slashes.
 func TestPointersOfManyFaults(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
@@ -168,5 +148,15 @@ func TestPostgresDiesAmongRequests(t *testing.T) {
 		if a.fields()["id"] != id || a.header.Get("Idempotent-Replayed") != "true" {
 			t.Fatalf("key %s: acknowledged as %s, now %s", key, id, a.body)
 		}
+	}
+}
+
+// A small body with many faults costs what a small body costs.
+func TestManyFaultsAreCounted(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	p := f.post("/batches", `{"units":[`+strings.Repeat("1,", 7999)+`1]}`).refused(422, "#/units/0", "the first 100 of 8000 errors are shown")
+	if len(p.Errors) != maxShown {
+		t.Errorf("%d errors in the answer", len(p.Errors))
 	}
 }

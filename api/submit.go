@@ -25,7 +25,7 @@ import (
 // unitBody is what a caller submits.
 type unitBody struct {
 	Backend string `json:"backend,omitempty" doc:"How the model is reached; this or worker" example:"mock"`
-	Worker  string `json:"worker,omitempty" doc:"A named definition; this or backend"`
+	Worker  string `json:"worker,omitempty" doc:"Kept for named definitions, which there are none of yet: every value is refused"`
 	Prompt  string `json:"prompt,omitempty" minLength:"1" doc:"This or request. A template: {key} and {payload.key} take values from the payload, {{ }} are literal braces" example:"Summarise {text}"`
 	Request object `json:"request,omitempty" doc:"In place of a prompt, one call of the backend's API: endpoint, such as /v1/chat/completions, and body, which goes there unchanged, but for stream. The API's answer is the output"`
 	Payload object `json:"payload,omitempty" doc:"Values for the prompt. file_path and file_paths attach files; working_directory is where the work happens"`

@@ -516,9 +516,9 @@ func TestBatchLaneAtAProvider(t *testing.T) {
 				switch {
 				case *u.Output != "fine" || u.RunCount != 1:
 					t.Errorf("output %q after %d runs", *u.Output, u.RunCount)
-				case u.CostUSD == cost:
+				case u.Known() == cost:
 					full++
-				case math.Abs(u.CostUSD-cost/2) < 1e-9:
+				case math.Abs(u.Known()-cost/2) < 1e-9:
 					half++
 				}
 			}

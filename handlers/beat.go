@@ -30,25 +30,74 @@ func (w *Worker) register(ctx context.Context) error {
 	return w.confirm(sent)
 }
 
-// beat gives a sign of life at every beat and acts on the answer: runs that
-// were asked to stop, and runs that belong to another by now.
+// beat gives a sign of life at every beat, and soon again when one did not come
+// through. It waits for nothing else.
 func (w *Worker) beat(ctx context.Context) {
-	ticker := time.NewTicker(w.Beat)
-	defer ticker.Stop()
+	timer := time.NewTimer(w.Beat)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
-		case <-w.news:
+		case <-timer.C:
 		}
+		next := w.Beat
 		if err := w.beatOnce(ctx); err != nil && ctx.Err() == nil {
 			w.Log.Warn("no sign of life given", "err", err)
+			next = w.Beat / 10
+		}
+		timer.Reset(next)
+	}
+}
+
+func (w *Worker) beatOnce(ctx context.Context) error {
+	sent, cut, mine := process.Uptime(), w.cutOff(), w.runIDs()
+	err := w.Store.Beat(ctx, w.id, w.Lease, len(mine), w.offers())
+	switch {
+	case errors.Is(err, work.ErrNotFound):
+		if err = w.register(ctx); err != nil {
+			err = fmt.Errorf("register again: %w", err)
+		}
+		for _, run := range mine { // the lease that they were claimed under has been ended
+			w.stopRun(run, work.ErrFenced)
+		}
+	case err == nil:
+		err = w.confirm(sent)
+	}
+	if err != nil {
+		return err
+	}
+	if cut {
+		w.Log.Info("signs of life come through again; units are taken")
+		w.wake()
+	}
+	w.askForNews()
+	return nil
+}
+
+// cutOff tells whether this process seems to have lost Postgres: a write has no
+// answer, or signs of life are late. Whatever it took from Redis then, others
+// would have to wait for.
+func (w *Worker) cutOff() bool {
+	return process.Uptime()-w.confirmed() > 2*w.Beat || w.Store.Trouble() != nil
+}
+
+// watchNews reads what has become of the work here after each sign of life, and
+// when there is something to hear.
+func (w *Worker) watchNews(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.news:
+		}
+		if err := w.newsOnce(ctx); err != nil && ctx.Err() == nil {
+			w.Log.Warn("no news of the runs here", "err", err)
 		}
 	}
 }
 
-// askForNews brings the next sign of life forward.
+// askForNews has the news read at once.
 func (w *Worker) askForNews() {
 	select {
 	case w.news <- struct{}{}:
@@ -56,26 +105,17 @@ func (w *Worker) askForNews() {
 	}
 }
 
-func (w *Worker) beatOnce(ctx context.Context) error {
+// newsOnce acts on what has become of the work here: runs that were asked to
+// stop, and runs that belong to another by now.
+func (w *Worker) newsOnce(ctx context.Context) error {
 	// Taken before the question, so that a run claimed in between is not
 	// missing in the answer.
 	mine := w.runIDs()
-	sent := process.Uptime()
-	ask, cancel := context.WithTimeout(ctx, w.Lease)
-	defer cancel()
-	news, err := w.Store.Beat(ask, w.id, w.Lease, len(mine), w.offers())
-	switch {
-	case errors.Is(err, work.ErrNotFound):
-		if err = w.register(ctx); err != nil {
-			err = fmt.Errorf("register again: %w", err)
-		}
-	case err == nil:
-		err = w.confirm(sent)
-		w.heed(news.Pauses)
-	}
+	news, err := w.Store.News(ctx, w.id)
 	if err != nil {
 		return err
 	}
+	w.heed(news.Pauses)
 	theirs := map[uuid.UUID]bool{}
 	for _, o := range news.Owned {
 		theirs[o.RunID] = true

@@ -140,6 +140,8 @@ func outcomeOf(t store.Try) string {
 func (w *Worker) noteTry(t store.Try) (work.DeliveryState, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), deliveryLease-webhook.Timeout)
 	defer cancel()
+	stopWaiting := w.lastly(cancel)
+	defer stopWaiting()
 	for {
 		state, err := w.Store.Tried(ctx, t)
 		if !errors.As(err, new(*work.Unavailable)) || ctx.Err() != nil {

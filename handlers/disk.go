@@ -2,7 +2,6 @@ package handlers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
 	"syscall"
@@ -12,9 +11,19 @@ import (
 	"piecework/internal/work"
 )
 
-// errDiskFull: a run failed because this worker process has no room for it. That
-// is no failure of the unit's.
-var errDiskFull = errors.New("the disk of the worker process is full")
+// shortage is why a run failed that its worker process lacked something for. It
+// uses up no retry of the unit.
+type shortage struct {
+	what string
+	mend string // what the operator can do
+}
+
+func (s *shortage) Error() string { return s.what }
+
+var (
+	errDiskFull = &shortage{"the disk of the worker process is full", "free some space"}
+	errNoFiles  = &shortage{"the worker process has too many files open", "raise its limit (ulimit -n) or lower --concurrency"}
+)
 
 const (
 	leastRoom = 1 << 20 // bytes that must be free for a run to begin
@@ -22,11 +31,11 @@ const (
 	// a small disk a twentieth.
 	shortRoom = 64 << 20
 	// diskTold is how often the log says that the disk is still full.
-	diskTold  = 10 * time.Minute
-	diskPause = 5 * time.Second
-	// maxDiskLosses: a unit with more losses than this pays for a full disk with
-	// a retry. It may be what fills it.
-	maxDiskLosses = 10
+	diskTold      = 10 * time.Minute
+	shortagePause = 5 * time.Second
+	// maxShortageLosses: a unit with more losses than this pays for a shortage
+	// with a retry. It may be what causes it.
+	maxShortageLosses = 10
 )
 
 // diskFull tells whether the data directory has no room for another run.
@@ -141,11 +150,21 @@ func (w *Worker) makeRoom(ctx context.Context) {
 // noRoom matches what programs say on a full disk.
 var noRoom = regexp.MustCompile(`(?i)no space left on device|ENOSPC|disk quota exceeded|EDQUOT`)
 
-// outOfDisk tells whether a failed run lacked room: it said so, or it broke off
-// and there is none.
-func (w *Worker) outOfDisk(r backend.Result) bool {
+// tooManyFiles matches what the kernel says of the limits of a process and of the
+// machine.
+var tooManyFiles = regexp.MustCompile(`(?i)too many open files|EMFILE|ENFILE`)
+
+// lacked returns what a failed run lacked: it said so, or it broke off while the
+// disk is full. It returns nil when the worker process is not at fault.
+func (w *Worker) lacked(r backend.Result) error {
 	if r.Success || r.Error == nil || r.Error.Class != work.ClassInfra && r.Error.Class != work.ClassCrash {
-		return false
+		return nil
 	}
-	return noRoom.MatchString(r.Error.Message) || w.full()
+	switch {
+	case r.Error.Class == work.ClassInfra && tooManyFiles.MatchString(r.Error.Message): // an agent's own limit is not ours
+		return errNoFiles
+	case noRoom.MatchString(r.Error.Message) || w.full():
+		return errDiskFull
+	}
+	return nil
 }

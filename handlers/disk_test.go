@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -38,22 +39,38 @@ func TestFullDiskIsNotTheUnitsFault(t *testing.T) {
 	h.becomes(unit, work.Succeeded)
 }
 
-func TestOutOfDisk(t *testing.T) {
+func TestLacked(t *testing.T) {
 	t.Parallel()
 	w := New(Options{Data: t.TempDir()})
 	for _, c := range []struct {
 		failure *work.Failure
-		want    bool
+		want    error
 	}{
-		{nil, false},
-		{work.Fail(work.ClassInfra, "the backend could not run: mkdir /x: no space left on device"), true},
-		{work.Fail(work.ClassCrash, "claude ended (exit status 1) without a result\nstderr: Error: ENOSPC: no space left"), true},
-		{work.Fail(work.ClassCrash, "it died"), false},
-		{work.Fail(work.ClassRefusal, "I will not write about ENOSPC"), false},
+		{nil, nil},
+		{work.Fail(work.ClassInfra, "the backend could not run: mkdir /x: no space left on device"), errDiskFull},
+		{work.Fail(work.ClassCrash, "claude ended (exit status 1) without a result\nstderr: Error: ENOSPC: no space left"), errDiskFull},
+		{work.Fail(work.ClassInfra, "the agent's process could not be started: fork/exec /bin/claude: too many open files"), errNoFiles},
+		{work.Fail(work.ClassCrash, "claude ended (exit status 1) without a result\nstderr: Error: EMFILE: too many open files"), nil},
+		{work.Fail(work.ClassCrash, "it died"), nil},
+		{work.Fail(work.ClassRefusal, "I will not write about ENOSPC"), nil},
 	} {
-		if got := w.outOfDisk(backend.Result{Error: c.failure, Success: c.failure == nil}); got != c.want {
-			t.Errorf("%v: %t", c.failure, got)
+		if got := w.lacked(backend.Result{Error: c.failure, Success: c.failure == nil}); !errors.Is(got, c.want) {
+			t.Errorf("%v: %v", c.failure, got)
 		}
+	}
+}
+
+// An agent that could not be started for want of file descriptors is tried again
+// without using up a retry.
+func TestTooManyFilesIsNotTheUnitsFault(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.start(nil)
+	unit := h.submit(func(s *work.Spec) { s.MaxRetries = ptr(0) })
+	h.begun().end <- backend.Result{Error: work.Fail(work.ClassInfra, "the agent's process could not be started: pipe2: too many open files")}
+	u := h.becomes(unit, work.Queued)
+	if u.Failures != 0 || u.Losses != 1 || u.NotBefore == nil || u.Error == nil || !contains(u.Error.Message, "ulimit -n") {
+		t.Errorf("%+v, %v", u, u.Error)
 	}
 }
 

@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -239,8 +240,8 @@ func TestManyOutputFilesAreBounded(t *testing.T) {
 	h.start(func(o *Options) { o.FilePolicy.MaxBytes = 1 })
 	id := h.submit(nil)
 	run := h.begun()
-	for i := range maxOutputFiles + 5 {
-		if err := writeFile(run.req.Dir, "f"+strings.Repeat("x", i)); err != nil {
+	for i := range maxListed + 5 {
+		if err := writeFile(run.req.Dir, fmt.Sprintf("f%04d", i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -248,8 +249,16 @@ func TestManyOutputFilesAreBounded(t *testing.T) {
 	h.becomes(id, work.Succeeded)
 	outs := h.runs(id)[0].OutputFiles
 	stored := slices.DeleteFunc(slices.Clone(outs), func(f work.OutputFile) bool { return f.ID == nil })
-	if len(outs) != maxOutputFiles || len(stored) != maxOutputs || !contains(outs[len(outs)-1].Reason, "together") {
-		t.Errorf("%d listed, %d stored, the last: %+v", len(outs), len(stored), outs[len(outs)-1])
+	if len(outs) != maxListed+1 || len(stored) != maxOutputs {
+		t.Fatalf("%d listed, %d stored", len(outs), len(stored))
+	}
+	for i, want := range map[int]string{maxOutputFiles - 1: "together", maxOutputFiles: "more than 200 files", maxListed - 1: "more than 200 files", maxListed: "more than 200 files"} {
+		if !contains(outs[i].Reason, want) {
+			t.Errorf("file %d: %+v, want %q", i, outs[i], want)
+		}
+	}
+	if last := outs[maxListed]; last.Name != "… and 5 more" {
+		t.Errorf("%+v", last)
 	}
 }
 

@@ -1,7 +1,8 @@
 // Package handlers is what happens when the bell rings: a worker process. It
 // claims units from the ledger, runs them on backends, and writes down how
-// they ended. (They are Asynq's handlers, not HTTP's.) It is stateless: what
-// it holds can be lost at any line, and the ledger will find out.
+// they ended. (They are Asynq's handlers, not HTTP's.) What it holds can
+// be lost at any line, and the ledger will find out; finished runs that Postgres
+// has not taken yet are on its disk (spool), and are handed in later.
 //
 //	handlers.go  Worker: start, hear, drain, stop
 //	unit.go      one unit: claim, prepare, execute, settle, announce
@@ -12,10 +13,14 @@
 //	batch.go     batches of which a unit has ended here
 //	batch_lane.go  calls that go through a provider's own batches
 //	lane.go      whether a unit of a backend may begin here just now
+//	limiter.go   the rate limit of one model, or of one account
+//	admit.go     units that wait for the rate limit of their model
 //	pause.go     what operators have paused
 //	probe.go     which backends there are, looked at again and again
 //	recorder.go  steps on their way to the ledger
 //	beat.go      signs of life, and what comes back with them
+//	neighbour.go worker processes of this machine that have died
+//	metrics.go   what is counted
 //	poll.go      work without Redis
 //	delivery.go  messages to receivers of webhooks
 //	courier.go   which receivers have a message on its way
@@ -79,7 +84,7 @@ type Options struct {
 
 	full      func() bool   // there is no room for another run; the tests set it
 	short     func() bool   // room is to be made; the tests set it
-	diskEvery time.Duration // between two looks at the disk; 0: diskPause
+	diskEvery time.Duration // between two looks at the disk; 0: shortagePause
 	find      time.Duration // a provider's batch is looked for, before it is sent again; 0: findFor
 	packMost  int           // bytes of the lines of one provider batch; 0: backend.MaxBatchBytes
 }
@@ -97,7 +102,7 @@ type Worker struct {
 	lanes    []*lane // one for each backend
 	slots    chan struct{}
 	rung     chan struct{}
-	news     chan struct{}   // the next sign of life is due at once: there is something to hear
+	news     chan struct{}   // there is something to hear
 	draining context.Context // ends when no new unit is taken
 	letGo    context.CancelCauseFunc
 	metrics  metrics
@@ -116,6 +121,8 @@ type Worker struct {
 	asking  map[uuid.UUID]bool     // runs whose claim is not answered yet
 	idle    *sync.Cond             // running has become empty
 	held    map[held]bool          // what operators have paused
+	delayed map[uuid.UUID]bool     // units that begin in a moment, when their model's limiter lets them
+	later   sync.WaitGroup         // of these
 	beatAt  time.Duration          // process.Uptime when the last confirmed sign of life was sent
 	lease   *process.Lease         // of the runs that are claimed from now on
 }
@@ -134,7 +141,7 @@ func New(o Options) *Worker {
 	w := &Worker{
 		Options: o, id: uuid.Must(uuid.NewV7()),
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), news: make(chan struct{}, 1),
-		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, asking: map[uuid.UUID]bool{},
+		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, delayed: map[uuid.UUID]bool{}, asking: map[uuid.UUID]bool{},
 		batches: newMarks(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
 	}
 	w.courier = newCourier(w.deliverNext)
@@ -144,7 +151,7 @@ func New(o Options) *Worker {
 	if w.short == nil {
 		w.short = func() bool { return diskShort(o.Data) }
 	}
-	w.diskEvery = cmp.Or(w.diskEvery, diskPause)
+	w.diskEvery = cmp.Or(w.diskEvery, shortagePause)
 	for _, b := range o.Backends {
 		w.lanes = append(w.lanes, &lane{backend: b})
 	}
@@ -171,8 +178,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.register(ctx); err != nil {
 		return err
 	}
-	w.unspool(ctx)                          // before a lease that such a run needs is ended
-	if err := w.beatOnce(ctx); err != nil { // before a bell is heard that a pause should keep
+	w.unspool(ctx) // before a lease that such a run needs is ended
+	if err := w.beatOnce(ctx); err != nil {
+		return err
+	}
+	<-w.news                                // which the beat has asked for
+	if err := w.newsOnce(ctx); err != nil { // before a bell is heard that a pause should keep
 		return err
 	}
 	if err := w.buryNeighbours(ctx); err != nil {
@@ -182,7 +193,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchNeighbours, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune, w.watchDisk,
+	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchNews, w.watchNeighbours, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune, w.watchDisk,
 		(&jobs.Janitor{Store: w.Store, Files: w.Files, Log: w.Log, Keep: w.Keep, Metrics: w.Metrics}).Run} {
 		loops.Go(func() { loop(life) })
 	}
@@ -205,7 +216,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	delivered.Wait()
 	end()
 	loops.Wait()
-	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	w.later.Wait()
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := w.Store.Stop(bye, w.id); err != nil {
 		w.Log.Warn("sign off", "err", err)
@@ -275,13 +287,17 @@ func (w *Worker) passOn(unit uuid.UUID) error {
 	return w.Bell.Ring(ctx, bells...)
 }
 
-// hear turns notices into action: a bell ends the wait for work, a cancel
-// ends a run, a pause or a resume brings the next sign of life forward.
+// hear turns notices into action: a bell ends the wait for work; a cancel of a
+// unit that runs here, a pause and a resume have the news read at once. A notice
+// may be late or wrong, so it cancels nothing itself: Postgres says whether the
+// run that goes on now was asked to stop.
 func (w *Worker) hear(ctx context.Context) {
 	w.Bell.Listen(ctx, func(n jobs.Notice) {
 		switch n.Kind {
 		case jobs.NoticeCancel:
-			w.stopUnit(n.Unit, work.ErrCancelled)
+			if w.runsUnit(n.Unit) {
+				w.askForNews()
+			}
 		case jobs.NoticeWatch:
 			w.watch(n.Units)
 		case jobs.NoticePause:
@@ -378,14 +394,15 @@ func (w *Worker) end(run uuid.UUID) {
 	}
 }
 
-func (w *Worker) stopUnit(unit uuid.UUID, why error) {
+func (w *Worker) runsUnit(unit uuid.UUID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.running {
 		if r.unit == unit {
-			r.stop(why)
+			return true
 		}
 	}
+	return false
 }
 
 // watchTime is how long a word that somebody watches counts.

@@ -15,6 +15,7 @@ type metrics struct {
 	seconds *prometheus.HistogramVec
 	cost    *prometheus.CounterVec
 	paused  *prometheus.CounterVec
+	limited *prometheus.CounterVec
 	cache   *prometheus.CounterVec
 
 	deliveries  *prometheus.CounterVec
@@ -35,6 +36,9 @@ func newMetrics(r prometheus.Registerer) metrics {
 		paused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "piecework_backend_pauses_total", Help: "Times a backend was paused because it refuses every unit.",
 		}, []string{"backend", "class"}),
+		limited: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "piecework_backend_rate_limits_total", Help: "Times a model of a backend, or its account, was shut because a rate limit was met.",
+		}, []string{"backend"}),
 		cache: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "piecework_cache_lookups_total", Help: "Runs that looked for an earlier result, by what came of it.",
 		}, []string{"backend", "result"}),

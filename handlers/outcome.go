@@ -15,6 +15,7 @@ import (
 // unit's matter alone.
 func outcome(c *store.Claimed, r ran, cause error, ownFault bool) store.Finish {
 	f := finishOf(c, r.Result)
+	var lack *shortage
 	switch {
 	case r.Success:
 		f.Status, f.Next, f.Error = work.RunSucceeded, work.Succeeded, nil
@@ -22,9 +23,9 @@ func outcome(c *store.Claimed, r ran, cause error, ownFault bool) store.Finish {
 		f.Status, f.Next, f.Error = work.RunCancelled, work.Cancelled, nil
 	case errors.Is(cause, work.ErrShutdown):
 		f.Status, f.Next, f.Losses, f.Error = work.RunReleased, work.Queued, 1, nil
-	case errors.Is(cause, errDiskFull):
-		f.Status, f.Next, f.Losses, f.Delay = work.RunReleased, work.Queued, 1, diskPause
-		f.Error = work.Fail(work.ClassInfra, errDiskFull.Error()+"; free some space, the unit goes on by itself: "+f.Error.Message)
+	case errors.As(cause, &lack):
+		f.Status, f.Next, f.Losses, f.Delay = work.RunReleased, work.Queued, 1, shortagePause
+		f.Error = work.Fail(work.ClassInfra, lack.what+"; "+lack.mend+", the unit goes on by itself: "+f.Error.Message)
 	case errors.Is(cause, work.ErrFenced):
 		f.Status, f.Next, f.Losses = work.RunLost, work.Queued, 1
 		f.Error = work.Fail(work.ClassInfra, "the worker process lost its lease and stopped the run")

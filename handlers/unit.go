@@ -41,6 +41,13 @@ type attempt struct {
 // announce. It returns the failure of a failed run, and nil when there was
 // nothing to claim.
 func (w *Worker) runUnit(unit uuid.UUID) error {
+	if admitted, err := w.admit(unit); err != nil || !admitted {
+		return err
+	}
+	return w.runAdmitted(unit)
+}
+
+func (w *Worker) runAdmitted(unit uuid.UUID) error {
 	if w.full() || w.secluded.Load() || !w.alone.TryRLock() {
 		return w.passOn(unit) // there is no room, or a suspect is to run alone
 	}
@@ -95,6 +102,7 @@ func (w *Worker) runClaimed(claimed *store.Claimed, err error) error {
 }
 
 func (w *Worker) attempt(c *store.Claimed) *attempt {
+	w.lane(c.Backend).began(c.Model)
 	w.logOf(c).Info("run begins")
 	w.announce(c.ID)
 	r := w.runs(c.RunID)
@@ -115,9 +123,10 @@ func (w *Worker) logOf(c *store.Claimed) *slog.Logger {
 func (w *Worker) conclude(a *attempt) error {
 	claimed, unit, log := a.claimed, a.claimed.ID, w.logOf(a.claimed)
 	cause := context.Cause(a.ctx)
-	if cause == nil && claimed.Losses <= maxDiskLosses && w.outOfDisk(a.ran.Result) {
-		cause = errDiskFull
-		log.Error("DISK FULL: no unit begins here until there is room", "data", w.Data, "error", a.ran.Error)
+	if cause == nil && claimed.Losses <= maxShortageLosses {
+		if cause = w.lacked(a.ran.Result); cause != nil {
+			log.Error("the unit goes back to the queue: "+cause.Error(), "data", w.Data, "error", a.ran.Error)
+		}
 	}
 	finish := outcome(claimed, a.ran, cause, w.ownFault(claimed))
 	finish.ToolCalls = a.rec.steps.ToolCalls()
@@ -170,13 +179,17 @@ func (w *Worker) learn(c *store.Claimed, begun time.Time, f store.Finish) {
 		return // its own fault
 	}
 	answered := f.Status == work.RunSucceeded || f.Usage.OutputTokens > 0
-	paused, opened := w.lane(c.Backend).ended(begun, answered, f.Error)
-	if paused {
+	changed := w.lane(c.Backend).ended(c.Model, begun, answered, f.Error)
+	if changed.limited {
+		w.metrics.limited.WithLabelValues(c.Backend).Inc()
+		w.Log.Warn("rate limit: units of this model wait", "backend", c.Backend, "model", c.Model, "account", f.Error.WholeAccount, "unit", c.ID, "error", f.Error)
+	}
+	if changed.paused {
 		w.metrics.paused.WithLabelValues(c.Backend, string(f.Error.Class)).Inc()
 		w.Log.Error("BACKEND PAUSED: its units wait until one of them is answered again",
 			"backend", c.Backend, "unit", c.ID, "error", f.Error, "mend", f.Error.Class.Advice())
 	}
-	if opened {
+	if changed.opened {
 		w.Log.Warn("backend goes on", "backend", c.Backend, "unit", c.ID)
 		w.wake()
 	}
@@ -187,6 +200,8 @@ func (w *Worker) learn(c *store.Claimed, begun time.Time, f store.Finish) {
 func (w *Worker) claim(unit uuid.UUID, alone bool) (*store.Claimed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), w.Lease)
 	defer cancel()
+	stopWaiting := context.AfterFunc(w.draining, func() { time.AfterFunc(claimPatience, cancel) })
+	defer stopWaiting()
 	if process.Uptime()-w.confirmed() > w.Lease/2 {
 		// Perhaps this process was frozen. What it claims on a lease that has
 		// run out would be taken away again at once.
@@ -305,21 +320,23 @@ func (w *Worker) survive(a *attempt) {
 }
 
 // How long a finished run is kept when the ledger is away: while this process
-// works, and while it shuts down.
+// works, and after the grace period of its shutdown. A claim that has no answer
+// when the shutdown begins is given up sooner: nothing is lost with it.
 const (
-	patience     = 10 * time.Minute
-	lastPatience = 15 * time.Second
+	patience      = 10 * time.Minute
+	lastPatience  = 4 * time.Second
+	claimPatience = 2 * time.Second
 )
 
-// lastly calls cancel when enough time has passed since the drain began: none
-// when there is nothing to wait for. The function it returns takes that back.
+// lastly calls cancel when the grace period and a little more have passed since
+// the drain began, at once when there is nothing to wait for. The function it returns takes that back.
 func (w *Worker) lastly(cancel func()) (stop func() bool) {
 	return context.AfterFunc(w.draining, func() {
 		if errors.Is(context.Cause(w.draining), work.ErrLedgerGone) {
 			cancel() // what has ended is on disk, or will be
 			return
 		}
-		time.AfterFunc(lastPatience, cancel)
+		time.AfterFunc(w.Grace+lastPatience, cancel)
 	})
 }
 

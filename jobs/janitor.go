@@ -31,8 +31,7 @@ const (
 	// keepTriggerDeliveries: what came for triggers is remembered for longer than
 	// any sender repeats it.
 	keepTriggerDeliveries = 7 * 24 * time.Hour
-	// keepProcesses: until then a worker process whose machine died, or lost its
-	// network, is still listed, as one that is not live.
+	// keepProcesses is how long one that has stopped can be asked for.
 	keepProcesses       = time.Hour
 	keepProviderBatches = 30 * 24 * time.Hour
 	// keepPauses: by then every worker process has heard of a resume.

@@ -113,8 +113,8 @@ func (a *ages) fill() {
 		`INSERT INTO webhook_deliveries (id, tenant, receiver, url, event_type, body, state, next_at, check_at, created_at)
 			VALUES ('00000000-0000-7000-8000-000000000001', 'default', gen_random_uuid(), 'u', 'e', '', 'dead', now(), now(), now() - interval '400 days')`,
 		`INSERT INTO trigger_deliveries (id, tenant, trigger, delivery, event, outcome, received_at) VALUES (gen_random_uuid(), 'default', 't', 'd', '', 'filtered', now() - interval '400 days')`,
-		`INSERT INTO worker_processes (id, hostname, pid, version, slots, queues, backends, started_at, beat_at, lease_until)
-			VALUES (gen_random_uuid(), 'h', 1, '', 1, '{}', '[]', now(), now(), now() - interval '2 hours')`,
+		`INSERT INTO worker_processes (id, hostname, pid, version, slots, queues, backends, started_at, beat_at, lease_until, stopped_at)
+			VALUES (gen_random_uuid(), 'h', 1, '', 1, '{}', '[]', now(), now(), now(), now() - interval '2 hours')`,
 		`INSERT INTO pauses (kind, name, since, resumed_at) VALUES ('queue', 'q', NULL, now() - interval '400 days')`,
 		`INSERT INTO tallies SELECT 'default', s, now() - interval '400 days', 'run', '', '', '', '', '', 0, 1, 0, 0 FROM unnest(ARRAY[60, 3600, 86400]) AS s`,
 		`INSERT INTO stray_blobs VALUES (gen_random_uuid(), now())`,

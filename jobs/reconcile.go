@@ -39,11 +39,13 @@ type Reconciler struct {
 	Bell  *Bell
 	Log   *slog.Logger
 
-	table []duty
-	moved uuid.UUID // the batch that was looked at last
-	idle  uuid.UUID // the same, of paused ones
-	away  bool      // Postgres was, so bells may have been heard for nothing
-	calm  time.Time // until then nobody's lease is ended
+	table  []duty
+	leases leaseWatch
+	taken  map[string]time.Duration // bells that were heard and whose units do not begin: since when, by process.Uptime
+	moved  uuid.UUID                // the batch that was looked at last
+	idle   uuid.UUID                // the same, of paused ones
+	away   bool                     // Postgres was, so bells may have been heard for nothing
+	calm   time.Time                // until then nobody's lease is ended
 }
 
 // Run reconciles once a second until ctx ends.
@@ -51,7 +53,11 @@ func (r *Reconciler) Run(ctx context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {
-		if _, err := r.Store.Lead(ctx, r.Once); err != nil && ctx.Err() == nil {
+		led, err := r.Store.Lead(ctx, r.Once)
+		if !led && err == nil {
+			_, _, err = r.watchLeases(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
 			r.Log.Warn("reconcile", "err", err)
 			r.away = r.away || errors.As(err, new(*work.Unavailable))
 		}
@@ -77,6 +83,7 @@ func (r *Reconciler) duties() []duty {
 		{name: "advance batches", budget: 2 * roundLimit, do: once(r.moveBatches)},
 		{name: "find out what redis has lost", budget: 10 * time.Second, do: r.withRedis(r.checkEpoch)},
 		{name: "ring for units", budget: 2 * roundLimit, do: r.withRedis(r.ringLost)},
+		{name: "ring for units that were taken and not begun", budget: roundLimit, do: r.withRedis(r.ringTaken)},
 		{name: "ring for deliveries", budget: roundLimit, do: r.withRedis(r.ringDeliveries)},
 		{name: foldDuty, every: sweepEvery, budget: 5 * time.Second, do: r.foldLost, piece: true},
 		{name: "tally", every: sweepEvery, budget: 2 * tallyBudget, do: once(r.tally)},
@@ -123,10 +130,10 @@ func (r *Reconciler) recover(ctx context.Context) (int, error) {
 }
 
 func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
-	if r.away || time.Now().Before(r.calm) {
+	if r.away {
 		return 0, nil
 	}
-	lost, err := r.Store.ExpireLeases(ctx)
+	lost, err := r.endLeases(ctx)
 	if lost > 0 {
 		r.Log.Warn("runs of dead worker processes are lost", "runs", lost)
 		r.soon(foldDuty)

@@ -115,6 +115,7 @@ func (s *Store) DeleteBatchFile(ctx context.Context, tenant string, batch uuid.U
 // DeleteBatch takes a batch that is over away, with its units: PurgeBatches
 // removes them. Another is a conflict.
 func (s *Store) DeleteBatch(ctx context.Context, tenant string, id uuid.UUID) error {
+	ctx = allow(ctx, longLimit)
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET deleted_at = clock_timestamp()
 		WHERE id = $1 AND tenant = $2 AND finished_at IS NOT NULL AND deleted_at IS NULL`, id, tenant)
 	if err != nil {

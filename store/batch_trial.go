@@ -39,6 +39,7 @@ func (s Spread) with(o Spread) Spread {
 // expect of the rest, from one look at the units. There is no rest of a batch
 // that is over.
 func (s *Store) TriedBatch(ctx context.Context, tenant string, id uuid.UUID) (b work.Batch, t Trial, err error) {
+	ctx = allow(ctx, longLimit)
 	row, err := s.batchRow(ctx, tenant, id)
 	if err != nil {
 		return b, t, err
@@ -47,28 +48,33 @@ func (s *Store) TriedBatch(ctx context.Context, tenant string, id uuid.UUID) (b 
 		return b, t, err
 	}
 	var rows []struct {
-		State    work.State `db:"state"`
-		Count    int        `db:"count"`
-		Cost     float64    `db:"cost"`
-		Done     int        `db:"done"`
-		MeanCost float64    `db:"mean_cost"`
-		CostVar  float64    `db:"cost_var"`
-		MeanTime float64    `db:"mean_time"`
-		TimeVar  float64    `db:"time_var"`
+		State work.State `db:"state"`
+		Count int        `db:"count"`
+		costRow
+		Done     int     `db:"done"`
+		MeanCost float64 `db:"mean_cost"`
+		CostVar  float64 `db:"cost_var"`
+		MeanTime float64 `db:"mean_time"`
+		TimeVar  float64 `db:"time_var"`
 	}
-	err = s.db.SelectContext(ctx, &rows, `SELECT state, count(*), coalesce(sum(cost_usd), 0) AS cost, count(took) AS done,
+	err = s.db.SelectContext(ctx, &rows, `SELECT state, count(*), `+sumOfCosts+`, count(took) AS done,
 			coalesce(avg(cost_usd) FILTER (WHERE took IS NOT NULL), 0) AS mean_cost, coalesce(var_samp(cost_usd) FILTER (WHERE took IS NOT NULL), 0) AS cost_var,
 			coalesce(avg(took), 0) AS mean_time, coalesce(var_samp(took), 0) AS time_var
-		FROM (SELECT state, cost_usd, date_part('epoch', finished_at - started_at) AS took FROM work_units WHERE batch_id = $1) AS u GROUP BY state`, id)
+		FROM (SELECT state, cost_usd, unpriced_runs, date_part('epoch', finished_at - started_at) AS took FROM work_units WHERE batch_id = $1) AS u GROUP BY state`, id)
 	if err != nil {
 		return b, t, translate(fmt.Errorf("look at the trial of batch %s: %w", id, err))
 	}
 	for _, r := range rows {
 		b.Counts.Add(r.State, r.Count)
-		b.Counts.CostUSD += r.Cost
+		b.Counts.Cost = b.Counts.Cost.Plus(r.cost())
 		t.Cost = t.Cost.with(Spread{r.Done, r.MeanCost, r.CostVar})
 		t.Time = t.Time.with(Spread{r.Done, r.MeanTime, r.TimeVar})
 	}
+	syntheses, err := costOfSyntheses(ctx, s.db, id)
+	if err != nil {
+		return b, t, err
+	}
+	b.Counts.Cost = b.Counts.Cost.Plus(syntheses)
 	t.Finished, t.Succeeded, t.Left = t.Cost.N, b.Counts.Succeeded, b.Counts.Queued
 	return b, t, nil
 }

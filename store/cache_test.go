@@ -56,7 +56,7 @@ func TestResultIsKeptAndTakenOver(t *testing.T) {
 	units, _, err := l.Units(t.Context(), UnitFilter{Tenant: work.DefaultTenant})
 	l.must(err)
 	for _, u := range []work.Unit{l.unit(second.ID), units[0]} {
-		if u.ID != second.ID || u.Cache != work.CacheHit || *u.CachedFrom != first.RunID || u.CostUSD != 0 {
+		if u.ID != second.ID || u.Cache != work.CacheHit || *u.CachedFrom != first.RunID || u.Known() != 0 {
 			t.Errorf("unit %+v", u)
 		}
 	}

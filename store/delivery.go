@@ -130,6 +130,7 @@ func (s *Store) Redeliver(ctx context.Context, tenant string, id uuid.UUID) (wor
 // RedeliverAll sends the deliveries that f chooses again, the oldest MaxBulk of
 // them, and returns how many. Page and length of f do not count.
 func (s *Store) RedeliverAll(ctx context.Context, f DeliveryFilter) (int, error) {
+	ctx = allow(ctx, longLimit)
 	var rows []struct{ ID uuid.UUID }
 	if err := s.redeliver(ctx, &rows, f.where(), lockMany, "id"); err != nil {
 		return 0, fmt.Errorf("redeliver: %w", err)
@@ -172,6 +173,7 @@ func (s *Store) UnheardDeliveries(ctx context.Context, most int) ([]DeliveryBell
 
 // DoubtDeliveries makes the bells of all due deliveries doubtful.
 func (s *Store) DoubtDeliveries(ctx context.Context) error {
+	ctx = allow(ctx, longLimit)
 	_, err := s.db.ExecContext(ctx, `WITH due AS (
 			SELECT id FROM webhook_deliveries WHERE state = 'pending' AND next_at <= now() AND check_at > now() ORDER BY id FOR UPDATE SKIP LOCKED)
 		UPDATE webhook_deliveries d SET check_at = clock_timestamp() FROM due WHERE d.id = due.id`)
@@ -302,7 +304,7 @@ func (s *Store) Slow(ctx context.Context, receiver uuid.UUID, wait time.Duration
 func (s *Store) ExpireDeliveries(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH late AS (
 			SELECT id FROM webhook_deliveries d WHERE claimed_by IS NOT NULL AND (lease_until < clock_timestamp() OR NOT EXISTS (
-				SELECT FROM worker_processes p WHERE p.id = d.claimed_by AND p.lease_until > clock_timestamp()))
+				SELECT FROM worker_processes p WHERE p.id = d.claimed_by AND `+alive+`))
 			ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
 		UPDATE webhook_deliveries d SET claimed_by = NULL, lease_until = NULL, check_at = clock_timestamp()
 		FROM late WHERE d.id = late.id`, pieceRows)

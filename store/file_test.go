@@ -87,7 +87,7 @@ func TestFileOfAUnitThatIsNotFinalStays(t *testing.T) {
 		if string(c.Files[0]) != f.ID.String() {
 			t.Errorf("claimed with %v", c.Files)
 		}
-		l.exec(`UPDATE work_units SET state = $2 WHERE id = $1`, c.ID, string(state))
+		l.exec(`UPDATE work_units SET state = $2, lane = CASE WHEN $2 = 'waiting' THEN 'batch' ELSE 'live' END WHERE id = $1`, c.ID, string(state))
 		if err := l.DeleteFile(t.Context(), work.DefaultTenant, f.ID); !errors.Is(err, work.ErrConflict) {
 			t.Errorf("%s: %v", state, err)
 		}

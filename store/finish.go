@@ -122,7 +122,7 @@ type finishIn struct {
 // either case, once, and so do the files that the run left. Runs are read under their locks: a finish that has waited
 // for another of the same run must see what that one did. No unit may be there
 // twice: one statement changes a row once.
-const finishRuns = `
+var finishRuns = `
 WITH f AS (
     SELECT * FROM json_to_recordset($1) AS f(unit_id uuid, run_id uuid, attempt integer, status text, next text,
         delay double precision, failures integer, losses integer, waits integer, crashes integer, result text,
@@ -137,6 +137,8 @@ WITH f AS (
 ), was AS (
     SELECT r.id, l.state = 'running' AND l.run_count = f.attempt AND r.status = 'running' AS mine,
         r.status = 'running' OR r.status = 'lost' AND r.given_up AS open, r.status = 'fenced' AS fenced,
+        -- As far as it is counted already: a run that was given up as lost is.
+        (r.status = 'lost' AND ` + unpriced("r") + `)::int AS unpriced,
         -- A cancel that arrived while the run was failing or shutting down wins over another run.
         CASE WHEN f.next = 'queued' AND l.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE f.next END AS next
     FROM worker_runs r JOIN f ON f.run_id = r.id JOIN locked l ON l.id = f.unit_id
@@ -156,11 +158,12 @@ WITH f AS (
         resume_session = CASE WHEN f.resumable THEN f.session_id END,
         session_cost_usd = CASE WHEN f.resumable THEN coalesce(f.total_cost_usd, 0) +
             CASE WHEN f.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END ELSE 0 END,
-        cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0)
+        cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0), unpriced_runs = u.unpriced_runs + ` + unpriced("f") + `::int
     FROM f JOIN was ON was.id = f.run_id AND was.mine WHERE u.id = f.unit_id RETURNING u.id
 ), charged AS (
     -- It came back, so its worker process had not died.
-    UPDATE work_units u SET cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0), deaths = greatest(u.deaths - 1, 0)
+    UPDATE work_units u SET cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0),
+        unpriced_runs = u.unpriced_runs + ` + unpriced("f") + `::int - was.unpriced, deaths = greatest(u.deaths - 1, 0)
     FROM f JOIN was ON was.id = f.run_id AND was.open AND NOT was.mine WHERE u.id = f.unit_id
 ), closed AS (
     UPDATE worker_runs r SET status = CASE WHEN was.mine THEN f.status ELSE 'fenced' END,

@@ -33,6 +33,7 @@ const providerBatchColumns = `id, backend, remote_id, lines, done, created_at, s
 // at most so many, the oldest first and those that are like it in model and
 // endpoint. It tells how many.
 func (s *Store) PackUnits(ctx context.Context, backend string, most int) (int64, error) {
+	ctx = allow(ctx, longLimit)
 	result, err := s.db.ExecContext(ctx, `WITH ripe AS (
 			SELECT u.id, u.model, u.request ->> 'endpoint' AS endpoint FROM work_units u
 			WHERE state = 'waiting' AND lane = 'batch' AND provider_batch IS NULL AND backend = $2
@@ -61,7 +62,7 @@ func (s *Store) HoldProviderBatch(ctx context.Context, process uuid.UUID, backen
 	var rows []ProviderBatch
 	err := s.db.SelectContext(ctx, &rows, `UPDATE provider_batches SET holder = $1 WHERE id = (
 			SELECT id FROM provider_batches b WHERE finished_at IS NULL AND look_at <= clock_timestamp() AND backend = ANY($2)
-			AND NOT EXISTS (SELECT FROM worker_processes p WHERE p.id = b.holder AND p.id <> $1 AND p.lease_until >= clock_timestamp())
+			AND NOT EXISTS (SELECT FROM worker_processes p WHERE p.id = b.holder AND p.id <> $1 AND `+alive+`)
 			ORDER BY look_at LIMIT 1 FOR UPDATE SKIP LOCKED)
 		RETURNING `+providerBatchColumns, process, pq.Array(backends))
 	if err != nil || len(rows) == 0 {
@@ -159,6 +160,7 @@ func (s *Store) KnownRemotes(ctx context.Context, backend string, remotes []stri
 // PackedUnits returns units that wait in a provider batch, oldest first, as a
 // claim would: at most so many, those after one.
 func (s *Store) PackedUnits(ctx context.Context, batch, after uuid.UUID, most int) ([]work.Unit, error) {
+	ctx = allow(ctx, longLimit)
 	var rows []unitRow
 	if err := s.db.SelectContext(ctx, &rows, `SELECT `+unitColumns+` FROM work_units WHERE provider_batch = $1 AND state = 'waiting' AND id > $2
 		ORDER BY id LIMIT $3`, batch, after, most); err != nil {
@@ -177,9 +179,15 @@ func (s *Store) AnyPacked(ctx context.Context, batch uuid.UUID) (any bool, err e
 	return any, translate(wrap("look for units of a provider batch", err))
 }
 
-// goLive puts waiting units into the queue, where they run as any other. The
-// reconciler rings for them.
-const goLive = `UPDATE work_units u SET state = 'queued', dispatch = dispatch + 1, check_at = clock_timestamp()
+// goLive makes waiting units run as any other: at their full price. Those of a
+// batch are held until it admits them, and the reconciler rings for the others.
+const goLive = `UPDATE work_units u SET state = 'queued', runs_live = true, held = batch_id IS NOT NULL, dispatch = dispatch + 1,
+	check_at = CASE WHEN batch_id IS NULL THEN clock_timestamp() ELSE 'infinity' END
+	FROM chosen WHERE u.id = chosen.id AND u.state = 'waiting'`
+
+// takeAnswer puts waiting units into the queue whose answers have come, also
+// those of a batch: they were admitted when they were asked.
+const takeAnswer = `UPDATE work_units u SET state = 'queued', runs_live = true, dispatch = dispatch + 1, check_at = clock_timestamp()
 	FROM chosen WHERE u.id = chosen.id AND u.state = 'waiting'`
 
 // UnpackLive takes units out of a provider batch, to run live.
@@ -195,10 +203,14 @@ func (s *Store) UnpackLive(ctx context.Context, batch uuid.UUID, units []uuid.UU
 // UnpackFrom takes a unit and those after it out of a provider batch, to be
 // packed into another.
 func (s *Store) UnpackFrom(ctx context.Context, batch, from uuid.UUID) error {
+	ctx = allow(ctx, longLimit)
 	_, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE provider_batch = $1 AND state = 'waiting' AND id >= $2
 		ORDER BY id FOR UPDATE) UPDATE work_units u SET provider_batch = NULL FROM chosen WHERE u.id = chosen.id`, batch, from)
 	return translate(wrap("take units out of a provider batch", err))
 }
+
+// laneEnded holds for a unit whose end is too near to wait for a provider's batch.
+const laneEnded = `(lane = 'batch' AND coalesce(lane_ends(created_at, deadline, expires_at) <= now(), false))`
 
 // LateUnits lets those units run live whose end is too near to wait for a
 // provider's batch. It returns how many, 1,000 at most.
@@ -215,6 +227,7 @@ func (s *Store) LateUnits(ctx context.Context) (int64, error) {
 // it did not answer, run live; with a failure they have failed. It returns how
 // many these were.
 func (s *Store) FinishProviderBatch(ctx context.Context, process, batch uuid.UUID, failed *work.Failure) (int64, error) {
+	ctx = allow(ctx, longLimit)
 	then, args := goLive, []any{batch, process, ""}
 	if failed != nil {
 		args[2] = work.Clean(failed.Error())
@@ -246,6 +259,7 @@ type ProviderAnswer struct {
 // find them. What a unit was answered first counts; what comes for one that does
 // not wait for it is let go.
 func (s *Store) TakeAnswers(ctx context.Context, batch uuid.UUID, answers []ProviderAnswer) error {
+	ctx = allow(ctx, longLimit)
 	if len(answers) == 0 {
 		return nil
 	}
@@ -267,7 +281,7 @@ func (s *Store) TakeAnswers(ctx context.Context, batch uuid.UUID, answers []Prov
 			FROM r JOIN chosen ON chosen.id = r.unit_id ON CONFLICT (unit_id) DO NOTHING RETURNING unit_id
 		), counted AS (
 			UPDATE provider_batches SET answered = answered + (SELECT count(*) FROM kept) WHERE id = $1
-		) `+goLive, batch, pq.Array(ids), pq.Array(statuses), pq.Array(requests), pq.Array(lengths), bodies.Bytes())
+		) `+takeAnswer, batch, pq.Array(ids), pq.Array(statuses), pq.Array(requests), pq.Array(lengths), bodies.Bytes())
 	return translate(wrap("keep the answers of a provider's batch", err))
 }
 

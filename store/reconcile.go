@@ -55,14 +55,16 @@ func (s *Store) lead(ctx context.Context, lock int64, f func(context.Context) er
 	if !lead {
 		return false, nil
 	}
-	return true, f(ctx)
+	round, cancel := context.WithTimeout(allow(ctx, s.leadLimit), s.leadLimit)
+	defer cancel()
+	return true, f(round)
 }
 
 // pieceRows is how many rows one statement of a look at the ledger changes: what is
 // more comes with the next, so that nobody waits long for a row.
 const pieceRows = 1000
 
-// ExpireLeases closes the runs of worker processes whose lease has run out as
+// ExpireLeases closes the runs of worker processes whose lease has ended as
 // lost and puts their units back in the queue, or ends those that were asked to
 // stop and those that have taken too many worker processes with them, the last
 // while they ran alone. It returns how many, 1,000 at most. Units are locked before runs, as
@@ -72,20 +74,21 @@ func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 			SELECT u.id AS unit_id, r.id AS run_id, p.hostname, p.pid
 			FROM worker_runs r JOIN work_units u ON u.id = r.unit_id
 			LEFT JOIN worker_processes p ON p.id = r.worker_process
-			WHERE r.status = 'running' AND (p.id IS NULL OR p.lease_until < clock_timestamp())
-			ORDER BY u.id LIMIT $2 FOR UPDATE OF u SKIP LOCKED
+			WHERE r.status = 'running' AND (p.id IS NULL OR NOT (`+alive+`))
+			ORDER BY u.id LIMIT $3 FOR UPDATE OF u SKIP LOCKED
 		), lost AS (
 			UPDATE worker_runs r SET status = 'lost', given_up = true, completed_at = clock_timestamp(), error_class = 'infra',
 				error_message = format('the worker process %s (pid %s) stopped giving signs of life', v.hostname, v.pid),
-				cost_incomplete = true, execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
-			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.id, r.unit_id, r.attempt, r.session_id
+				total_cost_usd = CASE WHEN r.worker_type = $2 THEN 0 END, cost_incomplete = r.worker_type <> $2,
+				execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
+			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.id, r.unit_id, r.attempt, r.session_id, r.cost_incomplete
 		), verdicts AS (
-			SELECT u.id, lost.id AS run, lost.session_id, CASE WHEN u.cancel_requested_at IS NOT NULL THEN 'cancelled'
+			SELECT u.id, lost.id AS run, lost.session_id, lost.cost_incomplete, CASE WHEN u.cancel_requested_at IS NOT NULL THEN 'cancelled'
 				WHEN u.deaths + 1 >= $1 THEN 'failed' ELSE 'queued' END AS next
 			FROM lost JOIN work_units u ON u.id = lost.unit_id AND u.state = 'running' AND u.run_count = lost.attempt
 		)
 		UPDATE work_units u SET losses = losses + 1, deaths = deaths + 1, dispatch = dispatch + 1, check_at = clock_timestamp(),
-			state = v.next,
+			unpriced_runs = unpriced_runs + v.cost_incomplete::int, state = v.next,
 			finished_at = CASE WHEN v.next <> 'queued' THEN clock_timestamp() END,
 			final_run = CASE WHEN v.next = 'failed' THEN v.run END,
 			error_class = CASE WHEN v.next = 'failed' THEN 'crash' ELSE u.error_class END,
@@ -93,7 +96,7 @@ func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 				format('%s worker processes in a row died while it ran, the last while it ran alone', u.deaths + 1) ELSE u.error_message END,
 			resume_session = CASE WHEN u.session_policy = 'resume' THEN v.session_id END,
 			session_cost_usd = CASE WHEN u.session_policy = 'resume' AND v.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END
-		FROM verdicts v WHERE u.id = v.id`, work.MaxCrashes, pieceRows)
+		FROM verdicts v WHERE u.id = v.id`, work.MaxCrashes, work.MockBackend, pieceRows)
 	if err != nil {
 		return 0, translate(fmt.Errorf("expire leases: %w", err))
 	}
@@ -151,6 +154,23 @@ func (s *Store) Checked(ctx context.Context, units []uuid.UUID) error {
 	return s.lookAgain(ctx, units, recheck)
 }
 
+// Defer puts off the dispatch of a unit that process has taken from the queue and
+// may not begin yet. When another live worker process has the unit's backend and
+// knows of no limit of its model, that one may try after a minute at most.
+func (s *Store) Defer(ctx context.Context, unit, process uuid.UUID, after time.Duration) error {
+	_, err := s.db.ExecContext(ctx, `WITH queued AS (
+			SELECT id, EXISTS (SELECT FROM worker_processes p WHERE p.id <> $2 AND p.stopped_at IS NULL AND p.lease_until > clock_timestamp()
+				AND p.backends @> jsonb_build_array(jsonb_build_object('name', backend, 'available', true))
+				AND NOT p.backends @> jsonb_build_array(jsonb_build_object('name', backend, 'limits', jsonb_build_array(jsonb_build_object('model', model))))) AS elsewhere
+			FROM work_units WHERE id = $1 AND state = 'queued' AND NOT held FOR UPDATE SKIP LOCKED)
+		UPDATE work_units u SET check_at = clock_timestamp() + CASE WHEN elsewhere THEN least($3::double precision, $4::double precision) ELSE $3::double precision END * interval '1 second'
+		FROM queued WHERE u.id = queued.id`, unit, process, after.Seconds(), recheck.Seconds())
+	if err != nil {
+		return translate(fmt.Errorf("defer unit %s: %w", unit, err))
+	}
+	return nil
+}
+
 // Doubt notes that nobody knows whether the units' bells rang.
 func (s *Store) Doubt(ctx context.Context, units []uuid.UUID) error {
 	return s.lookAgain(ctx, units, 0)
@@ -201,17 +221,73 @@ func (s *Store) RecheckAll(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
+// ModelOf names a model of a backend, as units do: empty is the backend's own.
+type ModelOf struct {
+	Backend string `db:"backend"`
+	Model   string `db:"model"`
+}
+
+// ModelOf returns the model of a unit.
+func (s *Store) ModelOf(ctx context.Context, unit uuid.UUID) (ModelOf, error) {
+	var of ModelOf
+	if err := s.db.GetContext(ctx, &of, `SELECT backend, model FROM work_units WHERE id = $1`, unit); err != nil {
+		return of, translate(fmt.Errorf("read the model of unit %s: %w", unit, err))
+	}
+	return of, nil
+}
+
+// Untaken returns those of the bells whose unit is still queued and due, and
+// waits for no worker process to be alone with it.
+func (s *Store) Untaken(ctx context.Context, bells []Dispatch) ([]uuid.UUID, error) {
+	units, numbers := make([]uuid.UUID, len(bells)), make([]int64, len(bells))
+	for i, b := range bells {
+		units[i], numbers[i] = b.UnitID, int64(b.Number)
+	}
+	var untaken []uuid.UUID
+	err := s.db.SelectContext(ctx, &untaken, `SELECT u.id FROM unnest($1::uuid[], $2::integer[]) AS b(id, dispatch)
+		JOIN work_units u ON u.id = b.id AND u.dispatch = b.dispatch
+		WHERE u.state = 'queued' AND NOT u.held AND (u.not_before IS NULL OR u.not_before <= clock_timestamp()) AND u.deaths < $3`,
+		pqUUIDs(units), pq.Array(numbers), work.SuspectDeaths)
+	if err != nil {
+		return nil, translate(fmt.Errorf("find units that nobody began: %w", err))
+	}
+	return untaken, nil
+}
+
+// ClockBack mends what was to happen after some time, when Postgres's clock was
+// set back by that much: retries and looks at bells. A time that a caller has
+// named stays what it is, and so does what was mended or written since. It returns
+// how many units that concerned.
+func (s *Store) ClockBack(ctx context.Context, by time.Duration) (int64, error) {
+	result, err := s.db.ExecContext(ctx, `WITH later AS (
+			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > clock_timestamp() + ($1 - 10) * interval '1 second'
+			AND (run_count > 0 OR not_before IS NULL OR not_before <= clock_timestamp()) ORDER BY id FOR UPDATE SKIP LOCKED)
+		UPDATE work_units u SET check_at = u.check_at - $1 * interval '1 second',
+			not_before = CASE WHEN u.run_count > 0 THEN u.not_before - $1 * interval '1 second' ELSE u.not_before END
+		FROM later WHERE u.id = later.id`, by.Seconds())
+	if err != nil {
+		return 0, translate(fmt.Errorf("mend the times of units: %w", err))
+	}
+	return result.RowsAffected()
+}
+
 // Due returns queued units that may run now on one of the backends, most
 // urgent first: what a worker process asks when Redis is away. It takes the
 // first few of each queue and backend, as the index has them: to sort the whole
-// backlog at every look would cost more than the work.
-func (s *Store) Due(ctx context.Context, queues, backends []string, limit int) ([]Dispatch, error) {
+// backlog at every look would cost more than the work. Units of the shut models
+// are passed over.
+func (s *Store) Due(ctx context.Context, queues, backends []string, shut []ModelOf, limit int) ([]Dispatch, error) {
+	shutBackends, shutModels := make([]string, len(shut)), make([]string, len(shut))
+	for i, m := range shut {
+		shutBackends[i], shutModels[i] = m.Backend, m.Model
+	}
 	var due []Dispatch
 	err := s.db.SelectContext(ctx, &due, `SELECT u.* FROM unnest($1::text[]) AS q, unnest($2::text[]) AS b, LATERAL (
 			SELECT id, dispatch, queue, backend, priority FROM work_units u
 			WHERE state = 'queued' AND NOT held AND queue = q AND backend = b AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused+`
+				AND NOT EXISTS (SELECT FROM unnest($4::text[], $5::text[]) AS s(backend, model) WHERE s.backend = u.backend AND s.model = u.model)
 			ORDER BY priority DESC, id LIMIT $3) AS u
-		ORDER BY priority DESC, id LIMIT $3`, pq.Array(queues), pq.Array(backends), limit)
+		ORDER BY priority DESC, id LIMIT $3`, pq.Array(queues), pq.Array(backends), limit, pq.Array(shutBackends), pq.Array(shutModels))
 	if err != nil {
 		return nil, translate(fmt.Errorf("find due units: %w", err))
 	}

@@ -62,6 +62,7 @@ func (s *Store) removeChosen(ctx context.Context, what, query string, args ...an
 }
 
 func (s *Store) inTx(ctx context.Context, what string, f func(*sqlx.Tx) error) error {
+	ctx = allow(ctx, longLimit)
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
 		return translate(fmt.Errorf("%s: %w", what, err))
@@ -230,10 +231,10 @@ func (s *Store) PruneKeys(ctx context.Context, before time.Time, most int) (int,
 	return max(units, batches), err
 }
 
-// PruneProcesses removes worker processes whose lease ended before a time and
-// that hold no run any more, and returns how many.
+// PruneProcesses removes worker processes that stopped, or whose lease was ended,
+// before a time, and that hold no run any more, and returns how many.
 func (s *Store) PruneProcesses(ctx context.Context, before time.Time, most int) (int, error) {
-	return s.exec(ctx, "prune worker processes", `DELETE FROM worker_processes WHERE id IN (SELECT id FROM worker_processes p WHERE lease_until < $1
+	return s.exec(ctx, "prune worker processes", `DELETE FROM worker_processes WHERE id IN (SELECT id FROM worker_processes p WHERE stopped_at < $1
 		AND NOT EXISTS (SELECT FROM worker_runs r WHERE r.worker_process = p.id AND r.status = 'running') LIMIT $2 FOR UPDATE OF p SKIP LOCKED)`, before, most)
 }
 
@@ -262,7 +263,7 @@ type Old struct {
 // them), batches, and the output files of these units with their bytes.
 func (s *Store) PreviewPrune(ctx context.Context, tenant string, before time.Time) (Old, error) {
 	var old Old
-	err := s.db.GetContext(ctx, &old, `WITH gone AS (SELECT id FROM batches WHERE tenant = $1 AND finished_at < $2 AND deleted_at IS NULL),
+	err := s.db.GetContext(allow(ctx, longLimit), &old, `WITH gone AS (SELECT id FROM batches WHERE tenant = $1 AND finished_at < $2 AND deleted_at IS NULL),
 		chosen AS (SELECT u.id FROM work_units u WHERE u.tenant = $1 AND u.finished_at < $2 AND `+onItsOwn+`
 			UNION SELECT u.id FROM gone JOIN work_units u ON u.batch_id = gone.id)
 		SELECT (SELECT count(*) FROM chosen) AS units, (SELECT count(*) FROM gone) AS batches, count(f.id) AS files, coalesce(sum(f.bytes), 0)::bigint AS bytes
@@ -275,7 +276,7 @@ func (s *Store) PreviewPrune(ctx context.Context, tenant string, before time.Tim
 
 // exec runs one statement and returns how many rows it changed.
 func (s *Store) exec(ctx context.Context, what, query string, args ...any) (int, error) {
-	result, err := s.db.ExecContext(ctx, query, args...)
+	result, err := s.db.ExecContext(allow(ctx, longLimit), query, args...)
 	if err != nil {
 		return 0, translate(fmt.Errorf("%s: %w", what, err))
 	}

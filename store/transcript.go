@@ -104,6 +104,7 @@ func newestRev(steps []transcript.Step) (rev int) {
 // Transcript returns a run's steps as gzipped JSON: the stored blob as it is,
 // or what there is so far of a run that still goes on.
 func (s *Store) Transcript(ctx context.Context, tenant string, run uuid.UUID) ([]byte, error) {
+	ctx = allow(ctx, longLimit)
 	var row struct {
 		Blob    []byte        `db:"blob"`
 		Chunks  pq.ByteaArray `db:"chunks"`
@@ -186,6 +187,7 @@ func (s *Store) FoldLost(ctx context.Context, limit int) (int, error) {
 }
 
 func (s *Store) fold(ctx context.Context, run uuid.UUID) error {
+	ctx = allow(ctx, longLimit)
 	steps, err := s.chunks(ctx, run)
 	if err != nil {
 		return err

@@ -214,11 +214,12 @@ func deref(s *string) string {
 const unitColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt, system_prompt,
     payload, files, working_directory, coalesce(output_schema, 'null') AS output_schema, coalesce(request, 'null') AS request, missing_key, session_policy, max_turns, coalesce(cache_ttl, 0) AS cache_ttl, max_cost_usd,
     max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, run_count, failures, losses, waits, crashes, deaths, dispatch,
-    cancel_requested_at, summary, error_class, error_message, coalesce(cache, '') AS cache, cached_from, cost_usd, created_at, started_at, finished_at,
+    cancel_requested_at, summary, error_class, error_message, coalesce(cache, '') AS cache, cached_from, ` + costColumns + `, created_at, started_at, finished_at,
     batch_id, coalesce(custom_id, '') AS custom_id, held, coalesce(nullif(lane, 'live'), '') AS lane`
 
 type unitRow struct {
 	work.Unit
+	costRow
 	ErrorClass   *string `db:"error_class"`
 	ErrorMessage *string `db:"error_message"`
 }
@@ -231,7 +232,7 @@ func (r unitRow) unit() work.Unit {
 	if string(u.Request) == "null" {
 		u.Request = nil
 	}
-	u.Error = failure(r.ErrorClass, r.ErrorMessage)
+	u.Cost, u.Error = r.cost(), failure(r.ErrorClass, r.ErrorMessage)
 	return u
 }
 
@@ -315,7 +316,7 @@ func (f UnitFilter) where() (w where) {
 const listColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, left(prompt, 500) AS prompt,
     '' AS system_prompt, '{}'::json AS payload, files, working_directory, 'null'::json AS output_schema, 'null'::json AS request, missing_key, session_policy, max_turns, coalesce(cache_ttl, 0) AS cache_ttl, max_cost_usd,
     max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, run_count, failures, losses, waits, crashes, deaths, dispatch,
-    cancel_requested_at, summary, error_class, left(error_message, 500) AS error_message, coalesce(cache, '') AS cache, cached_from, cost_usd, created_at,
+    cancel_requested_at, summary, error_class, left(error_message, 500) AS error_message, coalesce(cache, '') AS cache, cached_from, ` + costColumns + `, created_at,
     started_at, finished_at, batch_id, coalesce(custom_id, '') AS custom_id, held, coalesce(nullif(lane, 'live'), '') AS lane`
 
 // Units lists units, newest first, and tells the id to go on after when there

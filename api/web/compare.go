@@ -97,12 +97,7 @@ func (c Comparison) Facts() (list []Fact) {
 			return cmp.Or(u.Model, "the backend's own")
 		}},
 		{"duration", ofRun(func(u *Unit) string { return took(u.Now, u.Run.StartedAt, u.Run.CompletedAt) })},
-		{"cost", ofRun(func(u *Unit) string {
-			if u.Run.CostIncomplete {
-				return usd(u.Run.TotalCostUSD) + " or more"
-			}
-			return usd(u.Run.TotalCostUSD)
-		})},
+		{"cost", ofRun(func(u *Unit) string { return usd(u.Run.Cost()) })},
 		{"turns", ofRun(func(u *Unit) string { return number(u.Run.NumTurns) })},
 		{"tool calls", ofRun(func(u *Unit) string { return number(u.Run.ToolCalls) })},
 		{"tokens in", ofRun(func(u *Unit) string { return number(u.Run.Usage.InputTokens) })},
@@ -263,10 +258,11 @@ func (u *Unit) scriptOf() *Script {
 func (s *Script) kinds() []string {
 	list := make([]string, len(s.visible))
 	for n, i := range s.visible {
-		list[n] = s.steps[i].Type + s.steps[i].Name
+		parts := []string{s.steps[i].Type + s.steps[i].Name}
 		for _, c := range s.steps[i].Content {
-			list[n] += "\x00" + c.Type + c.Name
+			parts = append(parts, c.Type+c.Name)
 		}
+		list[n] = strings.Join(parts, "\x00")
 	}
 	return list
 }

@@ -153,7 +153,7 @@ func (f Figures) and(g Figures) Figures {
 }
 
 // Columns are what Row has.
-const Columns = `| seed | accepted | faults | lost | doubled | orphans | runs beyond need | promises broken |
+const Columns = `| seed | accepted | faults | lost | doubled | orphans | extra runs (caused by faults) | promises broken |
 |---|---|---|---|---|---|---|---|
 `
 

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	clients  = 4
-	patience = 4 * time.Second // for one answer
+	clients  = 8
+	patience = time.Minute // for one answer: longer than Piecework may take
 
 	// label names the request in the unit, so that what nobody was told of is
 	// found too.
@@ -32,6 +32,8 @@ type load struct {
 	agent agents
 	http  *http.Client
 	work  []order
+
+	batches int // that were drawn
 
 	asking  sync.WaitGroup // requests that are not answered for
 	looking sync.WaitGroup
@@ -52,6 +54,7 @@ type order struct {
 	cancel  time.Duration // after it was accepted; 0: never
 	units   []order       // of a batch
 	moves   []batchMove   // of a batch, once its units are there
+	retry   bool          // run the batch again when it is over
 }
 
 func newLoad(plan Plan, b *book, doors []*server, s *sink, a agents, random *rand.Rand) *load {
@@ -110,11 +113,14 @@ func (l *load) newOrder(i int, random *rand.Rand) order {
 	case kind < 0.35:
 		sleep = 2 + 4*random.Float64() // longer than a lease
 	}
-	if mock != nil {
+	if alike := random.Float64() < 0.15; mock != nil && alike && !endless && o.want.Failures == 0 {
+		o.cached(body, plan, random)
+	} else if mock != nil {
 		o.want.Cost = float64(1+random.IntN(100)) / 1000
 		mock["sleep"], mock["cost_usd"] = sleep*plan.Stretch, o.want.Cost
 		body["payload"] = map[string]any{"mock": mock}
 	}
+	body["queue"], body["priority"] = pickOne(random, queues), random.IntN(10)
 	if random.Float64() < 0.1 {
 		o.want.Delay = 0.5 + 2*random.Float64()
 		body["delay"] = o.want.Delay
@@ -136,6 +142,21 @@ func (l *load) newOrder(i int, random *rand.Rand) order {
 	}
 	o.body, _ = json.Marshal(body)
 	return o
+}
+
+// queues are those that the worker processes serve, and serving is how often
+// each has its turn.
+var queues = []string{"default", "bulk", "urgent"}
+
+const serving = "default=3,bulk=1,urgent=6"
+
+// cached makes a unit one of a few that many are equal to.
+func (o *order) cached(body map[string]any, plan Plan, random *rand.Rand) {
+	which := 1 + random.IntN(3)
+	output := fmt.Sprintf("%squestion %d", private, which)
+	o.want.Output, o.want.Cost, o.want.Cached, o.want.Steps = output, float64(which)/1000, true, 1
+	body["prompt"], body["cache"] = fmt.Sprint("question ", which), "1h"
+	body["payload"] = map[string]any{"mock": map[string]any{"output": output, "steps": 1, "sleep": 0.3 * plan.Stretch, "cost_usd": o.want.Cost}}
 }
 
 // agentScript makes an agent that leaves processes behind, and sometimes will
@@ -287,7 +308,13 @@ func (l *load) door(n int) *server { return l.doors[n%len(l.doors)] }
 const notReached = "not reached"
 
 // ask returns status 0 when no answer came.
-func (l *load) ask(method string, door int, path, key string, body []byte) (int, http.Header, []byte, string) {
+func (l *load) ask(method string, door int, path, key string, body []byte) (status int, header http.Header, text []byte, failed string) {
+	began := time.Now()
+	defer func() {
+		if took := time.Since(began); took > answerLimit && l.ctx.Err() == nil {
+			l.book.write(Event{Kind: KindSlow, Door: l.door(door).name, What: method + " " + path, Status: status, Error: failed, Seconds: took.Seconds()})
+		}
+	}()
 	url := l.door(door).url()
 	if url == "" {
 		return 0, nil, nil, notReached
@@ -305,7 +332,7 @@ func (l *load) ask(method string, door int, path, key string, body []byte) (int,
 		return 0, nil, nil, err.Error()
 	}
 	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
+	text, err = io.ReadAll(answer.Body)
 	if err != nil {
 		return 0, nil, nil, err.Error()
 	}

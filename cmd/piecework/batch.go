@@ -157,7 +157,7 @@ func printBatch(w io.Writer, b *batch) error {
 	facts.row("took", took(&b.CreatedAt, b.FinishedAt))
 	if f := b.Forecast; f != nil {
 		facts.row("forecast", fmt.Sprintf("%d units are left; %d have run, of which %d succeeded", f.Left, f.Trial, f.Succeeded))
-		facts.row("", fmt.Sprintf("they will probably cost %s (%s to %s)", dollars(f.CostUSD.Mean), dollars(f.CostUSD.Low), dollars(f.CostUSD.High)))
+		facts.row("", fmt.Sprintf("they will probably cost %s (%s to %s)", work.Dollars(f.CostUSD.Mean), work.Dollars(f.CostUSD.Low), work.Dollars(f.CostUSD.High)))
 		facts.row("", fmt.Sprintf("and take %s (%s to %s)", seconds(f.Elapsed.Mean), seconds(f.Elapsed.Low), seconds(f.Elapsed.High)))
 	}
 	if b.SynthesisUnit != nil {
@@ -218,9 +218,9 @@ func countsText(c work.BatchCounts) string {
 }
 
 func costText(b *batch) string {
-	text := dollars(b.Counts.CostUSD)
+	text := b.Counts.CostText()
 	if b.MaxCostUSD != nil {
-		text += " of at most " + dollars(*b.MaxCostUSD)
+		text += " of at most " + work.Dollars(*b.MaxCostUSD)
 	}
 	return text
 }
@@ -309,7 +309,7 @@ func printBatches(w io.Writer, batches []*batch) error {
 			status += " (paused)"
 		}
 		c := b.Counts
-		t.row(b.ID.String(), status, fmt.Sprintf("%d/%d", c.Finished(), c.Total), strconv.Itoa(c.Failed+c.Expired), dollars(c.CostUSD), clock(&b.CreatedAt), excerpt(b.Title, 60))
+		t.row(b.ID.String(), status, fmt.Sprintf("%d/%d", c.Finished(), c.Total), strconv.Itoa(c.Failed+c.Expired), c.CostText(), clock(&b.CreatedAt), excerpt(b.Title, 60))
 	}
 	return t.flush()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -460,7 +461,8 @@ func defaultData(getenv func(string) string) string {
 	return filepath.Join(home, ".local", "share", "piecework")
 }
 
-// logConfig prints what is in force, with secrets hidden; a nil part is not.
+// logConfig prints what is in force by the names of the variables, with secrets
+// hidden; a nil part is not.
 func logConfig(log *slog.Logger, parts ...any) {
 	var attrs []any
 	for _, part := range parts {
@@ -476,7 +478,7 @@ func logConfig(log *slog.Logger, parts ...any) {
 			if field.Tag.Get("secret") == "true" {
 				value = hidden(value)
 			}
-			attrs = append(attrs, strings.ToLower(field.Name), value)
+			attrs = append(attrs, cmp.Or(field.Tag.Get("env"), field.Name), value)
 		}
 	}
 	log.Info("configuration", attrs...)

@@ -21,7 +21,7 @@ func TestPrintedConfigurationHidesSecrets(t *testing.T) {
 	logConfig(log, Base{DatabaseURL: "postgres://me:hunter2@db/x", RedisURL: "redis://:hunter2@r:6379/0"},
 		Crew{Concurrency: 3, Agents: Agents{ClaudePath: "/bin/claude"}})
 	if text := out.String(); strings.Contains(text, "hunter2") || !strings.Contains(text, "db/x") ||
-		!strings.Contains(text, "concurrency=3") || !strings.Contains(text, "/bin/claude") {
+		!strings.Contains(text, "PIECEWORK_CONCURRENCY=3") || !strings.Contains(text, "/bin/claude") {
 		t.Error(text)
 	}
 	for _, url := range []string{

@@ -205,10 +205,10 @@ type toolUnit struct {
 	OutputBytes int           `json:"output_bytes,omitempty"`
 	NextOffset  int           `json:"next_output_offset,omitempty"` // where the rest of the output begins
 	Error       *work.Failure `json:"error,omitempty"`
-	CostUSD     float64       `json:"cost_usd"`
-	Runs        int           `json:"runs"`
-	CreatedAt   *time.Time    `json:"created_at,omitempty"`
-	FinishedAt  *time.Time    `json:"finished_at,omitempty"`
+	work.Cost
+	Runs       int        `json:"runs"`
+	CreatedAt  *time.Time `json:"created_at,omitempty"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
 }
 
 func (t *tools) submitUnit(ctx context.Context, in submitUnitArguments) (any, error) {
@@ -240,7 +240,7 @@ func (t *tools) oneUnit(ctx context.Context, r request, offset int) (any, error)
 
 func viewUnit(u *unit) toolUnit {
 	return toolUnit{ID: u.ID.String(), CustomID: u.CustomID, Status: u.State, Title: u.Title, Backend: u.Backend, Model: u.Model, Error: u.Error,
-		CostUSD: u.CostUSD, Runs: u.RunCount, CreatedAt: &u.CreatedAt, FinishedAt: u.FinishedAt}
+		Cost: u.Cost, Runs: u.RunCount, CreatedAt: &u.CreatedAt, FinishedAt: u.FinishedAt}
 }
 
 // part is what of a text is shown from offset on, and where the rest begins: 0

@@ -15,8 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	_ "gocloud.dev/blob/gcsblob" // PIECEWORK_FILES=gs://…
-	_ "gocloud.dev/blob/s3blob"  // and s3://…
 	"golang.org/x/sync/errgroup"
 
 	"piecework/api"
@@ -77,6 +75,28 @@ func (c *MigrateCommand) Run(app *App) error {
 	return nil
 }
 
+// startWait is how long a server waits for Postgres when it starts.
+const startWait = time.Minute
+
+// migrate brings the schema up to date. It waits for a Postgres that does not
+// answer yet: after a restart of the machine nobody knows who is first.
+func migrate(ctx context.Context, url string, log *slog.Logger) error {
+	end := time.Now().Add(startWait)
+	for pause := 250 * time.Millisecond; ; pause = min(2*pause, 4*time.Second) {
+		_, err := store.Migrate(ctx, url)
+		var away *work.Unavailable
+		if err == nil || !errors.As(err, &away) || time.Until(end) < pause {
+			return err
+		}
+		log.Warn("waiting for postgres", "at_most", time.Until(end).Round(time.Second), "err", err)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("stopped while waiting for postgres: %w", err)
+		case <-time.After(pause):
+		}
+	}
+}
+
 // house is the parts of a running server.
 type house struct {
 	log      *slog.Logger
@@ -135,7 +155,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	}
 	logConfig(log, base, door, crew)
 
-	if _, err := store.Migrate(app.Ctx, base.DatabaseURL); err != nil {
+	if err := migrate(app.Ctx, base.DatabaseURL, log); err != nil {
 		return err
 	}
 	conns := 20
@@ -235,7 +255,7 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 	defer watching.Wait()
 	defer unwatch()
 	watching.Go(func() { front.Watch(watch) })
-	return serveHTTP(ctx, app, listener, front, front.EndStreams, shift)
+	return h.serveHTTP(ctx, app, listener, front, front.EndStreams, shift)
 }
 
 func (h house) serveHealth(ctx context.Context, app *App, address string, shift shift, blocked func() string) error {
@@ -244,22 +264,24 @@ func (h house) serveHealth(ctx context.Context, app *App, address string, shift 
 	if err != nil {
 		return err
 	}
-	return serveHTTP(ctx, app, listener, api.Health(h.registry, h.store, h.bell, h.containment, blocked), func() {}, shift)
+	return h.serveHTTP(ctx, app, listener, api.Health(h.registry, h.store, h.bell, h.containment, blocked), func() {}, shift)
 }
 
 // serveHTTP serves, says so on stdout once units are taken too, and ends when
 // ctx has ended and the worker process has drained. It calls ending when it
 // begins to end, for answers that would go on for ever.
-func serveHTTP(ctx context.Context, app *App, listener net.Listener, handler http.Handler, ending func(), shift shift) error {
+func (h house) serveHTTP(ctx context.Context, app *App, listener net.Listener, handler http.Handler, ending func(), shift shift) error {
+	limit := newConnLimit(listener, mostConns(), h.log)
 	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ConnState: limit.track,
+		Handler:   handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		WriteTimeout:   10 * time.Minute, // held answers and slow readers both end some time
 		MaxHeaderBytes: 64 << 10,
 		BaseContext:    func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
 	server.RegisterOnShutdown(ending)
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
+	go func() { failed <- server.Serve(limit) }()
 	ready := shift.hears
 	for ctx.Err() == nil {
 		select {

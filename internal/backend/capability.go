@@ -105,7 +105,7 @@ var descriptions = map[string]description{
 		settings: "`PIECEWORK_OPENCODE_CONFIG`",
 		lacks:    map[work.Capability]string{work.CanPDFs: noPDFs, work.CanRequest: noAPI, work.CanBatchLane: noBatches},
 		notes: []string{"A model is called PROVIDER/MODEL, such as `anthropic/claude-sonnet-4-5`. Without one the run does not tell which it was.",
-			"The cost of a model that it has no price for is null. It asks nobody: its commands may do everything."},
+			"The cost of a model that it has no price for is null. It never asks for permission: its commands can do anything."},
 	},
 	"gemini": {
 		what: "the Gemini CLI", program: "`gemini` (`PIECEWORK_GEMINI_PATH`)", keys: "`GEMINI_API_KEY`", settings: "`PIECEWORK_GEMINI_APPROVAL_MODE`",

@@ -124,7 +124,7 @@ func (t *claudeTold) failure(r *claudeResult, stderr string) *work.Failure {
 	}
 	failure := work.Fail(class, words+withStderr(stderr))
 	if class == work.ClassRateLimit {
-		failure.ResetAt = t.resetTime(words)
+		failure.ResetAt, failure.WholeAccount = t.resetTime(words), ofAccount(words)
 	}
 	return failure
 }

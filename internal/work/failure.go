@@ -84,6 +84,9 @@ type Failure struct {
 	Message string `json:"message"`
 	// ResetAt is when a rate limit ends; zero when unknown.
 	ResetAt time.Time `json:"reset_at,omitzero"`
+	// WholeAccount: a rate limit holds for every model of the credential, not
+	// only for the one that met it.
+	WholeAccount bool `json:"-"`
 }
 
 // Fail makes a Failure.

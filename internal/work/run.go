@@ -60,3 +60,6 @@ type Run struct {
 	StartedAt      time.Time    `json:"started_at" db:"started_at"`
 	CompletedAt    *time.Time   `json:"completed_at" db:"completed_at"`
 }
+
+// Cost is what the run has cost, if it is over.
+func (r Run) Cost() Cost { return RunCost(r.TotalCostUSD, r.CostIncomplete) }

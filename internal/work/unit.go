@@ -32,6 +32,9 @@ const (
 	Fresh  = "fresh"
 )
 
+// MockBackend calls no model: its runs cost nothing, or what they say.
+const MockBackend = "mock"
+
 // LaneBatch is the way to the model of a unit that may wait: a line in one of the
 // provider's batches, for half the price of a call of its own.
 const LaneBatch = "batch"
@@ -89,7 +92,7 @@ type Unit struct {
 	Error             *Failure   `json:"error" db:"-"`
 	Cache             Cache      `json:"cache,omitempty" db:"cache"`             // absent: it did not look, or has not ended
 	CachedFrom        *uuid.UUID `json:"cached_from,omitempty" db:"cached_from"` // the run that its result was taken from
-	CostUSD           float64    `json:"cost_usd" db:"cost_usd"`
+	Cost              `db:"-"`   // of all its runs that are over
 	CreatedAt         time.Time  `json:"created_at" db:"created_at"`
 	StartedAt         *time.Time `json:"started_at" db:"started_at"`
 	FinishedAt        *time.Time `json:"finished_at" db:"finished_at"`

@@ -27,8 +27,9 @@ CREATE OR REPLACE FUNCTION public.announce_batch()
 AS $function$
 BEGIN
     PERFORM announce(NEW.tenant, 'batch.' || NEW.status, jsonb_strip_nulls(jsonb_build_object(
-        'id', NEW.id, 'status', NEW.status, 'title', left(NEW.title, 200), 'why', nullif(left(NEW.why, 1000), ''), 'counts', NEW.counts,
-        'url', coalesce((SELECT value FROM settings WHERE name = 'public_url'), '') || '/batches/' || NEW.id)), NULL, NEW.id, NEW.callback_url);
+        'id', NEW.id, 'status', NEW.status, 'title', left(NEW.title, 200), 'why', nullif(left(NEW.why, 1000), ''),
+        'url', coalesce((SELECT value FROM settings WHERE name = 'public_url'), '') || '/batches/' || NEW.id))
+        || CASE WHEN NEW.counts IS NULL THEN '{}' ELSE jsonb_build_object('counts', NEW.counts) END, NULL, NEW.id, NEW.callback_url);
     RETURN NULL;
 END $function$;
 
@@ -42,12 +43,14 @@ BEGIN
         RETURN NULL;
     END IF;
     PERFORM announce(NEW.tenant, 'work_unit.' || NEW.state, jsonb_strip_nulls(jsonb_build_object(
-        'id', NEW.id, 'status', NEW.state, 'backend', NEW.backend, 'title', left(NEW.title, 200), 'cost_usd', NEW.cost_usd,
+        'id', NEW.id, 'status', NEW.state, 'backend', NEW.backend, 'title', left(NEW.title, 200),
         'batch_id', NEW.batch_id, 'custom_id', left(NEW.custom_id, 200),
         'labels', CASE WHEN octet_length(NEW.labels::text) <= 8000 THEN NEW.labels END,
         'error', CASE WHEN NEW.error_class IS NOT NULL AND NEW.state <> 'succeeded' THEN
             jsonb_build_object('class', NEW.error_class, 'message', left(NEW.error_message, 1000)) END,
-        'url', coalesce((SELECT value FROM settings WHERE name = 'public_url'), '') || '/work-units/' || NEW.id)), NEW.id, NEW.batch_id, NEW.callback_url);
+        'url', coalesce((SELECT value FROM settings WHERE name = 'public_url'), '') || '/work-units/' || NEW.id))
+        || jsonb_build_object('cost_usd', CASE WHEN NEW.cost_usd <> 0 OR NEW.unpriced_runs = 0 THEN NEW.cost_usd END,
+            'unpriced_runs', NEW.unpriced_runs), NEW.id, NEW.batch_id, NEW.callback_url);
     RETURN NULL;
 END $function$;
 
@@ -128,6 +131,8 @@ CREATE TABLE batches (
     deleted_files text[] NOT NULL DEFAULT '{}'::text[],
     deleted_at timestamp with time zone,
     items json,
+    syntheses uuid[] NOT NULL DEFAULT '{}'::uuid[],
+    unpriced_accepted integer NOT NULL DEFAULT 0,
     CONSTRAINT batches_pkey PRIMARY KEY (id),
     CONSTRAINT batches_protocol_check CHECK ((protocol = ANY (ARRAY['native'::text, 'openai'::text, 'anthropic'::text]))),
     CONSTRAINT batches_status_check CHECK ((status = ANY (ARRAY['enumerating'::text, 'testing'::text, 'awaiting_approval'::text, 'in_progress'::text, 'finalizing'::text, 'cancelling'::text, 'completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))),
@@ -455,6 +460,8 @@ CREATE TABLE work_units (
     lane text NOT NULL DEFAULT 'live'::text,
     provider_batch uuid,
     turn integer NOT NULL DEFAULT 0,
+    unpriced_runs integer NOT NULL DEFAULT 0,
+    runs_live boolean NOT NULL DEFAULT false,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT cache_without_directory CHECK (((cache_ttl IS NULL) OR (working_directory = ''::text))),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
@@ -462,6 +469,13 @@ CREATE TABLE work_units (
     CONSTRAINT from_when_hit CHECK (((cached_from IS NOT NULL) = (NOT (cache IS DISTINCT FROM 'hit'::text)))),
     CONSTRAINT request_or_prompt CHECK (((request IS NULL) OR (prompt = ''::text))),
     CONSTRAINT started_when_running CHECK (((state <> 'running'::text) OR (started_at IS NOT NULL))),
+    CONSTRAINT where_it_waits CHECK ((
+CASE state
+    WHEN 'queued'::text THEN ((NOT held) OR ((batch_id IS NOT NULL) AND ((provider_batch IS NULL) OR runs_live)))
+    WHEN 'waiting'::text THEN ((NOT held) AND (lane = 'batch'::text) AND (NOT runs_live))
+    WHEN 'running'::text THEN (NOT held)
+    ELSE true
+END AND ((lane = 'batch'::text) OR ((provider_batch IS NULL) AND (NOT runs_live))))),
     CONSTRAINT work_units_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES batches(id),
     CONSTRAINT work_units_cache_check CHECK ((cache = ANY (ARRAY['hit'::text, 'miss'::text]))),
     CONSTRAINT work_units_cache_ttl_check CHECK ((cache_ttl > (0)::double precision)),
@@ -497,6 +511,7 @@ CREATE INDEX work_units_search ON public.work_units USING gin (title gin_trgm_op
 CREATE INDEX work_units_started ON public.work_units USING btree (tenant, started_at) INCLUDE (created_at) WHERE (started_at IS NOT NULL);
 CREATE INDEX work_units_to_pack ON public.work_units USING btree (backend, id) WHERE ((state = 'waiting'::text) AND (lane = 'batch'::text) AND (provider_batch IS NULL));
 CREATE INDEX work_units_unchecked ON public.work_units USING btree (check_at) WHERE (state = 'queued'::text);
+CREATE INDEX work_units_unpriced ON public.work_units USING btree (batch_id) WHERE ((batch_id IS NOT NULL) AND (unpriced_runs > 0));
 CREATE TRIGGER announce_unit AFTER UPDATE OF state ON public.work_units FOR EACH ROW WHEN (((new.state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) AND (old.state <> ALL (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])))) EXECUTE FUNCTION announce_unit();
 CREATE TRIGGER announce_unit_at_once AFTER INSERT ON public.work_units FOR EACH ROW WHEN ((new.state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text]))) EXECUTE FUNCTION announce_unit();
 CREATE TRIGGER note_change BEFORE UPDATE OF state, cancel_requested_at, not_before, cost_usd ON public.work_units FOR EACH ROW EXECUTE FUNCTION note_change();

@@ -1,0 +1,37 @@
+package api
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"piecework/internal/testkit"
+)
+
+// A ledger that does not answer keeps no caller waiting, and readiness says so.
+// When it answers again, so does the API.
+func TestSilentPostgres(t *testing.T) {
+	t.Parallel()
+	proxy, url := testkit.PostgresProxy(t, testkit.DB(t, migrate))
+	f := openFront(t, url, "redis://127.0.0.1:1/0", nil)
+	f.answerLimit = 100 * time.Millisecond
+	f.ready(200)
+	proxy.Hold()
+	f.post("/work-units", mock("")).refused(503, "", "cannot be reached")
+	f.get("/work-units").refused(503, "", "cannot be reached")
+	if r := f.ready(503); r.Checks["postgres"].OK {
+		t.Errorf("%+v", r)
+	}
+	proxy.Release()
+	f.answerLimit = testkit.Patience
+	testkit.Eventually(t, "ready again", func() bool { return f.get("/readyz").status == http.StatusOK })
+	f.post("/work-units", mock("")).is(202)
+}
+
+// Who asks to be held is held, and the time that a body takes is the caller's.
+func TestHeldAnswersAreHeld(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	f.answerLimit = 50 * time.Millisecond
+	f.post("/work-units?wait=0.3s", mock("")).is(202)
+}
