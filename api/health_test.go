@@ -69,7 +69,7 @@ func TestNotReadyWithoutPostgres(t *testing.T) {
 	}
 	f.get("/healthz").is(200)
 	f.get("/metrics").is(200)
-	worker := httptest.NewServer(Health(f.Registry, f.Store, f.Bell, process.Subreaper))
+	worker := httptest.NewServer(Health(f.Registry, f.Store, f.Bell, process.Subreaper, func() string { return "" }))
 	defer worker.Close()
 	for path, status := range map[string]int{"/healthz": 200, "/metrics": 200, "/readyz": 503, "/work-units": 404} {
 		resp, err := http.Get(worker.URL + path)
