@@ -224,4 +224,18 @@ var slips = []slip{
 			"\terr := r.batcher.CancelBatch(call, *r.b.RemoteID)\n\tif err == nil {", "\terr := r.batcher.CancelBatch(call, *r.b.RemoteID)\n\tif err == nil || err != nil {"}},
 		"./handlers", "TestBatchLaneCancelsWhatItSent",
 	},
+	{
+		"a table that nobody cleans", []edit{{"migrations/0001_unit.sql",
+			"-- +goose Up\n", "-- +goose Up\nCREATE TABLE left_overs (id bigint);\n"}},
+		"./jobs", "TestEveryTableHasARemover",
+	},
+	{
+		"a duty that fails ends the round", []edit{{"jobs/duty.go", "ctx, cancel := context.WithTimeout(parent, d.budget)", "ctx, cancel := context.WithTimeout(parent, time.Hour)"}},
+		"./jobs", "TestDutiesDoNotStopEachOther",
+	},
+	{
+		"receivers that fail take the slots of those that answer", []edit{{"handlers/courier.go",
+			"return r.busy == 0 && c.onTheWay[failing] < failingSlots && !time.Now().Before(r.notBefore)", "return true"}},
+		"./handlers", "TestReceiversThatHangDoNotDelayOneThatAnswers",
+	},
 }
