@@ -71,6 +71,7 @@ func (w *Worker) beatOnce(ctx context.Context) error {
 	if cut {
 		w.Log.Info("signs of life come through again; units are taken")
 		w.wake()
+		w.wakeDeliveries()
 	}
 	w.askForNews()
 	return nil

@@ -270,7 +270,7 @@ func (w *Worker) execute(a *attempt) {
 	defer cancel()
 	defer a.prep.tidy()
 	if w.ready(ctx, a) && !w.fromCache(ctx, a) {
-		w.returned(ctx, a, w.call(ctx, a))
+		w.returned(ctx, a, w.callAccepted(ctx, a))
 		a.keepable()
 	}
 }
@@ -297,7 +297,9 @@ func (w *Worker) call(ctx context.Context, a *attempt) (err error) {
 	if req.Lease = a.lease; req.Lease.Lapsed() {
 		return process.ErrLapsed // this process was frozen, perhaps
 	}
-	a.prep.req.Payload, a.claimed.Payload = nil, nil // nobody asks for it again
+	if a.prep.accept == nil {
+		a.prep.req.Payload, a.claimed.Payload = nil, nil // nobody asks for it again
+	}
 	a.called = true
 	a.ran.Result, err = w.lane(a.claimed.Backend).backend.Execute(ctx, req, a.rec.steps)
 	return err

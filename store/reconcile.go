@@ -265,21 +265,43 @@ func (s *Store) Untaken(ctx context.Context, bells []Dispatch) ([]uuid.UUID, err
 }
 
 // ClockBack mends what was to happen after some time, when Postgres's clock was
-// set back by that much: retries and looks at bells. A time that a caller has
-// named stays what it is, and so does what was mended or written since. It returns
-// how many units that concerned.
-func (s *Store) ClockBack(ctx context.Context, by time.Duration) (int64, error) {
-	result, err := s.db.ExecContext(ctx, `WITH later AS (
-			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > clock_timestamp() + ($1 - 10) * interval '1 second'
+// set back by that much: retries, looks at bells and at providers' batches, tries of
+// deliveries, leases on batches that are filled. A time that a caller has named stays
+// what it is, and so does what was mended or written since. It returns how many
+// rows that concerned.
+func (s *Store) ClockBack(ctx context.Context, by time.Duration) (rows int64, err error) {
+	for _, statement := range []string{
+		`WITH later AS (
+			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at ` + beforeTheStep + `
 			AND (run_count > 0 OR not_before IS NULL OR not_before <= clock_timestamp()) ORDER BY id FOR UPDATE SKIP LOCKED)
 		UPDATE work_units u SET check_at = u.check_at - $1 * interval '1 second',
 			not_before = CASE WHEN u.run_count > 0 THEN u.not_before - $1 * interval '1 second' ELSE u.not_before END
-		FROM later WHERE u.id = later.id`, by.Seconds())
-	if err != nil {
-		return 0, translate(fmt.Errorf("mend the times of units: %w", err))
+		FROM later WHERE u.id = later.id`,
+		`WITH later AS (
+			SELECT id FROM webhook_deliveries WHERE state = 'pending' AND greatest(next_at, check_at, lease_until) ` + beforeTheStep + `
+			ORDER BY id FOR UPDATE SKIP LOCKED)
+		UPDATE webhook_deliveries d SET next_at = d.next_at - $1 * interval '1 second',
+			check_at = d.check_at - $1 * interval '1 second', lease_until = d.lease_until - $1 * interval '1 second'
+		FROM later WHERE d.id = later.id`,
+		`UPDATE provider_batches SET look_at = look_at - $1 * interval '1 second' WHERE finished_at IS NULL AND look_at ` + beforeTheStep,
+		`UPDATE batches SET fill_until = fill_until - $1 * interval '1 second' WHERE fill_until ` + beforeTheStep,
+	} {
+		result, err := s.db.ExecContext(ctx, statement, by.Seconds())
+		if err != nil {
+			return rows, translate(fmt.Errorf("mend what is to happen later: %w", err))
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return rows, err
+		}
+		rows += n
 	}
-	return result.RowsAffected()
+	return rows, nil
 }
+
+// beforeTheStep holds for a time that was written before the clock was set back by
+// $1 seconds: what is written afterwards lies nearer.
+const beforeTheStep = `> clock_timestamp() + ($1 - 10) * interval '1 second'`
 
 // Due returns queued units that may run now on one of the backends, most
 // urgent first: what a worker process asks when Redis is away. It takes the

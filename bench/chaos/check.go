@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"piecework/internal/work"
 )
 
 // Violation is a promise that was not kept.
@@ -372,7 +374,21 @@ func (c *checker) condemned(u Unit) bool {
 		return false
 	}
 	last := runs[len(runs)-1]
+	if lost := len(runs) - 1 - lastKept(runs); lost >= work.MaxLosses {
+		return last.ID == u.FinalRun
+	}
 	return last.ID == u.FinalRun && (last.Begun || c.alone(last))
+}
+
+// lastKept is the place of the last run that was not lost; -1: there is none.
+func lastKept(runs []Run) int {
+	last := -1
+	for i, r := range runs {
+		if r.Status != "lost" && r.Status != "fenced" {
+			last = i
+		}
+	}
+	return last
 }
 
 // alone tells whether a run began when its worker process had no other: then it
@@ -428,7 +444,7 @@ func (c *checker) counters(u Unit) {
 			losses++
 		}
 		ended := r.Status == "failed" || r.Status == "succeeded"
-		if reused := u.CachedFrom != "" && r.ID == u.FinalRun; want.Cost > 0 && r.Cost != want.Cost && (ended || r.Cost != 0) && !reused {
+		if reused := u.CachedFrom != "" && r.ID == u.FinalRun; want.Cost > 0 && math.Abs(r.Cost-want.Cost) > 1e-9 && (ended || r.Cost != 0) && !reused {
 			c.broken("cost is counted once", u.ID, "run %d (%s) cost %g, not %g", r.Attempt, r.Status, r.Cost, want.Cost)
 		}
 	}

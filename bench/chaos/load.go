@@ -94,8 +94,8 @@ func (l *load) newOrder(i int, random *rand.Rand) order {
 	}
 	switch {
 	case agent && kind < 0.85:
-		body["backend"], body["prompt"] = "claude", agentScript(plan, o.want.Output, sleep, random)
-		o.want.Backend, o.want.Steps, mock = "claude", 3, nil
+		body["backend"], body["prompt"] = "claude", agentScript(plan, o.want.Output, sleep, agentCost, random)
+		o.want.Backend, o.want.Steps, o.want.Cost, mock = "claude", 3, agentCost, nil
 	case agent:
 		body["backend"], body["prompt"] = "claude", "@@ next text a\n@@ next kill\n@@ init\n@@ text a\n@@ kill"
 		o.want = Want{Backend: "claude", Finals: []string{"failed"}, Failures: 3}
@@ -159,10 +159,14 @@ func (o *order) cached(body map[string]any, plan Plan, random *rand.Rand) {
 	body["payload"] = map[string]any{"mock": map[string]any{"output": output, "steps": 1, "sleep": 0.3 * plan.Stretch, "cost_usd": o.want.Cost}}
 }
 
+// agentCost is what each run of an agent costs that comes to a result. The agent
+// tells what its session has cost, earlier runs included, as the real one does.
+const agentCost = 0.01
+
 // agentScript makes an agent that leaves processes behind, and sometimes will
 // not hear that it should stop.
-func agentScript(plan Plan, output string, sleep float64, random *rand.Rand) string {
-	script := []string{"init", "text at work"}
+func agentScript(plan Plan, output string, sleep, cost float64, random *rand.Rand) string {
+	script := []string{"init", fmt.Sprint("cost ", cost), "text at work"}
 	if random.Float64() < 0.3 {
 		script = append(script, "env") // among it the API key
 	}

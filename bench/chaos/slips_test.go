@@ -32,7 +32,7 @@ var slips = []slip{
 	},
 	{
 		"finished runs are not kept on disk", []edit{{"handlers/spool.go",
-			"err = os.Rename(file.Name(), w.spoolPath(f.RunID))", "err = os.Remove(file.Name())"}},
+			"err = os.Rename(file.Name(), w.spoolPath(f.RunID)+end)", "err = os.Remove(file.Name())"}},
 		"./handlers", "TestFinishedRunIsOnDiskWhilePostgresIsAway",
 	},
 	{
@@ -56,12 +56,12 @@ var slips = []slip{
 		"./handlers", "TestUploadsThatCannotBeHad",
 	},
 	{
-		"a stop rule is never broken", []edit{{"store/batch_move.go",
+		"a stop rule is never broken", []edit{{"store/batch_budget.go",
 			"return limit != nil && value > *limit", "return limit != nil && value > *limit+1"}},
 		"./store", "TestBatchStopsWhenItGoesWrong",
 	},
 	{
-		"a test lets all units go", []edit{{"store/batch_move.go",
+		"a test lets all units go", []edit{{"store/batch_budget.go",
 			"room = min(room, b.TestFirst-b.Released)", "room = max(room, b.TestFirst-b.Released)"}},
 		"./store", "TestBatchTestsFirst",
 	},
@@ -111,7 +111,7 @@ var slips = []slip{
 	},
 	{
 		"an unknown cost counts as nothing", []edit{{"store/finish.go",
-			"unpriced_runs = u.unpriced_runs + ` + unpriced(\"f\") + `::int\n    FROM f JOIN was", "unpriced_runs = u.unpriced_runs\n    FROM f JOIN was"}},
+			"unpriced_runs = u.unpriced_runs + costs.unpriced\n    FROM f JOIN was", "unpriced_runs = u.unpriced_runs\n    FROM f JOIN was"}},
 		"./store", "TestUnknownCostIsCounted",
 	},
 	{
@@ -122,5 +122,66 @@ var slips = []slip{
 	{
 		"all errors of a body are kept", []edit{{"api/validate.go", "const maxShown = 100", "const maxShown = 100_000"}},
 		"./api", "TestManyFaultsAreCounted",
+	},
+	{
+		"a statement waits for its answer without end", []edit{{"store/connect.go",
+			"\t_ = c.link.SetDeadline(by.Add(min(closeAfter, limit/2))) // a closed", "\t_ = c.link.SetDeadline(by.Add(time.Hour)) // a closed"}, {"store/connect.go",
+			"\tif c.number == number && c.release != nil {\n", "\tif c.number < 0 {\n"}},
+		"./store", "TestHalfOpenConnections",
+	},
+	{
+		"connections that were not heard of are used again", []edit{{"store/connect.go",
+			"if c.link.heard.Load() < c.link.pulse.silent.Load() {", "if c.link.heard.Load() < 0 {"}},
+		"./store", "TestHalfOpenConnections",
+	},
+	{
+		"a sign of life reads the units", []edit{{"store/process.go",
+			"\t\tWHERE id = $1 AND stopped_at IS NULL`, process, lease.Seconds()", "\t\tWHERE id = $1 AND stopped_at IS NULL AND NOT EXISTS (SELECT FROM work_units WHERE id = $1)`, process, lease.Seconds()"}},
+		"./store", "TestBeatBesideALock",
+	},
+	{
+		"what was taken and not begun is not offered again", []edit{{"jobs/taken.go",
+			"if now-since >= takenFor {", "if now-since >= takenFor*1000 {"}},
+		"./jobs", "TestTakenAndNotBegun",
+	},
+	{
+		"a lease ends by Postgres's clock", []edit{{"store/process.go",
+			"p.stopped_at IS NULL AND p.lease_until > p.beat_at`", "p.stopped_at IS NULL AND p.lease_until > clock_timestamp()`"}},
+		"./jobs", "TestClockOfPostgresIsSet",
+	},
+	{
+		"retried units begin beside the window of their batch", []edit{{"store/move.go",
+			"held = batch_id IS NOT NULL, provider_batch = NULL", "held = false, provider_batch = NULL"}},
+		"./store", "TestRetriesGoThroughTheWindow",
+	},
+	{
+		"results that were reused lower the estimate of a budget", []edit{{"store/batch_budget.go",
+			"const tellsPrice = `(cache IS DISTINCT FROM 'hit' AND ", "const tellsPrice = `("}},
+		"./store", "TestEstimateOfABudget",
+	},
+	{
+		"a cancelled batch is summed up", []edit{{"store/batch_fill.go",
+			"WHERE id = $1 AND filler = $2 AND status = 'finalizing' AND synthesis_unit IS NULL`", "WHERE id = $1`"}},
+		"./store", "TestSynthesisOfACancelledBatch",
+	},
+	{
+		"a late end gives nothing back of its session's cost", []edit{{"store/finish.go",
+			"coalesce(costs.after_usd - costs.after_counted, 0)", "0"}},
+		"./store", "TestSessionCostCountsOnce",
+	},
+	{
+		"lost runs have no end", []edit{{"store/finish.go",
+			"+ 1 >= $3 THEN 'failed' ELSE 'queued' END AS next", "+ 1 >= $3 + 1000 THEN 'failed' ELSE 'queued' END AS next"}},
+		"./store", "TestLossesEnd",
+	},
+	{
+		"figures of a backend are believed", []edit{{"store/finish.go",
+			"\tf.TotalCostUSD = doubts.Cost(\"total_cost_usd\", f.TotalCostUSD)\n", ""}},
+		"./store", "TestFinishTakesAnyFigures",
+	},
+	{
+		"the ledger's refusal of a row is taken for an outage", []edit{{"store/error.go",
+			"\tcase \"22\", \"23\": // bad data, a constraint\n\t\treturn refused\n", "\tcase \"22\", \"23\": // bad data, a constraint\n\t\treturn away\n"}},
+		"./store", "TestFinishBare",
 	},
 }

@@ -90,7 +90,7 @@ func (u codexUnit) execute(ctx context.Context) (Result, error) {
 		u.note(fromTheStart)
 	}
 	return u.converse(ctx, exchange{
-		prompt: u.prompt, after: goOn, once: func(req Request, words string, whole bool) (Result, heard, error) {
+		prompt: u.prompt, after: u.req.further(), once: func(req Request, words string, whole bool) (Result, heard, error) {
 			u := u
 			u.req, u.prompt = req, words
 			if !whole {
@@ -119,10 +119,10 @@ func (u *codexUnit) findThread() bool {
 
 func (u codexUnit) once(ctx context.Context) (Result, heard, error) {
 	told := newCodexTold(u.req, u.schema, u.home, u.steps)
-	told.prices = u.cli.Prices
+	told.prices, told.unconfined = u.cli.Prices, u.c.Sandbox == "danger-full-access"
 	result, err := u.run(ctx, agent{
 		command: process.Command{Args: u.args(), Env: u.env(), Stdin: strings.NewReader(u.prompt)},
-		line:    told.line, check: told.check, result: told.end,
+		line:    told.line, check: told.check, result: told.end, missed: &told.missed,
 	})
 	return result, told.heard, err
 }

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -35,9 +37,11 @@ type openCodeTold struct {
 	untrue  *float64 // what a turn is said to have cost and cannot have
 	uses    []use    // of the others
 	usage   work.Usage
+	denied  bool // the newest answer of a tool is that it is not allowed
 	failed  *openCodeError
 	retry   *openCodeStatus
 	final   bool
+	missed  atomic.Int64 // see agent
 	heard   heard
 }
 
@@ -119,6 +123,7 @@ func (t *openCodeTold) line(line []byte) bool {
 		t.busy, t.final, t.failed, t.retry = true, false, nil, nil
 	case "text":
 		t.text = e.Part.Text
+		t.missed.Store(0)
 		t.steps.Extend(transcript.Content{Type: transcript.Text, Text: t.text})
 	case "reasoning":
 		t.steps.Add(transcript.Step{Type: transcript.Reasoning, Text: e.Part.Text})
@@ -150,6 +155,7 @@ func (t *openCodeTold) status(s openCodeStatus) {
 func (t *openCodeTold) tool(p openCodePart) {
 	t.steps.Extend(transcript.Content{Type: transcript.ToolCall, ID: p.CallID, Name: p.Tool, Args: string(p.State.Input)})
 	text, isError := p.State.Output, p.State.Status == "error"
+	denied := isError && openCodeDenied.MatchString(p.State.Error)
 	if isError {
 		text = p.State.Error
 	}
@@ -158,9 +164,14 @@ func (t *openCodeTold) tool(p openCodePart) {
 		isError = true
 	}
 	t.steps.Add(transcript.Step{
-		Type: transcript.ToolResult, CallID: p.CallID, Text: strings.TrimPrefix(text, "\n"), IsError: isError,
+		Type: transcript.ToolResult, CallID: p.CallID, Text: strings.TrimPrefix(text, "\n"), IsError: isError, Denied: denied,
 	})
+	t.denied = denied
 }
+
+// openCodeDenied matches what the client says of a call that it did not allow:
+// it has no other sign for it.
+var openCodeDenied = regexp.MustCompile(`^The user (rejected permission|has specified a rule which prevents you)`)
 
 func (t *openCodeTold) finish(p openCodePart) {
 	t.turns++

@@ -47,13 +47,19 @@ type usage struct {
 	OutputTokens        int `json:"output_tokens"`
 }
 
+type denial struct {
+	Name  string          `json:"tool_name"`
+	ID    string          `json:"tool_use_id"`
+	Input json.RawMessage `json:"tool_input"`
+}
+
 // A result keeps the real one's order: type is not the first field.
 type result struct {
 	DurationAPIMS  int64           `json:"duration_api_ms"`
 	Session        string          `json:"session_id"`
 	CostUSD        float64         `json:"total_cost_usd"`
 	Usage          usage           `json:"usage"`
-	Denials        []string        `json:"permission_denials"`
+	Denials        []denial        `json:"permission_denials"`
 	TerminalReason string          `json:"terminal_reason,omitempty"`
 	IsError        bool            `json:"is_error"`
 	NumTurns       int             `json:"num_turns"`
@@ -115,10 +121,17 @@ func (a *claude) call(c call) {
 	writeJSON(a.assistant(block{Type: "tool_use", ID: c.id, Name: c.name, Input: c.input}))
 }
 
-func (a *claude) answer(c call, text string) {
+func (a *claude) answer(c call, text string, denied bool) {
+	if denied {
+		a.denied = append(a.denied, c)
+		writeJSON(map[string]any{
+			"type": "system", "subtype": "permission_denied", "tool_name": c.name, "tool_use_id": c.id, "message": text,
+			"uuid": uuid.NewString(), "session_id": a.session,
+		})
+	}
 	e := a.event("user")
 	e.Message = &message{Role: "user", Content: []block{
-		{Type: "tool_result", ToolUseID: c.id, Content: &text, IsError: new(false)},
+		{Type: "tool_result", ToolUseID: c.id, Content: &text, IsError: &denied},
 	}}
 	a.messageID = ""
 	writeJSON(e)
@@ -135,7 +148,10 @@ func (a *claude) writeResult(r result) {
 		a.keep(map[string]any{"type": costRecord, "total": r.CostUSD})
 	}
 	r.Usage = usage{InputTokens: 100 * a.turns, OutputTokens: 10 * a.turns}
-	r.Denials = []string{}
+	r.Denials = []denial{}
+	for _, c := range a.denied {
+		r.Denials = append(r.Denials, denial{c.name, c.id, c.input})
+	}
 	r.DurationMS = time.Since(a.started).Milliseconds() + 1
 	r.DurationAPIMS = r.DurationMS
 	a.exitCode = 0
