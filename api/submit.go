@@ -128,7 +128,7 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 		s.WorkingDirectory = payloadDirectory(s.Payload)
 	}
 	for _, check := range []func(context.Context, *unitBody, *store.NewUnit) error{
-		checkAsked, checkBackend, checkTimes, checkLabels, checkRequest, checkLimits, a.checkAccept, checkLane, a.checkCallback, a.checkFiles,
+		checkAsked, checkBackend, checkTimes, checkLabels, checkRequest, checkLimits, a.checkPrice, a.checkAccept, checkLane, a.checkCallback, a.checkFiles,
 	} {
 		if err := check(ctx, b, &n); err != nil {
 			return n, err
@@ -138,6 +138,30 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 		n.Title = title(s)
 	}
 	return n, nil
+}
+
+// checkPrice refuses a limit on costs that nobody could keep.
+func (a *API) checkPrice(_ context.Context, _ *unitBody, n *store.NewUnit) error {
+	if n.MaxCostUSD != nil && a.Prices.Unpriced(n.Backend, n.Model) {
+		return work.Invalidf("#/max_cost_usd", "cannot be kept: %s, or leave max_cost_usd out", backend.NoPrice(n.Model))
+	}
+	return nil
+}
+
+// unpriced is what is wrong with a unit of a batch whose limit on costs nobody
+// could keep.
+func (a *API) unpriced(b work.Batch, n *store.NewUnit) []ProblemError {
+	limit := ""
+	switch {
+	case b.MaxCostUSD != nil:
+		limit = "max_cost_usd"
+	case b.StopWhen != nil && b.StopWhen.MeanCostUSD != nil:
+		limit = "mean_cost_usd in stop_when"
+	}
+	if limit == "" || !a.Prices.Unpriced(n.Backend, n.Model) {
+		return nil
+	}
+	return []ProblemError{{Pointer: "#/model", Detail: fmt.Sprintf("the batch's %s cannot be kept: %s, or leave %[1]s out", limit, backend.NoPrice(n.Model))}}
 }
 
 // checkRequest looks at the call that is in place of a prompt. Everything that

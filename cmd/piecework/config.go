@@ -96,12 +96,13 @@ func (Storage) secrets(getenv func(string) string) (values []string) {
 
 // Door is what a command that listens needs.
 type Door struct {
-	Listen    string `env:"PIECEWORK_LISTEN" default:"127.0.0.1:7070" placeholder:"HOST:PORT" help:"Address to serve (${default}); port 0 picks one."`
-	NoAuth    bool   `name:"no-auth" env:"PIECEWORK_NO_AUTH" help:"Serve addresses other than loopback although no key protects them."`
-	PublicURL string `name:"public-url" env:"PIECEWORK_PUBLIC_URL" placeholder:"URL" help:"Address under which others reach this API; messages to webhook endpoints name it."`
-	HostNames string `name:"host-names" env:"PIECEWORK_HOST_NAMES" placeholder:"NAME,…" help:"Names in URLs under which this API is reached, beside that of --public-url and of this machine; requests to others are refused."`
-	MaxBody   int64  `env:"PIECEWORK_MAX_BODY" default:"10485760" placeholder:"BYTES" help:"Largest JSON body (${default})."`
-	Buckets   string `env:"PIECEWORK_BUCKETS" placeholder:"NAME=URL,…" help:"Buckets that batches may read objects of: s3://BUCKET/PREFIX?region=…, gs://BUCKET/PREFIX or file:///DIR."`
+	Listen    string          `env:"PIECEWORK_LISTEN" default:"127.0.0.1:7070" placeholder:"HOST:PORT" help:"Address to serve (${default}); port 0 picks one."`
+	NoAuth    bool            `name:"no-auth" env:"PIECEWORK_NO_AUTH" help:"Serve addresses other than loopback although no key protects them."`
+	PublicURL string          `name:"public-url" env:"PIECEWORK_PUBLIC_URL" placeholder:"URL" help:"Address under which others reach this API; messages to webhook endpoints name it."`
+	HostNames string          `name:"host-names" env:"PIECEWORK_HOST_NAMES" placeholder:"NAME,…" help:"Names in URLs under which this API is reached, beside that of --public-url and of this machine; requests to others are refused."`
+	MaxBody   int64           `env:"PIECEWORK_MAX_BODY" default:"10485760" placeholder:"BYTES" help:"Largest JSON body (${default})."`
+	Buckets   string          `env:"PIECEWORK_BUCKETS" placeholder:"NAME=URL,…" help:"Buckets that batches may read objects of: s3://BUCKET/PREFIX?region=…, gs://BUCKET/PREFIX or file:///DIR."`
+	Known     *backend.Prices `kong:"-"` // prices, as the flags set them
 }
 
 // Crew is what a command that runs units needs.
@@ -142,7 +143,14 @@ type Models struct {
 	AnthropicMaxTokens int64  `env:"PIECEWORK_ANTHROPIC_MAX_TOKENS" default:"32000" placeholder:"N" help:"Longest answer of the anthropic backend, in tokens (${default})."`
 	OpenAIModel        string `name:"openai-model" env:"PIECEWORK_OPENAI_MODEL" default:"gpt-5.4-mini" placeholder:"MODEL" help:"For openai units that name none (${default})."`
 	OpenAIAPI          string `name:"openai-api" env:"PIECEWORK_OPENAI_API" default:"chat" enum:"chat,responses" help:"The openai backend's API: ${enum} (${default}); most other servers have chat."`
-	Prices             string `env:"PIECEWORK_PRICES" placeholder:"FILE" help:"JSON with token prices, in place of Piecework's own for the models it names."`
+	Pricing
+}
+
+// Pricing is what models cost: worker processes reckon by it, and the API refuses
+// limits on costs that nobody could keep.
+type Pricing struct {
+	Prices       string `env:"PIECEWORK_PRICES" placeholder:"FILE" help:"JSON with token prices, in place of Piecework's own for the models it names."`
+	UnknownPrice string `name:"unknown-price" env:"PIECEWORK_UNKNOWN_PRICE" placeholder:"IN,OUT" help:"Price of models that are in no table, in dollars per million tokens of input and of output, such as 15,75. Take a ceiling: limits on costs then hold for them too."`
 }
 
 // agentEnv are the variables that every agent may see beside PIECEWORK_PASS_ENV;
@@ -240,7 +248,7 @@ func (c Models) models(getenv func(string) string, prices *backend.Prices) (*bac
 		}
 }
 
-func (c Models) prices() (*backend.Prices, error) {
+func (c Pricing) prices() (*backend.Prices, error) {
 	var override []byte
 	if c.Prices != "" {
 		var err error
@@ -252,7 +260,16 @@ func (c Models) prices() (*backend.Prices, error) {
 	if err != nil {
 		return nil, usagef("--prices: %w", err)
 	}
-	return prices, nil
+	if c.UnknownPrice == "" {
+		return prices, nil
+	}
+	in, out, _ := strings.Cut(c.UnknownPrice, ",")
+	input, err := strconv.ParseFloat(strings.TrimSpace(in), 64)
+	output, err2 := strconv.ParseFloat(strings.TrimSpace(out), 64)
+	if errors.Join(err, err2) != nil || !(input >= 0 && output >= 0 && input <= 1e6 && output <= 1e6) {
+		return nil, usagef("--unknown-price: %q: give two prices in dollars per million tokens, such as 15,75", c.UnknownPrice)
+	}
+	return prices.WithCeiling(input, output), nil
 }
 
 // gear is what a worker process works with.

@@ -32,11 +32,16 @@ import (
 type APICommand struct {
 	Base
 	Door
+	Pricing
 }
 
 // Run serves until the context ends.
 func (c *APICommand) Run(app *App) error {
 	if err := c.needURLs(); err != nil {
+		return err
+	}
+	var err error
+	if c.Door.Known, err = c.Pricing.prices(); err != nil {
 		return err
 	}
 	return runHouse(app, &c.Base, &c.Door, nil, "")
@@ -251,7 +256,7 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 	}
 	front := api.New(api.Options{
 		Store: h.store, Buckets: buckets, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, AcceptCommands: h.acceptCommands, Webhooks: h.webhooks, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
-		Hosts: door.hosts(), Log: h.log, Registry: h.registry, Containment: h.containment,
+		Hosts: door.hosts(), Log: h.log, Registry: h.registry, Containment: h.containment, Prices: door.Known,
 	})
 	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // as long as there are event streams
 	var watching sync.WaitGroup
