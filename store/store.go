@@ -66,7 +66,7 @@ type Store struct {
 	probe   *group[struct{}, struct{}]
 	diary   *diary // of all groups
 
-	leadLimit time.Duration // which the tests shorten
+	leadLimit, leadIdle time.Duration // which the tests shorten
 }
 
 // Open connects to the Postgres at url with at most conns connections. It
@@ -105,7 +105,7 @@ func pool(c *connector, conns int) *sqlx.DB {
 }
 
 func newStore(db, vital *sqlx.DB, p *pulse) *Store {
-	s := &Store{db: db, vital: vital, pulse: p, leadLimit: leadLimit}
+	s := &Store{db: db, vital: vital, pulse: p, leadLimit: leadLimit, leadIdle: leadIdle}
 	s.accept = newGroup(500, NewUnit.weight, s.acceptAll)
 	s.claim = newGroup(500, nil, s.claimAll)
 	s.append = newGroup(500, Progress.weight, s.appendAll)
