@@ -90,3 +90,32 @@ func TestNotReadyWithoutSchema(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A worker process that takes nothing says why: in the API's readiness, on the
+// page, and by its own.
+func TestReadinessTellsOfAFullDisk(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	id := f.crew(work.Offer{Name: "mock"})
+	const why = "the disk of /data is full: free some space"
+	if err := f.Store.Block(t.Context(), id, why); err != nil {
+		t.Fatal(err)
+	}
+	r := f.ready(200)
+	if c := r.Checks["worker process "+id.String()]; c.OK || !strings.Contains(c.Detail, why) || r.Checks["workers"].OK {
+		t.Errorf("%+v", r)
+	}
+	if page := string(f.get("/worker-processes").is(200).body); !strings.Contains(page, why) || !strings.Contains(page, "takes no units") {
+		t.Errorf("the page does not say so: %s", page)
+	}
+	worker := httptest.NewServer(Health(f.Registry, f.Store, f.Bell, process.Subreaper, func() string { return why }))
+	defer worker.Close()
+	resp, err := http.Get(worker.URL + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("its own readiness: %d", resp.StatusCode)
+	}
+}

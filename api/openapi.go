@@ -200,7 +200,8 @@ func describeRuns(schemas map[string]*huma.Schema) {
 			"attempt": "Counts a unit's runs from 1", "task": "The unit's title", "worker_type": "The backend",
 			"live_status": "What it does now, or did last", "execution_time": "Seconds from claim to end",
 			"duration_ms": "As the backend measured it", "duration_api_ms": "Spent waiting for the model",
-			"cost_incomplete": "The run ended before its whole cost was known", "has_transcript": "There are steps to read", "transcript_removed_at": "When they were removed because they were old; null: they were not",
+			"cost_incomplete": "The run ended before its whole cost was known", "implausible": "Figures that the backend told and that cannot be true: they are left out", "has_transcript": "There are steps to read",
+			"transcript_removed_at": "When they were removed because they were old; null: they were not",
 		} {
 			p[field].Description = text
 		}

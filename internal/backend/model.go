@@ -65,7 +65,8 @@ type modelUnit struct {
 	model      string // as the API calls it
 	usage      work.Usage
 	cost       *float64
-	unknown    bool // a call was made whose cost cannot be told
+	unknown    bool     // a call was made whose cost cannot be told
+	untrue     *float64 // a cost that a server told and that cannot be true
 	incomplete bool
 	capped     bool // max_cost_usd shortens the answer
 }
@@ -102,6 +103,9 @@ func (u *modelUnit) metadata() Metadata {
 	}
 	if !u.unknown {
 		m.TotalCostUSD = u.cost
+	}
+	if u.untrue != nil {
+		m.TotalCostUSD = u.untrue // whoever keeps it leaves it out, and says so
 	}
 	if u.turns == 0 && !u.incomplete {
 		m.TotalCostUSD = new(0.0) // no call was answered, and none was given up
@@ -261,7 +265,11 @@ func (u *modelUnit) settle(a *answer, sent time.Time, givenUp bool) {
 	u.usage = u.usage.And(a.usage)
 	u.incomplete = u.incomplete || !a.told
 	cost := a.cost
-	if cost == nil && a.usage != (work.Usage{}) {
+	if cost != nil && !work.PlausibleCost(*cost) {
+		u.unknown, u.untrue = true, cost
+		return
+	}
+	if cost == nil && a.usage != (work.Usage{}) && a.usage.Plausible() {
 		cost = u.price(a, sent)
 	}
 	if cost == nil {

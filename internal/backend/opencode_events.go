@@ -27,14 +27,15 @@ type openCodeTold struct {
 
 	mu      sync.Mutex // events and checks come from two sides
 	session string
-	took    bool    // the client is at work on it: the session has the prompt
-	text    string  // the newest of the model's
-	turns   int     // that are over
-	reason  string  // why the last one is
-	cuts    int     // of the last ones, in a row, that ended before their end
-	busy    bool    // a turn is going on, whose cost is not known
-	cost    float64 // of the turns whose price it knows
-	uses    []use   // of the others
+	took    bool     // the client is at work on it: the session has the prompt
+	text    string   // the newest of the model's
+	turns   int      // that are over
+	reason  string   // why the last one is
+	cuts    int      // of the last ones, in a row, that ended before their end
+	busy    bool     // a turn is going on, whose cost is not known
+	cost    float64  // of the turns whose price it knows
+	untrue  *float64 // what a turn is said to have cost and cannot have
+	uses    []use    // of the others
 	usage   work.Usage
 	denied  bool // the newest answer of a tool is that it is not allowed
 	failed  *openCodeError
@@ -179,6 +180,9 @@ func (t *openCodeTold) finish(p openCodePart) {
 		InputTokens: p.Tokens.Input, OutputTokens: p.Tokens.Output + p.Tokens.Reasoning,
 		CacheReadTokens: p.Tokens.Cache.Read, CacheCreationTokens: p.Tokens.Cache.Write,
 	}
+	if !work.PlausibleCost(p.Cost) {
+		t.untrue = new(p.Cost)
+	}
 	if t.cost += p.Cost; p.Cost == 0 && used != (work.Usage{}) {
 		_, model, _ := strings.Cut(t.req.Model, "/")
 		t.uses = append(t.uses, use{model, used})
@@ -222,13 +226,23 @@ func (t *openCodeTold) check() *work.Failure {
 }
 
 // spent is what the turns have cost. A model whose price the client does not
-// know costs nothing in its eyes: then ours counts. Nil: nobody knows.
+// know costs nothing in its eyes: then ours counts. Nil: nobody knows. A cost of a
+// turn that cannot be true is the answer: whoever keeps it leaves it out, and says so.
 func (t *openCodeTold) spent() *float64 {
+	if t.untrue != nil {
+		return t.untrue
+	}
 	cost, _ := t.prices.cost(t.uses)
 	if t.cost > 0 {
 		return new(t.cost + deref(cost))
 	}
 	return cost
+}
+
+// unpriced tells whether a turn has used tokens whose price nobody knows.
+func (t *openCodeTold) unpriced() bool {
+	cost, _ := t.prices.cost(t.uses)
+	return len(t.uses) > 0 && cost == nil
 }
 
 func (t *openCodeTold) overBudget() *work.Failure {

@@ -13,7 +13,7 @@ import (
 func (t *openCodeTold) end(end ending) Result {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	result := Result{Output: t.text, Metadata: t.metadata(), CostIncomplete: t.busy}
+	result := Result{Output: t.text, Metadata: t.metadata(), CostIncomplete: t.busy || t.unpriced()}
 	t.heard.unknown = lacksSession(t.req, end)
 	switch {
 	case end.stopped != nil:

@@ -494,7 +494,6 @@ END AND ((lane = 'batch'::text) OR ((provider_batch IS NULL) AND (NOT runs_live)
 );
 CREATE INDEX work_units_by_backend ON public.work_units USING btree (tenant, backend, id DESC);
 CREATE INDEX work_units_by_class ON public.work_units USING btree (tenant, error_class, id DESC) WHERE (error_class IS NOT NULL);
-CREATE INDEX work_units_by_label ON public.work_units USING gin (labels jsonb_path_ops);
 CREATE INDEX work_units_by_state ON public.work_units USING btree (tenant, state, id DESC);
 CREATE INDEX work_units_changed ON public.work_units USING btree (changed);
 CREATE INDEX work_units_created ON public.work_units USING btree (tenant, created_at);
@@ -505,6 +504,7 @@ CREATE INDEX work_units_finished ON public.work_units USING btree (tenant, finis
 CREATE INDEX work_units_held ON public.work_units USING btree (batch_id, turn, id) WHERE (held AND (state = 'queued'::text));
 CREATE UNIQUE INDEX work_units_idempotency ON public.work_units USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE INDEX work_units_keyed ON public.work_units USING btree (created_at) WHERE (idempotency_key IS NOT NULL);
+CREATE INDEX work_units_labelled ON public.work_units USING gin (labels jsonb_path_ops) WHERE (labels <> '{}'::jsonb);
 CREATE INDEX work_units_lane ON public.work_units USING btree (queue, backend, priority DESC, id) WHERE ((state = 'queued'::text) AND (NOT held));
 CREATE INDEX work_units_late ON public.work_units USING btree (lane_ends(created_at, deadline, expires_at)) WHERE ((state = 'waiting'::text) AND (lane = 'batch'::text));
 CREATE INDEX work_units_let_go ON public.work_units USING btree (batch_id) WHERE ((batch_id IS NOT NULL) AND (NOT held) AND (state = ANY (ARRAY['queued'::text, 'running'::text, 'waiting'::text])));
@@ -574,6 +574,9 @@ CREATE TABLE worker_runs (
     rev integer,
     http_status smallint NOT NULL DEFAULT 0,
     request_id text NOT NULL DEFAULT ''::text,
+    session_total_usd double precision,
+    session_resumed boolean NOT NULL DEFAULT false,
+    implausible text[] NOT NULL DEFAULT '{}'::text[],
     CONSTRAINT worker_runs_pkey PRIMARY KEY (id),
     CONSTRAINT completed_when_over CHECK (((status = 'running'::text) = (completed_at IS NULL))),
     CONSTRAINT one_run_per_attempt UNIQUE (unit_id, attempt),
@@ -581,9 +584,9 @@ CREATE TABLE worker_runs (
     CONSTRAINT worker_runs_status_check CHECK ((status = ANY (ARRAY['running'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text, 'lost'::text, 'fenced'::text, 'released'::text]))),
     CONSTRAINT worker_runs_unit_id_fkey FOREIGN KEY (unit_id) REFERENCES work_units(id) ON DELETE CASCADE
 );
-CREATE INDEX worker_runs_by_status ON public.worker_runs USING btree (tenant, status, id DESC);
 CREATE INDEX worker_runs_completed ON public.worker_runs USING btree (tenant, completed_at) WHERE (completed_at IS NOT NULL);
 CREATE INDEX worker_runs_newest ON public.worker_runs USING btree (tenant, id DESC);
 CREATE UNIQUE INDEX worker_runs_one_live ON public.worker_runs USING btree (unit_id) WHERE (status = 'running'::text);
 CREATE INDEX worker_runs_owned ON public.worker_runs USING btree (worker_process) WHERE (status = 'running'::text);
+CREATE INDEX worker_runs_unsuccessful ON public.worker_runs USING btree (tenant, status, id DESC) WHERE (status <> ALL (ARRAY['running'::text, 'succeeded'::text]));
 CREATE TRIGGER note_change BEFORE UPDATE ON public.worker_runs FOR EACH ROW EXECUTE FUNCTION note_change();
