@@ -95,6 +95,9 @@ type Options struct {
 	Buckets    blob.Buckets // that batches may read
 	FilePolicy work.FilePolicy
 
+	ProjectSettings string   // of units that do not say; work.SettingsNever: none may have them read
+	MCPServers      []string // names that units may use
+
 	AcceptCommands bool          // acceptance checks of units may be commands
 	Webhooks       webhook.Guard // which addresses messages may go to
 	Version        string

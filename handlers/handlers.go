@@ -77,8 +77,9 @@ type Options struct {
 	FilePolicy work.FilePolicy
 	Secrets    []string // values that must not be stored
 
-	AcceptCommands bool     // acceptance checks of units may be commands
-	CommandEnv     []string // of these, as NAME=VALUE
+	MCPServers     map[string]backend.MCPServer // that units may name
+	AcceptCommands bool                         // acceptance checks of units may be commands
+	CommandEnv     []string                     // of these, as NAME=VALUE
 	Keeper         process.Keeper
 
 	Version string

@@ -35,10 +35,24 @@ type Base struct {
 	Data        string `env:"PIECEWORK_DATA" default:"${data}" placeholder:"DIR" help:"Directory for what units need on disk; the user's data directory when left out."`
 	Roots       string `env:"PIECEWORK_ROOTS" placeholder:"NAME=DIR,…" help:"Directories that units may use; give API and worker processes the same."`
 	Storage
-	SecretsKey     string `env:"PIECEWORK_SECRETS_KEY" placeholder:"KEY" help:"Encrypts triggers' secrets in the database; give all parts the same, of at least 24 characters. Stored as they are when left out." secret:"true"`
-	WebhookAllow   string `env:"PIECEWORK_WEBHOOK_ALLOW" placeholder:"CIDR,…" help:"Addresses outside the public internet that messages to webhook endpoints may go to, such as 10.1.0.0/16; dev allows this machine."`
-	AcceptCommands bool   `name:"accept-commands" env:"PIECEWORK_ACCEPT_COMMANDS" help:"Let units check their results by commands, which run as the worker process's user; give API and worker processes the same. dev lets them."`
-	LogLevel       string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
+	SecretsKey      string `env:"PIECEWORK_SECRETS_KEY" placeholder:"KEY" help:"Encrypts triggers' secrets in the database; give all parts the same, of at least 24 characters. Stored as they are when left out." secret:"true"`
+	WebhookAllow    string `env:"PIECEWORK_WEBHOOK_ALLOW" placeholder:"CIDR,…" help:"Addresses outside the public internet that messages to webhook endpoints may go to, such as 10.1.0.0/16; dev allows this machine."`
+	ProjectSettings string `name:"project-settings" env:"PIECEWORK_PROJECT_SETTINGS" default:"ignore" enum:"never,ignore,read" help:"Whether agents read the instructions and settings that lie in the directory they work in, of units that do not say: ${enum} (${default}); never refuses units that ask for it."`
+	MCPServers      string `name:"mcp-servers" env:"PIECEWORK_MCP_SERVERS" placeholder:"FILE" help:"JSON with MCP servers that units may name: {\"NAME\": {\"command\", \"args\", \"env\"} or {\"url\", \"headers\"}}; give API and worker processes the same."`
+	AcceptCommands  bool   `name:"accept-commands" env:"PIECEWORK_ACCEPT_COMMANDS" help:"Let units check their results by commands, which run as the worker process's user; give API and worker processes the same. dev lets them."`
+	LogLevel        string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
+}
+
+// mcpServers reads the MCP servers that units may name.
+func (b *Base) mcpServers() (map[string]backend.MCPServer, error) {
+	if b.MCPServers == "" {
+		return nil, nil
+	}
+	servers, err := backend.ReadMCPServers(b.MCPServers)
+	if err != nil {
+		return nil, usagef("--mcp-servers: %s: %w", b.MCPServers, err)
+	}
+	return servers, nil
 }
 
 // webhooks reads which addresses messages may go to.
