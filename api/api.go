@@ -93,13 +93,15 @@ type Options struct {
 	Files      *blob.Store
 	Buckets    blob.Buckets // that batches may read
 	FilePolicy work.FilePolicy
-	Webhooks   webhook.Guard // which addresses messages may go to
-	Version    string
-	MaxBody    int64 // bytes of a JSON body
-	Sealer     webhook.Sealer
-	Loopback   bool // serves this machine only: refuse other host names
-	Log        *slog.Logger
-	Registry   *prometheus.Registry
+
+	AcceptCommands bool          // acceptance checks of units may be commands
+	Webhooks       webhook.Guard // which addresses messages may go to
+	Version        string
+	MaxBody        int64 // bytes of a JSON body
+	Sealer         webhook.Sealer
+	Hosts          []string // names that this server answers to, beside localhost and IP addresses
+	Log            *slog.Logger
+	Registry       *prometheus.Registry
 	// Containment is how the worker process of this house holds agents
 	// together; empty without one.
 	Containment process.Containment

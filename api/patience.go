@@ -36,8 +36,8 @@ type patienceKey struct{}
 func (a *API) boundAnswer(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
+		// It is not ended here: an event stream goes on after its handler.
 		ctx, end := context.WithCancelCause(r.Context())
-		defer end(nil)
 		p := &patience{limit: a.answerLimit, end: end}
 		defer p.stop()
 		r = r.WithContext(context.WithValue(ctx, patienceKey{}, p))

@@ -28,10 +28,19 @@ func TestSilentPostgres(t *testing.T) {
 	f.post("/work-units", mock("")).is(202)
 }
 
-// Who asks to be held is held, and the time that a body takes is the caller's.
+// Who asks to be held is held for longer than anybody else waits.
 func TestHeldAnswersAreHeld(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
-	f.answerLimit = 50 * time.Millisecond
-	f.post("/work-units?wait=0.3s", mock("")).is(202)
+	id := f.submit(mock(""))
+	f.answerLimit = 2 * time.Second
+	f.get("/work-units/" + id.String() + "?wait=3s").is(200)
+}
+
+// The pages of Asynqmon ask Redis, which may say nothing.
+func TestAsynqmonBesideASilentRedis(t *testing.T) {
+	t.Parallel()
+	f := newFront(t) // its Redis is away
+	_ = f.Bell.Probe(t.Context())
+	f.get("/asynqmon/api/queues").refused(503, "", "redis cannot be reached")
 }

@@ -30,7 +30,7 @@ const (
 // receivers hold up no unit.
 func (w *Worker) serveDeliveries() (stop func(), err error) {
 	client := w.Bell.ServerClient(1, jobs.Gate{
-		Wait: func(string, string) time.Duration { return 0 }, Took: func(string) {},
+		Wait: w.deliveryWait, Took: func(string) {},
 	}, w.deliveryRung)
 	server := asynq.NewServerFromRedisClient(client, asynq.Config{
 		Concurrency: 1, Queues: map[string]int{jobs.DeliveryLane: 1}, TaskCheckInterval: jobs.CheckInterval,
@@ -49,10 +49,19 @@ func (w *Worker) serveDeliveries() (stop func(), err error) {
 	}
 	return func() {
 		client.Release()
-		server.Stop()
+		w.asynqEnds(server.Stop)
 		w.courier.close(w.Grace)
-		server.Shutdown()
+		w.asynqEnds(server.Shutdown)
 	}, nil
+}
+
+// deliveryWait keeps the bells of deliveries for others while this process has
+// lost Postgres.
+func (w *Worker) deliveryWait(string, string) time.Duration {
+	if w.cutOff() {
+		return never
+	}
+	return 0
 }
 
 // wakeDeliveries ends the wait for bells.

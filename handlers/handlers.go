@@ -8,6 +8,7 @@
 //	unit.go      one unit: claim, prepare, execute, settle, announce
 //	prepare.go   a claimed unit made ready for its backend
 //	file.go      uploaded files on their way in, output files on their way out
+//	accept.go    whether a result is what its unit asked for
 //	cache.go     results taken over from earlier runs
 //	outcome.go   what becomes of a unit after a run
 //	batch.go     batches of which a unit has ended here
@@ -75,10 +76,15 @@ type Options struct {
 	Sender     *webhook.Sender // of messages to receivers of webhooks
 	FilePolicy work.FilePolicy
 	Secrets    []string // values that must not be stored
-	Version    string
-	Log        *slog.Logger
-	Metrics    prometheus.Registerer
-	Hears      chan<- struct{} // closed when units are taken; may be nil
+
+	AcceptCommands bool     // acceptance checks of units may be commands
+	CommandEnv     []string // of these, as NAME=VALUE
+	Keeper         process.Keeper
+
+	Version string
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+	Hears   chan<- struct{} // closed when units are taken; may be nil
 
 	Keep jobs.Retention // how long what is over is kept
 
@@ -120,11 +126,13 @@ type Worker struct {
 	running map[uuid.UUID]*running // by run
 	asking  map[uuid.UUID]bool     // runs whose claim is not answered yet
 	idle    *sync.Cond             // running has become empty
-	held    map[held]bool          // what operators have paused
-	delayed map[uuid.UUID]bool     // units that begin in a moment, when their model's limiter lets them
-	later   sync.WaitGroup         // of these
-	beatAt  time.Duration          // process.Uptime when the last confirmed sign of life was sent
-	lease   *process.Lease         // of the runs that are claimed from now on
+	// finished runs that the ledger has not taken
+	unsettled map[uuid.UUID]unsettled
+	held      map[held]bool      // what operators have paused
+	delayed   map[uuid.UUID]bool // units that begin in a moment, when their model's limiter lets them
+	later     sync.WaitGroup     // of these
+	beatAt    time.Duration      // process.Uptime when the last confirmed sign of life was sent
+	lease     *process.Lease     // of the runs that are claimed from now on
 }
 
 type running struct {
@@ -142,7 +150,8 @@ func New(o Options) *Worker {
 		Options: o, id: uuid.Must(uuid.NewV7()),
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), news: make(chan struct{}, 1),
 		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, delayed: map[uuid.UUID]bool{}, asking: map[uuid.UUID]bool{},
-		batches: newMarks(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
+		unsettled: map[uuid.UUID]unsettled{},
+		batches:   newMarks(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
 	}
 	w.courier = newCourier(w.deliverNext)
 	if w.full == nil {
@@ -254,10 +263,27 @@ func (w *Worker) serve(lanes map[string]int) (stops [2]func(), err error) {
 	}
 	halt := func() {
 		client.Release()
-		server.Stop()
+		w.asynqEnds(server.Stop)
 	}
-	return [2]func(){halt, server.Shutdown}, nil
+	return [2]func(){halt, func() { w.asynqEnds(server.Shutdown) }}, nil
 }
+
+// asynqEnds waits for a stop of Asynq's server, but not for a Redis that says
+// nothing: the server asks for each of its lanes in turn. What it leaves undone its
+// own recovery does, as after a crash.
+func (w *Worker) asynqEnds(stop func()) {
+	ended := make(chan struct{})
+	go func() { defer close(ended); stop() }()
+	select {
+	case <-ended:
+	case <-time.After(asynqPatience):
+		w.Log.Warn("redis does not answer; not waiting for it")
+	}
+}
+
+// asynqPatience is how long a stop of Asynq's server may take: it waits a second
+// for its handlers, which have all ended.
+const asynqPatience = 2 * time.Second
 
 // ProcessTask hears one bell. It does not return before the run's process
 // tree is dead, whatever Asynq's own context says. The error of a failed run

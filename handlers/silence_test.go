@@ -92,3 +92,25 @@ func TestShutdownBesideASilentPostgres(t *testing.T) {
 		t.Fatal("it does not end")
 	}
 }
+
+// Nor does a silent Redis keep it.
+func TestShutdownBesideASilentRedis(t *testing.T) {
+	t.Parallel()
+	server := testkit.StartRedis(t)
+	proxy, url := testkit.RedisProxy(t, server.URL)
+	h := newHouseAt(t, testkit.DB(t, migrate), url)
+	w := h.start(nil)
+	h.submit(nil)
+	run := h.begun()
+	proxy.Hold()
+	t.Cleanup(proxy.Release)
+	testkit.Eventually(t, "redis is known to be away", func() bool { return !h.bell.Up() })
+	w.stop()
+	<-run.ctx.Done()
+	run.end <- succeed("")
+	select {
+	case <-w.done:
+	case <-time.After(testkit.Patience / 2): // Asynq would ask on for longer
+		t.Fatal("it does not end")
+	}
+}

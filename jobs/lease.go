@@ -83,13 +83,10 @@ func (r *Reconciler) endLeases(ctx context.Context) (lost int64, err error) {
 	}
 	if set < 0 {
 		mended, err := r.Store.ClockBack(ctx, -set)
-		if err == nil {
-			err = r.Store.DoubtDeliveries(ctx)
-		}
 		if err != nil {
 			return 0, err
 		}
-		r.Log.Warn("units that were to run later are due as they were", "units", mended)
+		r.Log.Warn("what was to happen later is due as it was", "rows", mended)
 	}
 	if !time.Now().After(r.calm) {
 		return 0, nil

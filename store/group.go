@@ -8,8 +8,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"piecework/internal/work"
 )
 
 // How long a grouped write may take. Its callers may wait for two: the one that
@@ -28,7 +26,7 @@ const (
 // Every caller waits for its own commit, and when a statement fails each of
 // its rows is tried alone, so that a bad row fails alone.
 //
-// A statement without an answer is tried once more, for a shorter time: the
+// A first statement without an answer is tried once more, for a shorter time: the
 // other connections are distrusted by then, so that it gets a new one. A row whose
 // outcome is unknown may be there already: repeating one must change nothing.
 type group[In, Out any] struct {
@@ -140,11 +138,12 @@ func (g *group[In, Out]) next() int {
 }
 
 func (g *group[In, Out]) run(calls []*call[In, Out]) {
+	known := g.diary.pulse.away.Load()
 	err := g.try(calls, g.usual())
-	if unanswered(err) {
+	if unanswered(err) && !known {
 		err = g.try(calls, min(g.limit, silentLimit))
 	}
-	if err == nil || len(calls) == 1 || errors.As(err, new(*work.Unavailable)) {
+	if err == nil || len(calls) == 1 || kindOf(err) == away {
 		return
 	}
 	for i := range calls {

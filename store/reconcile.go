@@ -71,37 +71,60 @@ const pieceRows = 1000
 // everywhere; one that somebody is at work on is left for the next look.
 func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH victims AS (
-			SELECT u.id AS unit_id, r.id AS run_id, p.hostname, p.pid
+			SELECT u.id AS unit_id, r.id AS run_id, 1 AS deaths, r.worker_type <> $3 AS unpriced,
+				format('the worker process %s (pid %s) stopped giving signs of life', p.hostname, p.pid) AS why
 			FROM worker_runs r JOIN work_units u ON u.id = r.unit_id
 			LEFT JOIN worker_processes p ON p.id = r.worker_process
 			WHERE r.status = 'running' AND (p.id IS NULL OR NOT (`+alive+`))
-			ORDER BY u.id LIMIT $3 FOR UPDATE OF u SKIP LOCKED
-		), lost AS (
-			UPDATE worker_runs r SET status = 'lost', given_up = true, completed_at = clock_timestamp(), error_class = 'infra',
-				error_message = format('the worker process %s (pid %s) stopped giving signs of life', v.hostname, v.pid),
-				total_cost_usd = CASE WHEN r.worker_type = $2 THEN 0 END, cost_incomplete = r.worker_type <> $2,
-				execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
-			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.id, r.unit_id, r.attempt, r.session_id, r.cost_incomplete
-		), verdicts AS (
-			SELECT u.id, lost.id AS run, lost.session_id, lost.cost_incomplete, CASE WHEN u.cancel_requested_at IS NOT NULL THEN 'cancelled'
-				WHEN u.deaths + 1 >= $1 THEN 'failed' ELSE 'queued' END AS next
-			FROM lost JOIN work_units u ON u.id = lost.unit_id AND u.state = 'running' AND u.run_count = lost.attempt
-		)
-		UPDATE work_units u SET losses = losses + 1, deaths = deaths + 1, dispatch = dispatch + 1, check_at = clock_timestamp(),
-			unpriced_runs = unpriced_runs + v.cost_incomplete::int, state = v.next,
-			finished_at = CASE WHEN v.next <> 'queued' THEN clock_timestamp() END,
-			final_run = CASE WHEN v.next = 'failed' THEN v.run END,
-			error_class = CASE WHEN v.next = 'failed' THEN 'crash' ELSE u.error_class END,
-			error_message = CASE WHEN v.next = 'failed' THEN
-				format('%s worker processes in a row died while it ran, the last while it ran alone', u.deaths + 1) ELSE u.error_message END,
-			resume_session = CASE WHEN u.session_policy = 'resume' THEN v.session_id END,
-			session_cost_usd = CASE WHEN u.session_policy = 'resume' AND v.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END
-		FROM verdicts v WHERE u.id = v.id`, work.MaxCrashes, work.MockBackend, pieceRows)
+			ORDER BY u.id LIMIT $4 FOR UPDATE OF u SKIP LOCKED
+		), `+giveUp, work.MaxCrashes, work.MaxLosses, work.MockBackend, pieceRows)
 	if err != nil {
 		return 0, translate(fmt.Errorf("expire leases: %w", err))
 	}
 	return result.RowsAffected()
 }
+
+// GiveUp closes a run of a worker process that says that it does not have it,
+// as ExpireLeases does. unpriced tells that it may have cost something.
+func (s *Store) GiveUp(ctx context.Context, process uuid.UUID, o Owned, unpriced bool) error {
+	_, err := s.db.ExecContext(ctx, `WITH victims AS (
+			SELECT u.id AS unit_id, r.id AS run_id, 0 AS deaths, $5::boolean AS unpriced,
+				CASE WHEN $5 THEN 'the end of the run was lost on the disk of its worker process'
+					ELSE 'the run was claimed, but the worker process never heard of it' END AS why
+			FROM worker_runs r JOIN work_units u ON u.id = r.unit_id
+			WHERE r.status = 'running' AND r.id = $3 AND r.worker_process = $4 FOR UPDATE OF u
+		), `+giveUp, work.MaxCrashes, work.MaxLosses, o.RunID, process, unpriced)
+	if err != nil {
+		return translate(fmt.Errorf("give up run %s: %w", o.RunID, err))
+	}
+	return nil
+}
+
+// giveUp closes the runs of victims as lost, and what they come back with later
+// is fenced. In: victims (unit_id, run_id, deaths that it adds, unpriced, why); $1 the
+// deaths and $2 the lost runs in a row after which a unit ends.
+var giveUp = `lost AS (
+			UPDATE worker_runs r SET status = 'lost', given_up = true, completed_at = clock_timestamp(), error_class = 'infra',
+				error_message = v.why, total_cost_usd = CASE WHEN NOT v.unpriced THEN 0 END, cost_incomplete = v.unpriced,
+				execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
+			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.*, v.deaths
+		), verdicts AS (
+			SELECT u.id, lost.id AS run, lost.session_id, lost.deaths, lost.cost_incomplete,
+				CASE WHEN u.deaths + lost.deaths >= $1 THEN format('%s worker processes in a row died while it ran, the last while it ran alone', u.deaths + 1)
+					WHEN ` + lostBefore("u.id") + ` + 1 >= $2 THEN format('%s runs in a row were lost, the last because %s', $2, lost.error_message)
+				END AS ends, u.cancel_requested_at IS NOT NULL AS cancelled
+			FROM lost JOIN work_units u ON u.id = lost.unit_id AND u.state = 'running' AND u.run_count = lost.attempt
+		)
+		UPDATE work_units u SET losses = losses + 1, deaths = u.deaths + v.deaths, dispatch = dispatch + 1, check_at = clock_timestamp(),
+			unpriced_runs = unpriced_runs + v.cost_incomplete::int,
+			state = CASE WHEN v.cancelled THEN 'cancelled' WHEN v.ends IS NOT NULL THEN 'failed' ELSE 'queued' END,
+			finished_at = CASE WHEN v.cancelled OR v.ends IS NOT NULL THEN clock_timestamp() END,
+			final_run = CASE WHEN NOT v.cancelled AND v.ends IS NOT NULL THEN v.run END,
+			error_class = CASE WHEN NOT v.cancelled AND v.ends IS NOT NULL THEN 'crash' ELSE u.error_class END,
+			error_message = CASE WHEN NOT v.cancelled AND v.ends IS NOT NULL THEN v.ends ELSE u.error_message END,
+			resume_session = CASE WHEN u.session_policy = 'resume' THEN v.session_id END,
+			session_cost_usd = CASE WHEN u.session_policy = 'resume' AND v.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END
+		FROM verdicts v WHERE u.id = v.id`
 
 // ExpireDeadlines ends queued and waiting units whose deadline has passed, and
 // those that have not started by their expires_at. It returns how many: 1,000 of
@@ -255,21 +278,43 @@ func (s *Store) Untaken(ctx context.Context, bells []Dispatch) ([]uuid.UUID, err
 }
 
 // ClockBack mends what was to happen after some time, when Postgres's clock was
-// set back by that much: retries and looks at bells. A time that a caller has
-// named stays what it is, and so does what was mended or written since. It returns
-// how many units that concerned.
-func (s *Store) ClockBack(ctx context.Context, by time.Duration) (int64, error) {
-	result, err := s.db.ExecContext(ctx, `WITH later AS (
-			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > clock_timestamp() + ($1 - 10) * interval '1 second'
+// set back by that much: retries, looks at bells and at providers' batches, tries of
+// deliveries, leases on batches that are filled. A time that a caller has named stays
+// what it is, and so does what was mended or written since. It returns how many
+// rows that concerned.
+func (s *Store) ClockBack(ctx context.Context, by time.Duration) (rows int64, err error) {
+	for _, statement := range []string{
+		`WITH later AS (
+			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at ` + beforeTheStep + `
 			AND (run_count > 0 OR not_before IS NULL OR not_before <= clock_timestamp()) ORDER BY id FOR UPDATE SKIP LOCKED)
 		UPDATE work_units u SET check_at = u.check_at - $1 * interval '1 second',
 			not_before = CASE WHEN u.run_count > 0 THEN u.not_before - $1 * interval '1 second' ELSE u.not_before END
-		FROM later WHERE u.id = later.id`, by.Seconds())
-	if err != nil {
-		return 0, translate(fmt.Errorf("mend the times of units: %w", err))
+		FROM later WHERE u.id = later.id`,
+		`WITH later AS (
+			SELECT id FROM webhook_deliveries WHERE state = 'pending' AND greatest(next_at, check_at, lease_until) ` + beforeTheStep + `
+			ORDER BY id FOR UPDATE SKIP LOCKED)
+		UPDATE webhook_deliveries d SET next_at = d.next_at - $1 * interval '1 second',
+			check_at = d.check_at - $1 * interval '1 second', lease_until = d.lease_until - $1 * interval '1 second'
+		FROM later WHERE d.id = later.id`,
+		`UPDATE provider_batches SET look_at = look_at - $1 * interval '1 second' WHERE finished_at IS NULL AND look_at ` + beforeTheStep,
+		`UPDATE batches SET fill_until = fill_until - $1 * interval '1 second' WHERE fill_until ` + beforeTheStep,
+	} {
+		result, err := s.db.ExecContext(ctx, statement, by.Seconds())
+		if err != nil {
+			return rows, translate(fmt.Errorf("mend what is to happen later: %w", err))
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return rows, err
+		}
+		rows += n
 	}
-	return result.RowsAffected()
+	return rows, nil
 }
+
+// beforeTheStep holds for a time that was written before the clock was set back by
+// $1 seconds: what is written afterwards lies nearer.
+const beforeTheStep = `> clock_timestamp() + ($1 - 10) * interval '1 second'`
 
 // Due returns queued units that may run now on one of the backends, most
 // urgent first: what a worker process asks when Redis is away. It takes the

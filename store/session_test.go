@@ -139,8 +139,13 @@ func (s session) replay(t *testing.T) {
 	}
 	say(s.End)
 	first, second := l.unit(s.Units[0]), l.unit(s.Units[1])
-	if first.State != work.Succeeded || first.RunCount != 1 || first.Cost == work.NewCost(0, 0) || first.FinishedAt == nil || *first.Output != "the answer" {
+	if first.State != work.Succeeded || first.RunCount != 1 || first.FinishedAt == nil || *first.Output != "the answer" {
 		t.Errorf("the first: %+v", first)
+	}
+	var cost float64
+	l.must(l.db.Get(&cost, `SELECT cost_usd FROM work_units WHERE id = $1`, first.ID))
+	if cost != 0.25 {
+		t.Errorf("the first has cost %v", cost)
 	}
 	if second.State != work.Queued || second.Failures != 1 {
 		t.Errorf("the second: %+v", second)

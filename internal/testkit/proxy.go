@@ -68,6 +68,23 @@ func PostgresProxy(t testing.TB, rawURL string) (*Proxy, string) {
 	return p, u.String()
 }
 
+// RedisProxy does the same for the Redis at rawURL.
+func RedisProxy(t testing.TB, rawURL string) (*Proxy, string) {
+	t.Helper()
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	network, target := "tcp", u.Host
+	if u.Scheme == "unix" {
+		network, target = "unix", u.Path
+		u.Scheme, u.Path = "redis", ""
+	}
+	p := NewProxy(t, network, target)
+	u.Host = p.Address()
+	return p, u.String()
+}
+
 // Address is where the proxy listens.
 func (p *Proxy) Address() string { return p.listen.Addr().String() }
 

@@ -132,7 +132,6 @@ CREATE TABLE batches (
     deleted_at timestamp with time zone,
     items json,
     syntheses uuid[] NOT NULL DEFAULT '{}'::uuid[],
-    unpriced_accepted integer NOT NULL DEFAULT 0,
     CONSTRAINT batches_pkey PRIMARY KEY (id),
     CONSTRAINT batches_protocol_check CHECK ((protocol = ANY (ARRAY['native'::text, 'openai'::text, 'anthropic'::text]))),
     CONSTRAINT batches_status_check CHECK ((status = ANY (ARRAY['enumerating'::text, 'testing'::text, 'awaiting_approval'::text, 'in_progress'::text, 'finalizing'::text, 'cancelling'::text, 'completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))),
@@ -212,6 +211,7 @@ CREATE TABLE provider_batches (
     holder uuid,
     tries integer NOT NULL DEFAULT 0,
     error text NOT NULL DEFAULT ''::text,
+    guessed boolean NOT NULL DEFAULT false,
     CONSTRAINT provider_batches_pkey PRIMARY KEY (id)
 );
 CREATE INDEX provider_batches_due ON public.provider_batches USING btree (look_at) WHERE (finished_at IS NULL);
@@ -462,6 +462,9 @@ CREATE TABLE work_units (
     turn integer NOT NULL DEFAULT 0,
     unpriced_runs integer NOT NULL DEFAULT 0,
     runs_live boolean NOT NULL DEFAULT false,
+    accept json,
+    project_settings text,
+    mcp_servers jsonb,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT cache_without_directory CHECK (((cache_ttl IS NULL) OR (working_directory = ''::text))),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
@@ -483,6 +486,7 @@ END AND ((lane = 'batch'::text) OR ((provider_batch IS NULL) AND (NOT runs_live)
     CONSTRAINT work_units_lane_check CHECK ((lane = ANY (ARRAY['live'::text, 'batch'::text]))),
     CONSTRAINT work_units_missing_key_check CHECK ((missing_key = ANY (ARRAY['fail'::text, 'note'::text]))),
     CONSTRAINT work_units_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
+    CONSTRAINT work_units_project_settings_check CHECK ((project_settings = ANY (ARRAY['ignore'::text, 'read'::text]))),
     CONSTRAINT work_units_session_policy_check CHECK ((session_policy = ANY (ARRAY['resume'::text, 'fresh'::text]))),
     CONSTRAINT work_units_startup_timeout_check CHECK ((startup_timeout >= (0)::double precision)),
     CONSTRAINT work_units_state_check CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'waiting'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text]))),
@@ -570,6 +574,9 @@ CREATE TABLE worker_runs (
     rev integer,
     http_status smallint NOT NULL DEFAULT 0,
     request_id text NOT NULL DEFAULT ''::text,
+    session_total_usd double precision,
+    session_resumed boolean NOT NULL DEFAULT false,
+    implausible text[] NOT NULL DEFAULT '{}'::text[],
     CONSTRAINT worker_runs_pkey PRIMARY KEY (id),
     CONSTRAINT completed_when_over CHECK (((status = 'running'::text) = (completed_at IS NULL))),
     CONSTRAINT one_run_per_attempt UNIQUE (unit_id, attempt),
