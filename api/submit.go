@@ -19,6 +19,7 @@ import (
 	"piecework/internal/accept"
 	"piecework/internal/backend"
 	"piecework/internal/prompt"
+	"piecework/internal/transcript"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -601,8 +602,12 @@ func title(s *work.Spec) string {
 	return shortTitle(text)
 }
 
+// withoutSecrets is for titles, which lists, webhooks and logs tell.
+var withoutSecrets = transcript.Redactor(nil)
+
 func shortTitle(text string) string {
-	text, _ = work.Cut(text, 4*titleBytes)
+	text, _ = work.Cut(text, 100*titleBytes)
+	text, _ = work.Cut(withoutSecrets(text), 4*titleBytes)
 	text, _ = work.Cut(strings.TrimSpace(spaces.ReplaceAllString(text, " ")), titleBytes)
 	return work.Clean(text)
 }
