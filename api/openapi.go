@@ -201,6 +201,7 @@ func describeRuns(schemas map[string]*huma.Schema) {
 			"live_status": "What it does now, or did last", "execution_time": "Seconds from claim to end",
 			"duration_ms": "As the backend measured it", "duration_api_ms": "Spent waiting for the model",
 			"cost_incomplete": "The run ended before its whole cost was known", "implausible": "Figures that the backend told and that cannot be true: they are left out", "has_transcript": "There are steps to read",
+			"transcript_removed_at": "When they were removed because they were old; null: they were not",
 		} {
 			p[field].Description = text
 		}
@@ -367,6 +368,7 @@ func addExamples(schemas map[string]*huma.Schema) {
 		"PauseState": pauseState{Name: "default", Paused: &operatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}},
 		"BulkResult": bulkResult{DryRun: true, Count: 1, Cost: work.NewCost(0.25, 0), Items: []unitItem{{Unit: short}}},
 		"Health":     map[string]any{"status": "ok"},
+		"Pruned":     map[string]any{"dry_run": true, "units": 1200, "batches": 3, "files": 40, "bytes": 123456, "more": false},
 		"Stats":      exampleStats(run.StartedAt),
 		"Readiness": map[string]any{"status": "ready", "checks": map[string]check{
 			"postgres": {OK: true, Detail: "reachable, schema up to date"}, "redis": {OK: true, Detail: "takes writes (single server)"},

@@ -24,12 +24,14 @@
 //	metrics.go   what is counted
 //	poll.go      work without Redis
 //	delivery.go  messages to receivers of webhooks
+//	courier.go   which receivers have a message on its way
 //	spool.go     finished runs on disk while Postgres is away
-//	disk.go      no room for a run
-//	prune.go     old directories of units, bytes that are no file's, old results
+//	disk.go      no room for a run, and how it is made
+//	prune.go     directories of units on this disk that are old
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -84,9 +86,13 @@ type Options struct {
 	Metrics prometheus.Registerer
 	Hears   chan<- struct{} // closed when units are taken; may be nil
 
-	full     func() bool   // there is no room for another run; the tests set it
-	find     time.Duration // a provider's batch is looked for, before it is sent again; 0: findFor
-	packMost int           // bytes of the lines of one provider batch; 0: backend.MaxBatchBytes
+	Keep jobs.Retention // how long what is over is kept
+
+	full      func() bool   // there is no room for another run; the tests set it
+	short     func() bool   // room is to be made; the tests set it
+	diskEvery time.Duration // between two looks at the disk; 0: shortagePause
+	find      time.Duration // a provider's batch is looked for, before it is sent again; 0: findFor
+	packMost  int           // bytes of the lines of one provider batch; 0: backend.MaxBatchBytes
 }
 
 // GCPercent is what every server process sets Go's GC percent to: with thousands
@@ -145,11 +151,16 @@ func New(o Options) *Worker {
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), news: make(chan struct{}, 1),
 		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, delayed: map[uuid.UUID]bool{}, asking: map[uuid.UUID]bool{},
 		unsettled: map[uuid.UUID]unsettled{},
-		batches:   newMarks(), courier: newCourier(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
+		batches:   newMarks(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
 	}
+	w.courier = newCourier(w.deliverNext)
 	if w.full == nil {
 		w.full = func() bool { return diskFull(o.Data) }
 	}
+	if w.short == nil {
+		w.short = func() bool { return diskShort(o.Data) }
+	}
+	w.diskEvery = cmp.Or(w.diskEvery, shortagePause)
 	for _, b := range o.Backends {
 		w.lanes = append(w.lanes, &lane{backend: b})
 	}
@@ -191,7 +202,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchNews, w.watchNeighbours, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune} {
+	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchNews, w.watchNeighbours, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune, w.watchDisk,
+		(&jobs.Janitor{Store: w.Store, Files: w.Files, Log: w.Log, Keep: w.Keep, Metrics: w.Metrics}).Run} {
 		loops.Go(func() { loop(life) })
 	}
 	stop, err := w.serve(jobs.Lanes(w.Queues, w.laneNames(everyLane)))

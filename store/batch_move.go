@@ -26,11 +26,12 @@ type Advanced struct {
 // cancelPiece is how many units of a batch are cancelled in one transaction.
 const cancelPiece = 2000
 
-// LiveBatches returns the batches that may go on by themselves, oldest first.
-func (s *Store) LiveBatches(ctx context.Context) ([]uuid.UUID, error) {
+// LiveBatches returns the batches that may go on by themselves, oldest first: with
+// idle those that are paused, in which only what runs can end, else the others.
+func (s *Store) LiveBatches(ctx context.Context, idle bool) ([]uuid.UUID, error) {
 	var ids []uuid.UUID
 	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM batches WHERE finished_at IS NULL
-		AND status NOT IN ('enumerating', 'awaiting_approval') ORDER BY id`)
+		AND status NOT IN ('enumerating', 'awaiting_approval') AND (paused_at IS NOT NULL AND status IN ('testing', 'in_progress')) = $1 ORDER BY id`, idle)
 	if err != nil {
 		return nil, translate(fmt.Errorf("find live batches: %w", err))
 	}

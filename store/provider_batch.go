@@ -224,10 +224,10 @@ func (s *Store) UnpackFrom(ctx context.Context, batch, from uuid.UUID) error {
 const laneEnded = `(lane = 'batch' AND coalesce(lane_ends(created_at, deadline, expires_at) <= now(), false))`
 
 // LateUnits lets those units run live whose end is too near to wait for a
-// provider's batch. It returns how many.
+// provider's batch. It returns how many, 1,000 at most.
 func (s *Store) LateUnits(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE state = 'waiting' AND lane = 'batch'
-		AND lane_ends(created_at, deadline, expires_at) <= now() ORDER BY id FOR UPDATE SKIP LOCKED) `+goLive)
+		AND lane_ends(created_at, deadline, expires_at) <= now() ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED) `+goLive, pieceRows)
 	if err != nil {
 		return 0, translate(fmt.Errorf("find late units: %w", err))
 	}
@@ -314,10 +314,11 @@ func (s *Store) ForgetAnswer(ctx context.Context, unit uuid.UUID) error {
 
 // PruneAnswers removes answers whose units are over: they were cancelled before
 // their run, or the process that used the answer died before it could forget it.
-func (s *Store) PruneAnswers(ctx context.Context) error {
-	_, err := s.db.ExecContext(ctx, `DELETE FROM provider_answers a USING work_units u
-		WHERE u.id = a.unit_id AND u.state IN ('succeeded', 'failed', 'cancelled', 'timed_out')`)
-	return translate(wrap("remove answers that nobody needs", err))
+// It returns how many.
+func (s *Store) PruneAnswers(ctx context.Context, most int) (int, error) {
+	return s.exec(ctx, "remove answers that nobody needs", `DELETE FROM provider_answers WHERE unit_id IN (
+		SELECT a.unit_id FROM provider_answers a JOIN work_units u ON u.id = a.unit_id
+		WHERE u.state IN ('succeeded', 'failed', 'cancelled', 'timed_out') LIMIT $1 FOR UPDATE OF a SKIP LOCKED)`, most)
 }
 
 // BatchLane is where a unit of the batch lane waits.

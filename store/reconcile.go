@@ -25,6 +25,11 @@ const leadLimit = 30 * time.Second
 // Lead runs f if no other process reconciles just now, and tells whether it
 // ran.
 func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, error) {
+	return s.lead(ctx, leadLock, f)
+}
+
+// lead runs f while it holds an advisory lock, and tells whether it got it.
+func (s *Store) lead(ctx context.Context, lock int64, f func(context.Context) error) (bool, error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return false, translate(fmt.Errorf("lead: %w", err))
@@ -44,7 +49,7 @@ func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, 
 		}
 	}()
 	var lead bool
-	if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_xact_lock($1)`, leadLock).Scan(&lead); err != nil {
+	if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lock).Scan(&lead); err != nil {
 		return false, translate(fmt.Errorf("lead: %w", err))
 	}
 	if !lead {
@@ -55,10 +60,14 @@ func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, 
 	return true, f(round)
 }
 
+// pieceRows is how many rows one statement of a look at the ledger changes: what is
+// more comes with the next, so that nobody waits long for a row.
+const pieceRows = 1000
+
 // ExpireLeases closes the runs of worker processes whose lease has ended as
 // lost and puts their units back in the queue, or ends those that were asked to
 // stop and those that have taken too many worker processes with them, the last
-// while they ran alone. It returns how many. Units are locked before runs, as
+// while they ran alone. It returns how many, 1,000 at most. Units are locked before runs, as
 // everywhere; one that somebody is at work on is left for the next look.
 func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH victims AS (
@@ -67,8 +76,8 @@ func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 			FROM worker_runs r JOIN work_units u ON u.id = r.unit_id
 			LEFT JOIN worker_processes p ON p.id = r.worker_process
 			WHERE r.status = 'running' AND (p.id IS NULL OR NOT (`+alive+`))
-			ORDER BY u.id FOR UPDATE OF u SKIP LOCKED
-		), `+giveUp, work.MaxCrashes, work.MaxLosses, work.MockBackend)
+			ORDER BY u.id LIMIT $4 FOR UPDATE OF u SKIP LOCKED
+		), `+giveUp, work.MaxCrashes, work.MaxLosses, work.MockBackend, pieceRows)
 	if err != nil {
 		return 0, translate(fmt.Errorf("expire leases: %w", err))
 	}
@@ -118,18 +127,19 @@ var giveUp = `lost AS (
 		FROM verdicts v WHERE u.id = v.id`
 
 // ExpireDeadlines ends queued and waiting units whose deadline has passed, and
-// those that have not started by their expires_at. It returns how many. Like
-// Unchecked it asks for now(), which an index can find, unlike a clock that
+// those that have not started by their expires_at. It returns how many: 1,000 of
+// either at most. Like Unchecked it asks for now(), which an index can find, unlike a clock that
 // goes on.
 func (s *Store) ExpireDeadlines(ctx context.Context) (int64, error) {
-	result, err := s.db.ExecContext(ctx, `WITH overdue AS (
-			SELECT id FROM work_units WHERE state IN ('queued', 'waiting') AND deadline <= now()
-			OR state = 'queued' AND started_at IS NULL AND expires_at <= now()
-			ORDER BY id FOR UPDATE SKIP LOCKED)
+	result, err := s.db.ExecContext(ctx, `WITH late AS (
+			SELECT id FROM work_units WHERE state IN ('queued', 'waiting') AND deadline <= now() ORDER BY deadline LIMIT $2 FOR UPDATE SKIP LOCKED
+		), expired AS (
+			SELECT id FROM work_units WHERE state = 'queued' AND started_at IS NULL AND expires_at <= now() ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
+		), overdue AS (SELECT id FROM late UNION SELECT id FROM expired)
 		UPDATE work_units u SET state = 'timed_out', finished_at = clock_timestamp(), error_class = $1,
 			error_message = CASE WHEN u.deadline <= now() THEN 'the deadline passed before the unit could run' || CASE WHEN u.run_count > 0 THEN ' again' ELSE '' END
 				ELSE 'the unit expired before it could start' END
-		FROM overdue WHERE u.id = overdue.id`, string(work.ClassTimeout))
+		FROM overdue WHERE u.id = overdue.id`, string(work.ClassTimeout), pieceRows)
 	if err != nil {
 		return 0, translate(fmt.Errorf("expire deadlines: %w", err))
 	}
@@ -219,16 +229,19 @@ func (s *Store) Redispatch(ctx context.Context, units []uuid.UUID) ([]Dispatch, 
 }
 
 // RecheckAll makes every queued unit's bell doubtful: Redis has forgotten
-// what it was told. It returns how many.
-func (s *Store) RecheckAll(ctx context.Context) (int64, error) {
-	result, err := s.db.ExecContext(ctx, `WITH due AS (
-			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > clock_timestamp()
-			AND (not_before IS NULL OR not_before <= clock_timestamp()) ORDER BY id FOR UPDATE SKIP LOCKED)
-		UPDATE work_units u SET check_at = clock_timestamp() FROM due WHERE u.id = due.id`)
+// what it was told. It returns how many. It goes on piece by piece until ctx ends.
+func (s *Store) RecheckAll(ctx context.Context) (n int64, err error) {
+	now, err := s.Clock(ctx)
 	if err != nil {
-		return 0, translate(fmt.Errorf("recheck all units: %w", err))
+		return 0, fmt.Errorf("recheck all units: %w", err)
 	}
-	return result.RowsAffected()
+	for done := pieceRows; err == nil && done == pieceRows; n += int64(done) {
+		done, err = s.exec(ctx, "recheck all units", `WITH due AS (
+			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > $1
+			AND (not_before IS NULL OR not_before <= $1) ORDER BY check_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+		UPDATE work_units u SET check_at = $1 FROM due WHERE u.id = due.id`, now, pieceRows)
+	}
+	return n, err
 }
 
 // ModelOf names a model of a backend, as units do: empty is the backend's own.

@@ -177,7 +177,8 @@ const runColumns = `r.id, r.unit_id, r.attempt, r.worker_type, r.worker_process,
     left(r.error_message, 2000) AS error_message, r.error_class, r.session_id, r.num_turns, r.tool_calls, r.input_tokens,
     r.output_tokens, r.cache_read_tokens, r.cache_creation_tokens, r.total_cost_usd, r.cost_incomplete, r.duration_ms,
     r.duration_api_ms, r.execution_time, r.implausible, r.output_files, r.started_at, r.completed_at, u.title,
-    EXISTS (SELECT FROM transcripts t WHERE t.run_id = r.id) OR
+    (SELECT t.removed_at FROM transcripts t WHERE t.run_id = r.id) AS transcript_removed_at,
+    EXISTS (SELECT FROM transcripts t WHERE t.run_id = r.id AND t.removed_at IS NULL) OR
     EXISTS (SELECT FROM transcript_chunks c WHERE c.run_id = r.id) AS has_transcript`
 
 type runRow struct {

@@ -21,13 +21,16 @@ func (v Violation) String() string { return fmt.Sprintf("%s: %s: %s", v.Promise,
 
 // Check returns the promises that the history and the ledger show broken.
 func Check(h History, l Ledger) []Violation {
-	c := checker{h: h, l: l, wants: map[string]Want{}, asked: map[string]time.Time{}, due: map[string]time.Time{}, units: map[string]Unit{}, runs: map[string][]Run{}, batches: map[string]Batch{}, reopened: map[string]time.Time{}, runAgain: map[string]bool{}}
+	c := checker{h: h, l: l, wants: map[string]Want{}, asked: map[string]time.Time{}, due: map[string]time.Time{}, units: map[string]Unit{}, runs: map[string][]Run{}, batches: map[string]Batch{}, reopened: map[string]time.Time{}, runAgain: map[string]bool{}, gone: map[string]bool{}}
 	for _, e := range h {
 		if e.Kind == KindIntend {
 			c.wants[e.Request] = *e.Want
 			c.asked[e.Request] = e.At
 			c.runAgain[e.Want.Batch] = c.runAgain[e.Want.Batch] || e.Want.Again
 		}
+	}
+	for _, e := range h {
+		c.gone[e.Unit] = c.gone[e.Unit] || e.Kind == KindDelete
 	}
 	for _, u := range l.Units {
 		c.units[u.ID] = u
@@ -70,6 +73,7 @@ type checker struct {
 	runs     map[string][]Run     // by unit, in the order of their attempts
 	batches  map[string]Batch     // by id
 	reopened map[string]time.Time // by unit: when its batch was run again
+	gone     map[string]bool      // by unit: its client has asked to delete it, and it may be gone
 	runAgain map[string]bool      // the requests of batches that their clients run again
 	found    []Violation
 }
@@ -100,6 +104,8 @@ func (c *checker) answers() {
 				c.broken("answers are right", e.Unit, "cancel was answered with %d: %s", e.Status, e.Error)
 			}
 			c.cancelled(e)
+		case KindDelete:
+			c.deleted(e)
 		case KindSeen:
 			c.seen(e)
 		case KindSlow:
@@ -127,7 +133,9 @@ func (c *checker) submitted(e Event, told map[string]string) {
 		c.acceptedBatch(e)
 		return
 	}
-	if u, ok := c.units[e.Unit]; !ok || u.Request != e.Request {
+	if u, ok := c.units[e.Unit]; !ok && c.gone[e.Unit] {
+		return
+	} else if !ok || u.Request != e.Request {
 		c.broken("accepted is kept", e.Request, "%s was accepted by %s and is not in the ledger", e.Unit, e.Door)
 	}
 }
@@ -135,7 +143,10 @@ func (c *checker) submitted(e Event, told map[string]string) {
 // seen compares what the API showed with what it came to. What a worker process
 // did not close itself it may not have ended yet.
 func (c *checker) seen(e Event) {
-	u := c.units[e.Unit]
+	u, ok := c.units[e.Unit]
+	if !ok && c.gone[e.Unit] {
+		return
+	}
 	if e.Crowded && !slices.ContainsFunc(c.runs[u.ID], func(r Run) bool { return r.Status == "lost" || r.Status == "fenced" }) {
 		c.broken("closed means dead", e.Unit, "the API showed %s while an agent of it was alive", e.State)
 	}

@@ -52,6 +52,7 @@ type order struct {
 	again   bool          // ask once more when it is there
 	misuse  bool          // send the key with another body
 	cancel  time.Duration // after it was accepted; 0: never
+	del     bool          // delete it when it is over
 	units   []order       // of a batch
 	moves   []batchMove   // of a batch, once its units are there
 	retry   bool          // run the batch again when it is over
@@ -140,6 +141,8 @@ func (l *load) newOrder(i int, random *rand.Rand) order {
 		o.want.Callback = manner(random)
 		body["callback_url"] = l.sink.address(o.want.Callback, o.request, random)
 	}
+	// A message would tell of it, and an agent's run would be looked for.
+	o.del = random.Float64() < 0.2 && mock != nil && !o.want.Cached && o.cancel == 0 && o.want.Callback == ""
 	o.body, _ = json.Marshal(body)
 	return o
 }
@@ -272,6 +275,9 @@ func (l *load) followUp(o order, unit string) {
 	if len(o.units) > 0 {
 		l.asking.Go(func() { l.tend(o, unit) })
 	}
+	if o.del {
+		l.asking.Go(func() { l.remove(o, unit) })
+	}
 	if o.cancel > 0 {
 		l.asking.Go(func() {
 			l.sleep(o.cancel)
@@ -284,6 +290,21 @@ func (l *load) followUp(o order, unit string) {
 				l.sleep(200 * time.Millisecond)
 			}
 		})
+	}
+}
+
+// remove deletes a unit as soon as it is over; until then the answer is 409.
+func (l *load) remove(o order, unit string) {
+	for door := o.door; l.ctx.Err() == nil; door++ {
+		l.sleep(500 * time.Millisecond)
+		status, _, _, err := l.ask(http.MethodDelete, door, "/work-units/"+unit, "", nil)
+		if status == http.StatusConflict {
+			continue
+		}
+		l.book.write(Event{Kind: KindDelete, Request: o.request, Unit: unit, Status: status, Error: err})
+		if status != 0 && status != http.StatusServiceUnavailable {
+			return
+		}
 	}
 }
 

@@ -221,4 +221,9 @@ var plants = []plant{
 			"\tunit, replayed, err = a.Store.Accept(ctx, n)\n", "\tunit, replayed, err = a.Store.Accept(ctx, n)\n\tfor errors.As(err, new(*work.Unavailable)) {\n\t\ttime.Sleep(25 * time.Second)\n\t\tunit, replayed, err = a.Store.Accept(ctx, n)\n\t}\n"}},
 		[]string{"crash postgres"}, []string{"answers come in time"}, 1,
 	},
+	{
+		"delete deletes nothing", []edit{{"store/retention.go",
+			"n, err := removeUnits(ctx, tx, []uuid.UUID{id})", "n, err := 1, error(nil)"}},
+		[]string{"cut link"}, []string{"deleted is gone"}, 1,
+	},
 }

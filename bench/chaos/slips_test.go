@@ -77,7 +77,7 @@ var slips = []slip{
 	},
 	{
 		"every address is served", []edit{{"cmd/piecework/config.go",
-			"if !loopback && !d.NoAuth {", "if !loopback && !d.NoAuth && false {"}},
+			"!loopback && !d.NoAuth {", "!loopback && !d.NoAuth && false {"}},
 		"./cmd/piecework", "TestBadConfigurationIsRefused",
 	},
 	{
@@ -183,5 +183,59 @@ var slips = []slip{
 		"the ledger's refusal of a row is taken for an outage", []edit{{"store/error.go",
 			"\tcase \"22\", \"23\": // bad data, a constraint\n\t\treturn refused\n", "\tcase \"22\", \"23\": // bad data, a constraint\n\t\treturn away\n"}},
 		"./store", "TestFinishBare",
+	},
+	{
+		"an unknown error throws a result away", []edit{{"handlers/settle.go",
+			"}, func(error) bool { return true })", "}, func(err error) bool { return errors.As(err, new(*work.Unavailable)) })"}},
+		"./handlers", "TestNoErrorThrowsAResultAway",
+	},
+	{
+		"a run is given up while its end is on disk", []edit{{"handlers/beat.go",
+			"left, ended := w.leftover(o.RunID)", "left, ended := unsettled{gone: true}, false"}},
+		"./handlers", "TestRunIsNotGivenUpWhileItsEndIsHere",
+	},
+	{
+		"a refused result is tried for ever", []edit{{"handlers/settle.go",
+			"hopeless := store.Refused(err) || err != nil", "hopeless := errors.Is(err, errDiskFull) || err != nil"}},
+		"./handlers", "TestRefusedResultIsWrittenBare",
+	},
+	{
+		"denied calls are not listed", []edit{{"internal/transcript/denial.go",
+			"if d.count++; len(d.denied) < maxTracked {", "if d.count++; len(d.denied) < 0 {"}},
+		"./internal/transcript", "TestDenials",
+	},
+	{
+		"a turn that ends to wait is a success", []edit{{"internal/backend/claude_result.go",
+			"case t.tasks.open() != \"\":", "case t.tasks.open() == \"never\":"}},
+		"./internal/backend", "TestTurnThatEndsToWait",
+	},
+	{
+		"every result is accepted", []edit{{"handlers/accept.go",
+			"if err != nil || !a.ran.Success || verdict.Unmet == \"\" {", "if err != nil || !a.ran.Success || len(verdict.Unmet) >= 0 {"}},
+		"./handlers", "TestAcceptance",
+	},
+	{
+		"any Host is answered", []edit{{"api/guard.go",
+			"if !a.answersTo(r.Host) {", "if !a.answersTo(r.Host) && r.Host == \"\" {"}},
+		"./api", "TestServerAnswersToItsOwnNamesOnly",
+	},
+	{
+		"a cancel that failed at a provider is forgotten", []edit{{"handlers/batch_lane.go",
+			"\terr := r.batcher.CancelBatch(call, *r.b.RemoteID)\n\tif err == nil {", "\terr := r.batcher.CancelBatch(call, *r.b.RemoteID)\n\tif err == nil || err != nil {"}},
+		"./handlers", "TestBatchLaneCancelsWhatItSent",
+	},
+	{
+		"a table that nobody cleans", []edit{{"migrations/0001_unit.sql",
+			"-- +goose Up\n", "-- +goose Up\nCREATE TABLE left_overs (id bigint);\n"}},
+		"./jobs", "TestEveryTableHasARemover",
+	},
+	{
+		"a duty that fails ends the round", []edit{{"jobs/duty.go", "ctx, cancel := context.WithTimeout(parent, d.budget)", "ctx, cancel := context.WithTimeout(parent, time.Hour)"}},
+		"./jobs", "TestDutiesDoNotStopEachOther",
+	},
+	{
+		"receivers that fail take the slots of those that answer", []edit{{"handlers/courier.go",
+			"return r.busy == 0 && c.onTheWay[failing] < failingSlots && !time.Now().Before(r.notBefore)", "return true"}},
+		"./handlers", "TestReceiversThatHangDoNotDelayOneThatAnswers",
 	},
 }

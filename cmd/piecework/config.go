@@ -113,6 +113,7 @@ type Crew struct {
 	Probe       time.Duration `env:"PIECEWORK_PROBE" default:"30s" help:"Between two looks at backends that are missing or refuse every unit (${default}); ten times that for the others."`
 	Pack        time.Duration `env:"PIECEWORK_PACK" default:"1m" help:"Between two rounds of the batch lane: units that wait are packed into a provider's batch, and batches that are there are asked for (${default})."`
 	Grace       time.Duration `env:"PIECEWORK_GRACE" default:"${grace}" help:"For runs to end by themselves at shutdown (${default})."`
+	Kept
 	Agents
 }
 
@@ -303,6 +304,9 @@ func (c Crew) check() (map[string]int, error) {
 	}
 	if c.Grace < 0 {
 		add("--grace: must not be negative")
+	}
+	if c.KeepKeys > 0 && c.KeepKeys < leastKeepKeys {
+		add("--keep-keys: must be at least 24h: who repeats a request must not make a second unit")
 	}
 	queues, err := parseQueues(c.Queues)
 	if err != nil {

@@ -188,11 +188,13 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	loops.Go(func() { bell.WatchRedis(until) })
 	loops.Go(func() { (&jobs.Reconciler{Store: ledger, Bell: bell, Log: log}).Run(until) })
 
+	blocked := func() string { return "" }
 	shift := shift{hears: make(chan struct{}), drained: make(chan struct{})}
 	if crew != nil {
 		h.containment = app.Keeper.Containment()
 		log.Info("processes of agents are held together", "by", h.containment)
 		worker := h.worker(app, base, crew, gear, shift.hears)
+		blocked = worker.Blocked
 		group.Go(func() error { defer close(shift.drained); return worker.Run(ctx) })
 	} else {
 		close(shift.hears)
@@ -202,7 +204,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		group.Go(func() error { return h.serveAPI(ctx, app, door, shift) })
 	}
 	if health != "" {
-		group.Go(func() error { return h.serveHealth(ctx, app, health, shift) })
+		group.Go(func() error { return h.serveHealth(ctx, app, health, shift, blocked) })
 	}
 	return group.Wait()
 }
@@ -227,6 +229,7 @@ func (h house) worker(app *App, base *Base, crew *Crew, gear gear, hears chan st
 		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Pack: crew.Pack, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
 		Files: h.files, FilePolicy: h.policy, Sender: sender, AcceptCommands: base.AcceptCommands, CommandEnv: gear.env, Keeper: app.Keeper,
 		Secrets: slices.Concat(gear.secrets, base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
+		Keep: crew.Kept.retention(),
 	})
 }
 
@@ -258,13 +261,13 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 	return h.serveHTTP(ctx, app, listener, front, front.EndStreams, shift)
 }
 
-func (h house) serveHealth(ctx context.Context, app *App, address string, shift shift) error {
+func (h house) serveHealth(ctx context.Context, app *App, address string, shift shift, blocked func() string) error {
 	door := Door{Listen: address, NoAuth: true} // it tells nothing that needs a key
 	listener, err := door.listen()
 	if err != nil {
 		return err
 	}
-	return h.serveHTTP(ctx, app, listener, api.Health(h.registry, h.store, h.bell, h.containment), func() {}, shift)
+	return h.serveHTTP(ctx, app, listener, api.Health(h.registry, h.store, h.bell, h.containment, blocked), func() {}, shift)
 }
 
 // serveHTTP serves, says so on stdout once units are taken too, and ends when

@@ -57,6 +57,7 @@ type Run struct {
 	Implausible    []string     `json:"implausible,omitempty" db:"-"`       // figures that were told and cannot be true
 	OutputFiles    []OutputFile `json:"output_files" db:"-"`
 	HasTranscript  bool         `json:"has_transcript" db:"has_transcript"`
+	TranscriptGone *time.Time   `json:"transcript_removed_at" db:"transcript_removed_at"`
 	StartedAt      time.Time    `json:"started_at" db:"started_at"`
 	CompletedAt    *time.Time   `json:"completed_at" db:"completed_at"`
 }
