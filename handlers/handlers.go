@@ -25,6 +25,7 @@
 //	poll.go      work without Redis
 //	delivery.go  messages to receivers of webhooks
 //	courier.go   which receivers have a message on its way
+//	settle.go    the end of a run on its way to the ledger
 //	spool.go     finished runs on disk while Postgres is away
 //	disk.go      no room for a run, and how it is made
 //	prune.go     directories of units on this disk that are old
