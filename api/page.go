@@ -3,8 +3,10 @@ package api
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/hibiken/asynqmon"
 	"github.com/labstack/echo/v4"
@@ -56,6 +58,12 @@ func (a *API) pages() {
 	}))
 	a.echo.GET("/asynqmon", dashboard, foreign)
 	a.echo.GET("/asynqmon/*", dashboard, foreign)
+	a.echo.GET("/asynqmon/api/*", func(c echo.Context) error {
+		if !a.Bell.Up() { // it would wait for Redis, one question after the other
+			return &work.Unavailable{What: "redis", RetryAfter: 2 * time.Second, Err: errors.New("it takes no writes")}
+		}
+		return dashboard(c)
+	}, foreign)
 }
 
 func foreign(next echo.HandlerFunc) echo.HandlerFunc {

@@ -14,8 +14,8 @@ const (
 )
 
 // poll claims units straight from the ledger while Redis is away: once a second,
-// and when a slot that was filled so is free again. A sign of life each second
-// brings the cancels and pauses that nobody can tell us of.
+// and when a slot that was filled so is free again. News each second bring the
+// cancels and pauses that nobody can tell us of.
 func (w *Worker) poll(ctx context.Context) {
 	var runs sync.WaitGroup
 	defer runs.Wait()

@@ -9,6 +9,8 @@
 //	wake.go       hear a bell without polling, and sit still when Redis refuses
 //	notice.go     hints between processes: cancel, unit changed, steps, paused
 //	reconcile.go  ring lost bells, free dead leases: once a second
+//	lease.go      which worker processes give no sign of life
+//	taken.go      bells that were heard and whose units do not begin
 //	batch.go      let the units of batches go
 //	delivery.go   bells for what is to be delivered to receivers of webhooks
 //	schedule.go   units that are made again and again

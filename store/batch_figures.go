@@ -23,6 +23,7 @@ func (s *Store) BatchTitle(ctx context.Context, tenant string, id uuid.UUID) (st
 // CountBatches tells how many of the newest batches of a filter, most at most,
 // are in each status.
 func (s *Store) CountBatches(ctx context.Context, f BatchFilter, most int) (map[work.BatchStatus]int, error) {
+	ctx = allow(ctx, longLimit)
 	w := f.where()
 	var rows []struct {
 		Status work.BatchStatus `db:"status"`
@@ -43,6 +44,7 @@ func (s *Store) CountBatches(ctx context.Context, f BatchFilter, most int) (map[
 // BatchHeads tells of the batches of all tenants that are not over, or have been
 // for less than a minute, what changes whenever their row does.
 func (s *Store) BatchHeads(ctx context.Context) (map[uuid.UUID]string, error) {
+	ctx = allow(ctx, longLimit)
 	var rows []struct {
 		ID   uuid.UUID `db:"id"`
 		Head string    `db:"head"`
@@ -71,6 +73,7 @@ type BatchFailure struct {
 // BatchFailures groups the failed and timed-out units of a batch by the class of
 // their error, the largest group first; it looks at most of them at most.
 func (s *Store) BatchFailures(ctx context.Context, batch uuid.UUID, most int) ([]BatchFailure, error) {
+	ctx = allow(ctx, longLimit)
 	var rows []struct {
 		BatchFailure
 		costRow
@@ -99,6 +102,7 @@ type BatchPace struct {
 // BatchPace looks back for so long, but not beyond the moment at which the batch
 // was last let go on.
 func (s *Store) BatchPace(ctx context.Context, tenant string, batch uuid.UUID, back time.Duration) (BatchPace, error) {
+	ctx = allow(ctx, longLimit)
 	var p BatchPace
 	var since time.Time
 	err := s.db.QueryRowxContext(ctx, `SELECT at, date_part('epoch', clock_timestamp() - at) FROM (

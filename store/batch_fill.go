@@ -90,6 +90,7 @@ type Filled struct {
 // the custom ids that the batch had already: then nothing was changed. It is
 // work.ErrConflict when the batch is no longer this process's to fill.
 func (s *Store) FillMore(ctx context.Context, f Filled) (repeated []string, err error) {
+	ctx = allow(ctx, longLimit)
 	in := make([]unitIn, len(f.Units))
 	for i, n := range f.Units {
 		in[i] = n.row()
@@ -102,7 +103,7 @@ func (s *Store) FillMore(ctx context.Context, f Filled) (repeated []string, err 
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, longLimit/2)
 	defer cancel()
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
@@ -145,6 +146,7 @@ func (s *Store) FillMore(ctx context.Context, f Filled) (repeated []string, err 
 
 // EndFill notes that all units of a batch are there. It may go on now.
 func (s *Store) EndFill(ctx context.Context, batch, process uuid.UUID) error {
+	ctx = allow(ctx, longLimit)
 	_, err := s.db.ExecContext(ctx, `UPDATE batches SET enumerated_at = clock_timestamp(), items = NULL, filler = NULL, fill_until = NULL,
 			status = CASE WHEN cancelled_at IS NOT NULL THEN 'cancelling' WHEN test_first > 0 THEN 'testing' ELSE 'in_progress' END
 		WHERE id = $1 AND filler = $2 AND status = 'enumerating'`, batch, process)
@@ -157,6 +159,7 @@ func (s *Store) EndFill(ctx context.Context, batch, process uuid.UUID) error {
 // FailFill gives up a batch whose units cannot be made: those that were made
 // are removed, and none has begun.
 func (s *Store) FailFill(ctx context.Context, batch, process uuid.UUID, why string, problems []work.BatchProblem) error {
+	ctx = allow(ctx, longLimit)
 	text, err := encodeProblems(problems)
 	if err != nil {
 		return err
@@ -196,7 +199,7 @@ func (s *Store) Synthesize(ctx context.Context, batch, process uuid.UUID, n NewU
 	if err != nil {
 		return u, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(allow(ctx, longLimit), longLimit/2)
 	defer cancel()
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {

@@ -26,11 +26,12 @@ type Advanced struct {
 // cancelPiece is how many units of a batch are cancelled in one transaction.
 const cancelPiece = 2000
 
-// LiveBatches returns the batches that may go on by themselves, oldest first.
-func (s *Store) LiveBatches(ctx context.Context) ([]uuid.UUID, error) {
+// LiveBatches returns the batches that may go on by themselves, oldest first: with
+// idle those that are paused, in which only what runs can end, else the others.
+func (s *Store) LiveBatches(ctx context.Context, idle bool) ([]uuid.UUID, error) {
 	var ids []uuid.UUID
 	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM batches WHERE finished_at IS NULL
-		AND status NOT IN ('enumerating', 'awaiting_approval') ORDER BY id`)
+		AND status NOT IN ('enumerating', 'awaiting_approval') AND (paused_at IS NOT NULL AND status IN ('testing', 'in_progress')) = $1 ORDER BY id`, idle)
 	if err != nil {
 		return nil, translate(fmt.Errorf("find live batches: %w", err))
 	}
@@ -41,6 +42,7 @@ func (s *Store) LiveBatches(ctx context.Context) ([]uuid.UUID, error) {
 // Whoever sees a unit of it end may call it, and the reconciler does: it looks
 // at the ledger alone, so a call that was lost costs nothing but time.
 func (s *Store) AdvanceBatch(ctx context.Context, id uuid.UUID) (a Advanced, err error) {
+	ctx = allow(ctx, longLimit)
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
 		return a, translate(fmt.Errorf("advance batch %s: %w", id, err))
@@ -341,6 +343,7 @@ type BatchChanges struct {
 // moveBatch changes a batch that is in one of the statuses and returns it. A
 // conflict says what it is in instead.
 func (s *Store) moveBatch(ctx context.Context, tenant string, id uuid.UUID, from []work.BatchStatus, verb, set string, args ...any) (work.Batch, error) {
+	ctx = allow(ctx, longLimit)
 	args = append([]any{id, tenant, textArray(from)}, args...)
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET `+set+` WHERE id = $1 AND tenant = $2 AND status = ANY($3)`, args...)
 	if err != nil {
@@ -425,6 +428,7 @@ func (s *Store) ResumeBatch(ctx context.Context, tenant string, id uuid.UUID, c 
 // to stop. One that is over is returned as it is. Anthropic counts what it was
 // sent: a batch of its kind first gets all its units.
 func (s *Store) CancelBatch(ctx context.Context, tenant string, id uuid.UUID, why string) (work.Batch, error) {
+	ctx = allow(ctx, longLimit)
 	b, err := s.moveBatch(ctx, tenant, id, notOverYet, "cancel", `cancelled_at = coalesce(cancelled_at, clock_timestamp()),
 		status = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN status ELSE 'cancelling' END,
 		filler = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN filler END,
@@ -439,5 +443,6 @@ func (s *Store) CancelBatch(ctx context.Context, tenant string, id uuid.UUID, wh
 // over back in the queue, MaxBulk of them at once, and tells whether others are
 // left.
 func (s *Store) RetryBatch(ctx context.Context, tenant string, id uuid.UUID, states []work.State) ([]Moved, bool, error) {
+	ctx = allow(ctx, longLimit)
 	return s.RetryAll(ctx, UnitFilter{Tenant: tenant, Batch: id, States: states}, Changes{})
 }

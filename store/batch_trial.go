@@ -39,6 +39,7 @@ func (s Spread) with(o Spread) Spread {
 // expect of the rest, from one look at the units. There is no rest of a batch
 // that is over.
 func (s *Store) TriedBatch(ctx context.Context, tenant string, id uuid.UUID) (b work.Batch, t Trial, err error) {
+	ctx = allow(ctx, longLimit)
 	row, err := s.batchRow(ctx, tenant, id)
 	if err != nil {
 		return b, t, err

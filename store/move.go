@@ -172,6 +172,7 @@ const movedColumns = `id, dispatch, queue, backend, priority, state, batch_id, h
 // are held, as Retry has it. Page and length of f do not count. Changes mean nothing to a unit that has a request: with any,
 // those are left as they are.
 func (s *Store) RetryAll(ctx context.Context, f UnitFilter, c Changes) ([]Moved, bool, error) {
+	ctx = allow(ctx, longLimit)
 	w := f.retryable(c)
 	var moved []Moved
 	if err := s.retry(ctx, &moved, w, lockMany, movedColumns, c); err != nil {
@@ -183,6 +184,7 @@ func (s *Store) RetryAll(ctx context.Context, f UnitFilter, c Changes) ([]Moved,
 // CancelAll cancels the units that f chooses, as RetryAll retries them.
 // Running ones that were asked before are not asked again.
 func (s *Store) CancelAll(ctx context.Context, f UnitFilter) ([]Moved, bool, error) {
+	ctx = allow(ctx, longLimit)
 	w := f.cancellable()
 	var moved []Moved
 	if err := s.cancel(ctx, &moved, w, lockMany, movedColumns); err != nil {
@@ -237,6 +239,7 @@ func (s *Store) PreviewCancel(ctx context.Context, f UnitFilter, list int) (Prev
 }
 
 func (s *Store) preview(ctx context.Context, w where, list int) (Preview, error) {
+	ctx = allow(ctx, longLimit)
 	var sum struct {
 		Count int `db:"count"`
 		costRow

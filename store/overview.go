@@ -24,8 +24,8 @@ const (
 	tallyHour   = 60 * tallyMinute
 	tallyDay    = 24 * tallyHour
 	// tallyLate is how long after a minute's end its last rows may be committed:
-	// a grouped write has writeTimeout.
-	tallyLate = int64(2 * writeTimeout / time.Second)
+	// a grouped write of many bytes takes that long.
+	tallyLate = int64(longLimit / time.Second)
 	// Each is kept for the longest window that is shown by it, and longer.
 	minutesKept = 3 * tallyHour
 	hoursKept   = 8 * tallyDay
@@ -76,6 +76,7 @@ func binOf(interval string) string {
 // yet, an hour of them at most, or a day of hours when they are long over. It
 // tells whether more is left, and notes that a reconciler was here.
 func (s *Store) Tally(ctx context.Context, tenant string) (bool, error) {
+	ctx = allow(ctx, longLimit)
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
 		return false, translate(fmt.Errorf("tally: %w", err))
@@ -184,6 +185,7 @@ type count struct {
 
 // Figures returns what happened in a window up to now.
 func (s *Store) Figures(ctx context.Context, tenant string, w work.Window, now time.Time) (work.Figures, error) {
+	ctx = allow(ctx, longLimit)
 	from, to := w.Since(now).Unix(), now.Unix()+1
 	bucket := int64(w.Bucket.Seconds())
 	var until int64

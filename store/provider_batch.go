@@ -34,6 +34,7 @@ const providerBatchColumns = `id, backend, remote_id, guessed, lines, done, crea
 // at most so many, the oldest first and those that are like it in model and
 // endpoint. It tells how many.
 func (s *Store) PackUnits(ctx context.Context, backend string, most int) (int64, error) {
+	ctx = allow(ctx, longLimit)
 	result, err := s.db.ExecContext(ctx, `WITH ripe AS (
 			SELECT u.id, u.model, u.request ->> 'endpoint' AS endpoint FROM work_units u
 			WHERE state = 'waiting' AND lane = 'batch' AND provider_batch IS NULL AND backend = $2
@@ -62,7 +63,7 @@ func (s *Store) HoldProviderBatch(ctx context.Context, process uuid.UUID, backen
 	var rows []ProviderBatch
 	err := s.db.SelectContext(ctx, &rows, `UPDATE provider_batches SET holder = $1 WHERE id = (
 			SELECT id FROM provider_batches b WHERE finished_at IS NULL AND look_at <= clock_timestamp() AND backend = ANY($2)
-			AND NOT EXISTS (SELECT FROM worker_processes p WHERE p.id = b.holder AND p.id <> $1 AND p.lease_until >= clock_timestamp())
+			AND NOT EXISTS (SELECT FROM worker_processes p WHERE p.id = b.holder AND p.id <> $1 AND `+alive+`)
 			ORDER BY look_at LIMIT 1 FOR UPDATE SKIP LOCKED)
 		RETURNING `+providerBatchColumns, process, pq.Array(backends))
 	if err != nil || len(rows) == 0 {
@@ -170,6 +171,7 @@ func (s *Store) KnownRemotes(ctx context.Context, backend string, remotes []stri
 // PackedUnits returns units that wait in a provider batch, oldest first, as a
 // claim would: at most so many, those after one.
 func (s *Store) PackedUnits(ctx context.Context, batch, after uuid.UUID, most int) ([]work.Unit, error) {
+	ctx = allow(ctx, longLimit)
 	var rows []unitRow
 	if err := s.db.SelectContext(ctx, &rows, `SELECT `+unitColumns+` FROM work_units WHERE provider_batch = $1 AND state = 'waiting' AND id > $2
 		ORDER BY id LIMIT $3`, batch, after, most); err != nil {
@@ -212,6 +214,7 @@ func (s *Store) UnpackLive(ctx context.Context, batch uuid.UUID, units []uuid.UU
 // UnpackFrom takes a unit and those after it out of a provider batch, to be
 // packed into another.
 func (s *Store) UnpackFrom(ctx context.Context, batch, from uuid.UUID) error {
+	ctx = allow(ctx, longLimit)
 	_, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE provider_batch = $1 AND state = 'waiting' AND id >= $2
 		ORDER BY id FOR UPDATE) UPDATE work_units u SET provider_batch = NULL FROM chosen WHERE u.id = chosen.id`, batch, from)
 	return translate(wrap("take units out of a provider batch", err))
@@ -221,10 +224,10 @@ func (s *Store) UnpackFrom(ctx context.Context, batch, from uuid.UUID) error {
 const laneEnded = `(lane = 'batch' AND coalesce(lane_ends(created_at, deadline, expires_at) <= now(), false))`
 
 // LateUnits lets those units run live whose end is too near to wait for a
-// provider's batch. It returns how many.
+// provider's batch. It returns how many, 1,000 at most.
 func (s *Store) LateUnits(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE state = 'waiting' AND lane = 'batch'
-		AND lane_ends(created_at, deadline, expires_at) <= now() ORDER BY id FOR UPDATE SKIP LOCKED) `+goLive)
+		AND lane_ends(created_at, deadline, expires_at) <= now() ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED) `+goLive, pieceRows)
 	if err != nil {
 		return 0, translate(fmt.Errorf("find late units: %w", err))
 	}
@@ -235,6 +238,7 @@ func (s *Store) LateUnits(ctx context.Context) (int64, error) {
 // it did not answer, run live; with a failure they have failed. It returns how
 // many these were.
 func (s *Store) FinishProviderBatch(ctx context.Context, process, batch uuid.UUID, failed *work.Failure) (int64, error) {
+	ctx = allow(ctx, longLimit)
 	then, args := goLive, []any{batch, process, ""}
 	if failed != nil {
 		args[2] = work.Clean(failed.Error())
@@ -266,6 +270,7 @@ type ProviderAnswer struct {
 // find them. What a unit was answered first counts; what comes for one that does
 // not wait for it is let go.
 func (s *Store) TakeAnswers(ctx context.Context, batch uuid.UUID, answers []ProviderAnswer) error {
+	ctx = allow(ctx, longLimit)
 	if len(answers) == 0 {
 		return nil
 	}
@@ -309,10 +314,11 @@ func (s *Store) ForgetAnswer(ctx context.Context, unit uuid.UUID) error {
 
 // PruneAnswers removes answers whose units are over: they were cancelled before
 // their run, or the process that used the answer died before it could forget it.
-func (s *Store) PruneAnswers(ctx context.Context) error {
-	_, err := s.db.ExecContext(ctx, `DELETE FROM provider_answers a USING work_units u
-		WHERE u.id = a.unit_id AND u.state IN ('succeeded', 'failed', 'cancelled', 'timed_out')`)
-	return translate(wrap("remove answers that nobody needs", err))
+// It returns how many.
+func (s *Store) PruneAnswers(ctx context.Context, most int) (int, error) {
+	return s.exec(ctx, "remove answers that nobody needs", `DELETE FROM provider_answers WHERE unit_id IN (
+		SELECT a.unit_id FROM provider_answers a JOIN work_units u ON u.id = a.unit_id
+		WHERE u.state IN ('succeeded', 'failed', 'cancelled', 'timed_out') LIMIT $1 FOR UPDATE OF a SKIP LOCKED)`, most)
 }
 
 // BatchLane is where a unit of the batch lane waits.

@@ -385,9 +385,9 @@ func TestLeadIsSilent(t *testing.T) {
 	l := newLedger(t)
 	l.leadLimit = 100 * time.Millisecond
 	other := openLedger(t, l.url)
-	led, err := l.Lead(t.Context(), func(ctx context.Context) error {
+	led, err := l.Lead(t.Context(), func(context.Context) error {
 		testkit.Eventually(t, "another leads", func() bool {
-			led, err := other.Lead(ctx, func(context.Context) error { return nil })
+			led, err := other.Lead(t.Context(), func(context.Context) error { return nil })
 			return led && err == nil
 		})
 		return nil

@@ -3,7 +3,6 @@ package store
 import (
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -253,7 +252,7 @@ func TestFinishRepeatedAtOnce(t *testing.T) {
 // lose gives a run up while its worker process still works on it.
 func (l *ledger) lose(c *Claimed) {
 	l.t.Helper()
-	l.exec(`UPDATE worker_processes SET lease_until = clock_timestamp() - interval '1 second' WHERE id = $1`, l.process)
+	l.exec(`UPDATE worker_processes SET lease_until = beat_at WHERE id = $1`, l.process)
 	_, err := l.ExpireLeases(l.t.Context())
 	l.must(err)
 	l.exec(`UPDATE worker_processes SET lease_until = clock_timestamp() + interval '1 hour' WHERE id = $1`, l.process)
@@ -365,10 +364,6 @@ func TestFinishTakesAnyText(t *testing.T) {
 	}), Recorded)
 	if got, want := *l.theRun(c.RunID).Result, work.Clean(odd); got != want {
 		t.Errorf("result of %d bytes, want %d", len(got), len(want))
-	}
-	nan := math.NaN()
-	if _, err := l.Finish(t.Context(), ending(l.run(), work.Succeeded, func(f *Finish) { f.TotalCostUSD = &nan })); err == nil {
-		t.Error("a cost that is no number was taken")
 	}
 }
 

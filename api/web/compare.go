@@ -258,10 +258,11 @@ func (u *Unit) scriptOf() *Script {
 func (s *Script) kinds() []string {
 	list := make([]string, len(s.visible))
 	for n, i := range s.visible {
-		list[n] = s.steps[i].Type + s.steps[i].Name
+		parts := []string{s.steps[i].Type + s.steps[i].Name}
 		for _, c := range s.steps[i].Content {
-			list[n] += "\x00" + c.Type + c.Name
+			parts = append(parts, c.Type+c.Name)
 		}
+		list[n] = strings.Join(parts, "\x00")
 	}
 	return list
 }

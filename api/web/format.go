@@ -107,12 +107,42 @@ func size(n any) string {
 // words is how a person writes a name such as timed_out.
 func words(name any) string { return strings.ReplaceAll(fmt.Sprint(name), "_", " ") }
 
+// maxShownText is how much of one text a page shows, in bytes. The API has all.
+const maxShownText = 1 << 20
+
+// pretty lays JSON out, unless its indents would make it too long: they grow
+// with the depth of each line.
 func pretty(raw json.RawMessage) string {
 	var out bytes.Buffer
-	if json.Indent(&out, raw, "", "  ") != nil {
+	if indented(raw) > maxShownText || json.Indent(&out, raw, "", "  ") != nil {
 		return string(raw)
 	}
 	return out.String()
+}
+
+// indented is about how long JSON becomes when it is laid out, and maxShownText
+// at least when it becomes longer than that.
+func indented(raw []byte) int {
+	size, depth, quoted := 0, 0, false
+	for i := 0; i < len(raw) && size <= maxShownText; i++ {
+		size++
+		switch c := raw[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{', c == '[':
+			depth++
+			size += 1 + 2*depth
+		case c == '}', c == ']':
+			depth = max(depth-1, 0)
+			size += 1 + 2*depth
+		case c == ',':
+			size += 1 + 2*depth
+		}
+	}
+	return size
 }
 
 // line is text in one line, cut.
@@ -126,7 +156,8 @@ func line(text string) string {
 }
 
 // show makes visible what would deceive a reader: characters that turn text
-// around or hide it, and control characters. The template escapes the rest.
+// around or hide it, and control characters. What is too long for a page is cut.
+// The template escapes the rest.
 func show(v any) string {
 	text, ok := v.(string)
 	if p, isPointer := v.(*string); isPointer && p != nil {
@@ -134,6 +165,9 @@ func show(v any) string {
 	}
 	if !ok {
 		text = fmt.Sprint(v)
+	}
+	if cut, shortened := work.Cut(text, maxShownText); shortened {
+		text = cut + fmt.Sprintf("\n… [%s of %s shown; the API has all]", size(len(cut)), size(len(text)))
 	}
 	if !strings.ContainsFunc(text, deceives) {
 		return text

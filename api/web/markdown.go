@@ -2,22 +2,34 @@ package web
 
 import (
 	"bytes"
+	"errors"
 	"html/template"
 	"regexp"
 	"slices"
 
 	"github.com/microcosm-cc/bluemonday"
 	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
 	"github.com/yuin/goldmark/extension"
 	"github.com/yuin/goldmark/parser"
 	"github.com/yuin/goldmark/renderer/html"
+	"github.com/yuin/goldmark/text"
 	"github.com/yuin/goldmark/util"
 
 	"piecework/internal/work"
 )
 
-// maxMarkdown bounds what is laid out; longer text is shown as it is.
-const maxMarkdown = 200 << 10
+// What is laid out at most; other text is shown as it is.
+const (
+	maxMarkdown = 200 << 10 // bytes
+	maxLaidOut  = 2 << 20   // bytes of HTML
+	maxLevels   = 100       // elements in each other
+	maxLines    = 10_000
+	maxMarkers  = 30     // quotes and lists around a line
+	maxCells    = 10_000 // of a table, those that its rows leave out among them
+	// The effort of plainEnough: in all, for each byte, and for any text.
+	maxEffort, effortPerByte, freeEffort = 50_000_000, 400, 200_000
+)
 
 var toHTML, harmless = layout(), policy()
 
@@ -53,15 +65,56 @@ func policy() *bluemonday.Policy {
 
 // markdown lays text out. What a model wrote is never trusted: the one
 // library takes HTML for text, and whatever comes out is cut down by the other.
+// What would take long to lay out, or make a page that stops a browser, is shown
+// as it was written.
 func markdown(v any) template.HTML {
-	text := show(v)
-	if len(text) > maxMarkdown {
-		cut, _ := work.Cut(text, maxMarkdown)
-		return template.HTML("<pre>" + template.HTMLEscapeString(cut) + "</pre>") //nolint:gosec // escaped right here
+	source := show(v)
+	if len(source) <= maxMarkdown && plainEnough(source) {
+		if out, ok := asHTML([]byte(source)); ok {
+			return template.HTML(harmless.SanitizeBytes(out)) //nolint:gosec // that is what it is for
+		}
 	}
-	var out bytes.Buffer
-	if err := toHTML.Convert([]byte(text), &out); err != nil {
-		return template.HTML("<pre>" + template.HTMLEscapeString(text) + "</pre>") //nolint:gosec // escaped right here
+	cut, _ := work.Cut(source, maxMarkdown)
+	return template.HTML("<pre>" + template.HTMLEscapeString(cut) + "</pre>") //nolint:gosec // escaped right here
+}
+
+// asHTML is text as HTML, if that is neither deep nor long.
+func asHTML(source []byte) ([]byte, bool) {
+	tree := toHTML.Parser().Parse(text.NewReader(source))
+	if tooDeep(tree) {
+		return nil, false
 	}
-	return template.HTML(harmless.SanitizeBytes(out.Bytes())) //nolint:gosec // that is what it is for
+	out := bounded{left: maxLaidOut}
+	err := toHTML.Renderer().Render(&out, source, tree)
+	return out.Bytes(), err == nil
+}
+
+// bounded takes so many bytes and no more.
+type bounded struct {
+	bytes.Buffer
+	left int
+}
+
+var errTooLong = errors.New("too long")
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.left -= len(p); b.left < 0 {
+		return 0, errTooLong
+	}
+	return b.Buffer.Write(p)
+}
+
+func tooDeep(tree ast.Node) bool {
+	depth := 0
+	err := ast.Walk(tree, func(_ ast.Node, entering bool) (ast.WalkStatus, error) {
+		if !entering {
+			depth--
+			return ast.WalkContinue, nil
+		}
+		if depth++; depth > maxLevels {
+			return ast.WalkStop, errTooLong
+		}
+		return ast.WalkContinue, nil
+	})
+	return err != nil
 }

@@ -16,9 +16,18 @@ import (
 // window is how many steps a page shows at once: a browser must not freeze.
 const window = 200
 
-// excerpt is how much of a tool's answer is shown unless all is asked for, in
-// bytes.
-const excerpt = 3000
+const (
+	// excerpt is how much of a tool's answer is shown unless all is asked for, in
+	// bytes.
+	excerpt = 3000
+	// pageRoom is how much of texts a page of steps shows before it cuts each to
+	// an excerpt, in bytes; a line counts as lineRoom more.
+	pageRoom, lineRoom = 512 << 10, 40
+	// maxParts is how many parts of a step are shown.
+	maxParts = 500
+	// maxAsked is how many numbers and ranges of steps one request may name.
+	maxAsked = 2000
+)
 
 // Steps is a part of a run's transcript: what the agent said and did, each
 // tool call with its answer.
@@ -141,7 +150,10 @@ func (s *Script) At(number int) Steps {
 // answers in full. Of what is asked for beyond a window, only that much comes.
 func (s *Script) Of(asked string, whole bool) Steps {
 	wanted := map[int]bool{}
-	for part := range strings.SplitSeq(asked, ",") {
+	for n, part := range strings.SplitN(asked, ",", maxAsked+1) {
+		if n == maxAsked || len(wanted) == len(s.visible) {
+			break
+		}
 		from, to, isRange := strings.Cut(part, "-")
 		first, err := strconv.Atoi(from)
 		last := first
@@ -177,8 +189,11 @@ func (s *Script) place(i int) int {
 func (s *Script) page(chosen []int, whole bool) Steps {
 	out := Steps{Unit: s.run.UnitID, Run: s.run.ID, Attempt: s.run.Attempt, Total: len(s.steps), Calls: s.run.ToolCalls,
 		Timeline: timeline(s.run, s.steps, s.now)}
+	room := pageRoom
 	for _, i := range chosen {
-		out.Shown = append(out.Shown, s.step(i, whole))
+		step := s.step(i, whole)
+		step.fit(&room)
+		out.Shown = append(out.Shown, step)
 	}
 	for i, step := range s.steps {
 		if step.IsError && out.FirstError == 0 {
@@ -215,6 +230,29 @@ func (s *Script) step(i int, whole bool) Step {
 		out.Parts = []Content{{Content: transcript.Content{Type: transcript.ToolResult}, Result: &s.steps[i], Answer: answer, Cut: cut}}
 	}
 	return out
+}
+
+// fit cuts the texts of a step when a page has no room left for all of them.
+func (s *Step) fit(room *int) {
+	fit := func(text *string) {
+		size := len(*text) + lineRoom*strings.Count(*text, "\n")
+		if *room -= size; *room >= 0 {
+			return
+		}
+		*room += size
+		if cut, shortened := work.Cut(*text, excerpt); shortened {
+			*text = cut + "\n… [cut: the page would be too long; Text and JSON have all]"
+		}
+	}
+	if left := len(s.Parts) - maxParts; left > 0 {
+		s.Parts = append(slices.Clip(s.Parts[:maxParts]), Content{Content: transcript.Content{Type: transcript.Text,
+			Text: "… [" + count(left, "further part") + " left out; Text and JSON have all]"}})
+	}
+	fit(&s.Text)
+	for i := range s.Parts {
+		fit(&s.Parts[i].Text)
+		fit(&s.Parts[i].Answer)
+	}
 }
 
 func (s *Script) cut(text string, whole bool) (string, bool) {

@@ -3,6 +3,7 @@ package web
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"time"
 
 	"piecework/internal/transcript"
@@ -34,6 +35,9 @@ type Share struct {
 
 // The timeline's colours; the model has its own.
 const modelClass, toolClasses = "model", 5
+
+// maxShares is how many tools have a share of their own.
+const maxShares = 20
 
 // timeline gives each stretch between two steps to who was at work: the tool
 // whose answer ended it, or else the model.
@@ -92,6 +96,14 @@ func timeline(run work.Run, steps []transcript.Step, now time.Time) Timeline {
 		out.Shares = append(out.Shares, *share)
 	}
 	slices.SortStableFunc(out.Shares, func(a, b Share) int { return cmp.Compare(b.spent, a.spent) })
+	if len(out.Shares) > maxShares {
+		rest := Share{Name: "others", Class: "tool tool-" + strconv.Itoa(toolClasses)}
+		for _, share := range out.Shares[maxShares:] {
+			rest.spent, rest.Times = rest.spent+share.spent, rest.Times+share.Times
+		}
+		rest.Took, rest.Percent = lasted(rest.spent), int(100*rest.spent/total)
+		out.Shares = append(out.Shares[:maxShares], rest)
+	}
 	return out
 }
 

@@ -84,14 +84,15 @@ const mark = () => {
 // merge brings cards up to date, newest first; ids are in the order of time.
 function merge(fresh) {
   const cards = $('#cards', list);
+  let next = cards.firstElementChild; // fresh cards are in the same order: one walk places all
   for (const card of $$('.card', fresh)) {
     const old = document.getElementById(card.id);
     if (old) {
       morph(old, card);
       continue;
     }
-    const next = $$('.card', cards).find((c) => c.id < card.id);
-    cards.insertBefore(card, next ?? null);
+    while (next && next.id >= card.id) next = next.nextElementSibling;
+    cards.insertBefore(card, next);
   }
   if (cards.childElementCount) $('.empty', list)?.remove();
 }
@@ -238,16 +239,19 @@ function putSteps(fresh) {
   if (!steps) return $('.step', fresh) && anew(); // the first have come
   for (const id of ['totals', 'timeline']) morph(document.getElementById(id), $('#' + id, fresh));
   const incoming = $('#steps', fresh);
-  for (const step of $$('.step', incoming)) {
+  // From the end: that is where most come, however many there are.
+  let next = $('.gap:last-child', steps);
+  if (next === steps.firstElementChild) next = null;
+  for (const step of $$('.step', incoming).reverse()) {
     const old = document.getElementById(step.id);
     if (old) {
       morph(old, step);
       continue;
     }
     const number = Number(step.dataset.number);
-    const next = $$('.step', steps).find((s) => Number(s.dataset.number) > number);
-    const last = $('.gap:last-child', steps);
-    steps.insertBefore(step, next ?? (last !== steps.firstElementChild ? last : null));
+    for (let before; (before = next ? next.previousElementSibling : steps.lastElementChild)?.matches('.step') && Number(before.dataset.number) > number;) next = before;
+    steps.insertBefore(step, next);
+    next = step;
   }
   offerFold();
   if (incoming.dataset.firstError) steps.dataset.firstError = incoming.dataset.firstError;

@@ -13,7 +13,8 @@ export function morph(old, fresh) {
   let at = old.firstChild; // what is before it is done
   for (const node of [...fresh.childNodes]) {
     let match = at;
-    while (match && !alike(match, node)) match = node.nodeType === Node.TEXT_NODE ? null : match.nextSibling;
+    let left = lookAhead;
+    while (match && !alike(match, node)) match = node.nodeType === Node.TEXT_NODE || !left-- ? null : match.nextSibling;
     if (!match) {
       old.insertBefore(node, at);
       continue;
@@ -24,6 +25,10 @@ export function morph(old, fresh) {
   }
   while (at) at = drop(at);
 }
+
+// lookAhead is how many nodes may have gone at one place before those after it
+// are made anew: to look through all for each would take their square.
+const lookAhead = 200;
 
 // alike tells whether one becomes the other: then what came before it and what
 // went away leave it in its place. The first class says what it is, the others
