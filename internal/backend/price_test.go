@@ -179,7 +179,7 @@ func TestCostThatCannotBeTrue(t *testing.T) {
 			t.Errorf("%v: model API: %v", cost, deref(got))
 		}
 	}
-	prices := &Prices{[]rate{{Model: "m", Input: 1, Output: 1}}}
+	prices := &Prices{rates: []rate{{Model: "m", Input: 1, Output: 1}}}
 	for _, u := range []work.Usage{{InputTokens: -5_000_000, OutputTokens: 10_000_000}, {OutputTokens: 9_200_000_000_000_000_000}} {
 		if cost, _ := prices.cost([]use{{"m", u}}); cost != nil {
 			t.Errorf("%+v costs %v", u, *cost)
