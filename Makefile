@@ -113,7 +113,7 @@ chaos-short: # every kind of fault once in a minute or so, and the checker's own
 	cd bench && go test ./chaos -count=1 -timeout 1h -lease 6s
 
 chaos-planted: ## plant bugs in Piecework, and see that the checker of `make chaos` finds each
-	cd bench && go test ./chaos -run '^TestPlantedBugs' -planted -count=1 -v -timeout 3h -units 100 -faults 15
+	cd bench && go test ./chaos -run '^TestPlantedBugs' -planted -count=1 -v -timeout 3h -units 80 -faults 12 -duration 20s
 
 # What `make openai-batch` sends.
 LINES      := 50000

@@ -93,13 +93,15 @@ type Options struct {
 	Files      *blob.Store
 	Buckets    blob.Buckets // that batches may read
 	FilePolicy work.FilePolicy
-	Webhooks   webhook.Guard // which addresses messages may go to
-	Version    string
-	MaxBody    int64 // bytes of a JSON body
-	Sealer     webhook.Sealer
-	Loopback   bool // serves this machine only: refuse other host names
-	Log        *slog.Logger
-	Registry   *prometheus.Registry
+
+	AcceptCommands bool          // acceptance checks of units may be commands
+	Webhooks       webhook.Guard // which addresses messages may go to
+	Version        string
+	MaxBody        int64 // bytes of a JSON body
+	Sealer         webhook.Sealer
+	Hosts          []string // names that this server answers to, beside localhost and IP addresses
+	Log            *slog.Logger
+	Registry       *prometheus.Registry
 	// Containment is how the worker process of this house holds agents
 	// together; empty without one.
 	Containment process.Containment
@@ -212,6 +214,8 @@ func (a *API) routes() {
 	register(a, op("follow-work-units", "GET", "/events", "Follow what becomes of all units", 200), a.followUnits)
 	register(a, op("retry-work-units", "POST", "/work-units/retry", "Run many final units again", 200, 408, 413, 415), a.retryUnits)
 	register(a, op("cancel-work-units", "POST", "/work-units/cancel", "Cancel many units", 200), a.cancelUnits)
+	register(a, op("delete-work-unit", "DELETE", "/work-units/{id}", "Delete a unit that is over, with its runs, transcripts and output files", 204, 404, 409), a.deleteUnit)
+	register(a, op("prune", "POST", "/prune", "Delete units and batches that ended before a time", 200), a.prune)
 	batch := op("submit-batch", "POST", "/batches", "Submit a batch", 202, 408, 413, 415, 507)
 	batch.Middlewares = huma.Middlewares{a.takeLines}
 	register(a, batch, a.submitBatch)
@@ -228,6 +232,7 @@ func (a *API) routes() {
 	register(a, op("resume-batch", "POST", "/batches/{id}/resume", "Let a batch go on", 200, 404, 408, 409, 413, 415), a.resumeBatch)
 	register(a, op("cancel-batch", "POST", "/batches/{id}/cancel", "Cancel a batch, or reject it after its test", 200, 404, 408, 413, 415), a.cancelBatch)
 	register(a, op("retry-batch", "POST", "/batches/{id}/retry", "Run the units of a batch again that did not succeed", 200, 404, 408, 409, 413, 415), a.retryBatch)
+	register(a, op("delete-batch", "DELETE", "/batches/{id}", "Delete a batch that is over, with its units", 204, 404, 409), a.deleteBatch)
 	register(a, op("list-backends", "GET", "/backends", "List backends: what they can do, and whether they can run", 200), a.listBackends)
 	register(a, op("list-schedules", "GET", "/schedules", "List schedules", 200), a.listSchedules)
 	register(a, op("get-schedule", "GET", "/schedules/{name}", "Read a schedule", 200, 404), a.getSchedule)
@@ -260,7 +265,7 @@ func (a *API) routes() {
 	register(a, op("resume-queue", "POST", "/queues/{name}/resume", "Let a queue go on", 200), a.resumeQueue)
 	register(a, op("list-runs", "GET", "/runs", "List runs, newest first", 200), a.listRuns)
 	register(a, op("get-run", "GET", "/runs/{id}", "Read a run", 200, 404), a.getRun)
-	register(a, op("get-transcript", "GET", "/runs/{id}/transcript", "Read a run's transcript", 200, 404), a.getTranscript)
+	register(a, op("get-transcript", "GET", "/runs/{id}/transcript", "Read a run's transcript", 200, 404, 410), a.getTranscript)
 	upload := op("upload-file", "POST", "/files", "Upload a file", 201, 400, 408, 413, 415, 507)
 	upload.Middlewares = huma.Middlewares{keepRequest}
 	register(a, upload, a.upload)
@@ -306,7 +311,7 @@ func op(id, method, path, summary string, status int, errors ...int) huma.Operat
 
 func tagOf(path string) string {
 	switch {
-	case strings.HasPrefix(path, "/work-units"), path == "/events":
+	case strings.HasPrefix(path, "/work-units"), path == "/events", path == "/prune":
 		return "Units"
 	case strings.HasPrefix(path, "/batches"):
 		return "Batches"

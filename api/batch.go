@@ -313,7 +313,7 @@ func (s synthesis) body(unit json.RawMessage, c work.BatchCounts) (json.RawMessa
 	if err := json.Unmarshal(orEmpty(unit), &under); err != nil {
 		return nil, work.Invalidf("#/unit", "must be an object")
 	}
-	for _, name := range []string{"prompt", "payload", "files", "output_schema", "custom_id"} {
+	for _, name := range []string{"prompt", "payload", "files", "output_schema", "accept", "custom_id"} {
 		delete(under, name)
 	}
 	if own["backend"] != nil || own["worker"] != nil {

@@ -2,10 +2,12 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -17,8 +19,8 @@ import (
 )
 
 // guard decides which requests come in at all. A browser on another site must
-// not act here in its user's name, and, where no key protects the door, must
-// not reach it under a host name of its own either (DNS rebinding).
+// not act here in its user's name, nor reach this server under a host name of
+// that site (DNS rebinding): such a page could read and do everything.
 func (a *API) guard(next echo.HandlerFunc) echo.HandlerFunc {
 	crossOrigin := http.NewCrossOriginProtection()
 	return func(c echo.Context) error {
@@ -27,11 +29,12 @@ func (a *API) guard(next echo.HandlerFunc) echo.HandlerFunc {
 			// Also for who never reads the body: net/http then reads the rest.
 			_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(a.bodyTime)) // a test's recorder has none
 		}
+		if !a.answersTo(r.Host) {
+			return newProblem(http.StatusMisdirectedRequest, fmt.Sprintf(
+				"this server answers to IP addresses, localhost and its own names only; if %.100q is one, add it to --host-names", hostName(r.Host)))
+		}
 		if err := crossOrigin.Check(r); err != nil {
 			return newProblem(http.StatusForbidden, "a page of another site may not do this")
-		}
-		if a.Loopback && !localHost(r.Host) {
-			return newProblem(http.StatusMisdirectedRequest, "this server answers to localhost and IP addresses only")
 		}
 		if err := checkQueryText(r.URL.RawQuery); err != nil {
 			return err
@@ -58,16 +61,25 @@ func checkQueryText(raw string) error {
 	return nil
 }
 
-func localHost(host string) bool {
+// answersTo tells whether a Host header names this server. An IP address is no
+// name that a site could have pointed here.
+func (a *API) answersTo(host string) bool {
+	name := hostName(host)
+	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return true
+	}
+	if _, err := netip.ParseAddr(name); err == nil {
+		return true
+	}
+	return name != "" && slices.ContainsFunc(a.Hosts, func(own string) bool { return strings.EqualFold(own, name) })
+}
+
+// hostName is a Host header without its port, in small letters.
+func hostName(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	host = strings.Trim(host, "[]")
-	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
-		return true
-	}
-	_, err := netip.ParseAddr(host)
-	return err == nil
+	return strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 }
 
 // nameRequest gives each request the id under which the log knows it. A

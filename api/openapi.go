@@ -181,6 +181,8 @@ func describeUnits(schemas map[string]*huma.Schema) {
 	p := schemas["Unit"].Properties
 	p["payload"].Type, p["payload"].AdditionalProperties = huma.TypeObject, true
 	p["output_schema"].Type, p["output_schema"].AdditionalProperties = huma.TypeObject, true
+	p["accept"].Type, p["accept"].AdditionalProperties = huma.TypeObject, true
+	p["accept"].Description = "What the result must meet"
 	p["request"].Type, p["request"].AdditionalProperties = huma.TypeObject, true
 	p["request"].Description = "One call of the backend's API, in place of a prompt"
 	p["output"].Description = "Whole; partial when the unit did not succeed"
@@ -198,7 +200,8 @@ func describeRuns(schemas map[string]*huma.Schema) {
 			"attempt": "Counts a unit's runs from 1", "task": "The unit's title", "worker_type": "The backend",
 			"live_status": "What it does now, or did last", "execution_time": "Seconds from claim to end",
 			"duration_ms": "As the backend measured it", "duration_api_ms": "Spent waiting for the model",
-			"cost_incomplete": "The run ended before its whole cost was known", "has_transcript": "There are steps to read",
+			"cost_incomplete": "The run ended before its whole cost was known", "implausible": "Figures that the backend told and that cannot be true: they are left out", "has_transcript": "There are steps to read",
+			"transcript_removed_at": "When they were removed because they were old; null: they were not",
 		} {
 			p[field].Description = text
 		}
@@ -262,7 +265,7 @@ func describeTriggers(schemas map[string]*huma.Schema) {
 func describeRest(schemas map[string]*huma.Schema) {
 	spec := schemas["Spec"].Properties
 	spec["labels"].Type, spec["labels"].AdditionalProperties = huma.TypeObject, &huma.Schema{Type: huma.TypeString}
-	for _, field := range []string{"payload", "output_schema", "request"} {
+	for _, field := range []string{"payload", "output_schema", "accept", "request"} {
 		spec[field].Type, spec[field].AdditionalProperties = huma.TypeObject, true
 	}
 	schemas["Schedule"].Properties["catch_up"].Enum = schemas["NewSchedule"].Properties["catch_up"].Enum
@@ -365,6 +368,7 @@ func addExamples(schemas map[string]*huma.Schema) {
 		"PauseState": pauseState{Name: "default", Paused: &operatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}},
 		"BulkResult": bulkResult{DryRun: true, Count: 1, Cost: work.NewCost(0.25, 0), Items: []unitItem{{Unit: short}}},
 		"Health":     map[string]any{"status": "ok"},
+		"Pruned":     map[string]any{"dry_run": true, "units": 1200, "batches": 3, "files": 40, "bytes": 123456, "more": false},
 		"Stats":      exampleStats(run.StartedAt),
 		"Readiness": map[string]any{"status": "ready", "checks": map[string]check{
 			"postgres": {OK: true, Detail: "reachable, schema up to date"}, "redis": {OK: true, Detail: "takes writes (single server)"},

@@ -97,6 +97,7 @@ func problemOf(err error) *Problem {
 	var p *Problem
 	var invalid *work.Invalid
 	var away *work.Unavailable
+	var removed *work.RemovedError
 	var route *echo.HTTPError
 	switch {
 	case errors.As(err, &p):
@@ -110,6 +111,8 @@ func problemOf(err error) *Problem {
 		return p
 	case errors.Is(err, work.ErrNotFound):
 		return newProblem(http.StatusNotFound, "there is no such thing here; check the id")
+	case errors.As(err, &removed):
+		return newProblem(http.StatusGone, removed.Error())
 	case errors.Is(err, work.ErrConflict):
 		return newProblem(http.StatusConflict, conflictDetail(err))
 	case errors.As(err, &away):

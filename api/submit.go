@@ -16,6 +16,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"piecework/internal/accept"
 	"piecework/internal/backend"
 	"piecework/internal/prompt"
 	"piecework/internal/work"
@@ -35,6 +36,7 @@ type unitBody struct {
 	SystemPrompt     string     `json:"system_prompt,omitempty"`
 	WorkingDirectory string     `json:"working_directory,omitempty" doc:"name:path in a root, or an absolute path inside one; an own empty directory when left out"`
 	OutputSchema     object     `json:"output_schema,omitempty" doc:"JSON Schema that the output must fit"`
+	Accept           object     `json:"accept,omitempty" doc:"What the result must meet, beyond that the backend says it is done; all parts that are given must hold. command: a text for a shell, or a list of program and arguments, run in the unit's directory with the output on its standard input, exit status 0 accepts (only where the operator allows it), with its timeout, 5 min when left out; file_exists: a path or a glob in the unit's directory; output_matches: an RE2 regular expression; expression: a CEL condition over output, a text, and json, its value. A result that does not meet it is asked for once more in the same session, then the unit fails with not_accepted"`
 	MissingKey       string     `json:"missing_key,omitempty" enum:"fail,note" doc:"What to do when the payload lacks a key of the prompt: fail before any money is spent, or note it in the prompt and go on"`
 	SessionPolicy    string     `json:"session_policy,omitempty" enum:"resume,fresh" doc:"After a loss, a shutdown, a timeout or a rate limit the next run goes on with the agent's session, where the backend has such, or begins afresh; resume when left out"`
 	MaxTurns         int        `json:"max_turns,omitempty" minimum:"1" maximum:"10000" doc:"No limit when left out"`
@@ -126,7 +128,7 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 		s.WorkingDirectory = payloadDirectory(s.Payload)
 	}
 	for _, check := range []func(context.Context, *unitBody, *store.NewUnit) error{
-		checkAsked, checkBackend, checkTimes, checkLabels, checkRequest, checkLimits, checkLane, a.checkCallback, a.checkFiles,
+		checkAsked, checkBackend, checkTimes, checkLabels, checkRequest, checkLimits, a.checkAccept, checkLane, a.checkCallback, a.checkFiles,
 	} {
 		if err := check(ctx, b, &n); err != nil {
 			return n, err
@@ -364,6 +366,27 @@ func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	if failure := backend.CheckSchema(n.OutputSchema); failure != nil {
 		return work.Invalidf("#/output_schema", "%s", failure.Message)
 	}
+	return nil
+}
+
+// checkAccept looks at the check that the result must meet.
+func (a *API) checkAccept(_ context.Context, b *unitBody, n *store.NewUnit) error {
+	if len(b.Accept) == 0 {
+		return nil
+	}
+	check, err := accept.Parse(json.RawMessage(b.Accept))
+	if err != nil {
+		return err
+	}
+	switch {
+	case check.NeedsDirectory() && len(b.Request) > 0:
+		return work.Invalidf("#/accept", "a request has no directory: check its answer by output_matches or expression")
+	case check.HasCommand() && !a.AcceptCommands:
+		return work.Invalidf("#/accept/command", "this server runs no commands for checks; its operator can allow them with --accept-commands (PIECEWORK_ACCEPT_COMMANDS). Use file_exists, output_matches or expression")
+	case check.FileExists != "" && n.WorkingDirectory == "" && !backend.WritesFiles(b.Backend):
+		return work.Invalidf("#/accept/file_exists", "the backend %s writes no files: check its output by output_matches or expression", b.Backend)
+	}
+	n.Accept = json.RawMessage(b.Accept)
 	return nil
 }
 

@@ -212,6 +212,7 @@ type unitItem struct {
 	Payload      leftOut `json:"payload,omitempty" hidden:"true"`
 	SystemPrompt leftOut `json:"system_prompt,omitempty" hidden:"true"`
 	OutputSchema leftOut `json:"output_schema,omitempty" hidden:"true"`
+	Accept       leftOut `json:"accept,omitempty" hidden:"true"`
 	Request      leftOut `json:"request,omitempty" hidden:"true"`
 	Output       leftOut `json:"output,omitempty" hidden:"true"`
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
@@ -135,20 +136,34 @@ func (w *Worker) newsOnce(ctx context.Context) error {
 	return nil
 }
 
-// disown gives back a run that the ledger counts as ours and that we know
-// nothing of: the answer to its claim never came. If it has just ended, this
-// changes nothing.
+// disown gives back a run that the ledger counts as ours and that does not run
+// here. When its end is still to be handed in, that is what happens. Otherwise
+// this process knows nothing of it: the answer to its claim never came. If it has
+// just ended, this changes nothing.
 func (w *Worker) disown(ctx context.Context, o store.Owned) {
-	blob, err := w.Store.Encode(nil)
-	if err == nil {
-		_, err = w.Store.Finish(ctx, store.Finish{
-			UnitID: o.UnitID, RunID: o.RunID, Attempt: o.Attempt, Status: work.RunLost, Next: work.Queued, Losses: 1, Blob: blob,
-			Error: work.Fail(work.ClassInfra, "the run was claimed, but the worker process never heard of it"),
-		})
+	left, ended := w.leftover(o.RunID)
+	var err error
+	switch {
+	case left.finish != nil:
+		err = w.handIn(ctx, *left.finish, time.Now())
+	case !left.gone && w.spooled(o.RunID):
+		err = w.handInFile(ctx, o.RunID)
+	case ended && !left.gone:
+		w.gone(o.RunID) // somebody has taken it from the disk: if he handed it in, the next sign of life tells
+	default:
+		if err = w.Store.GiveUp(ctx, w.id, o, left.gone); err == nil {
+			w.settled(o.RunID)
+		}
 	}
 	if err != nil {
-		w.Log.Warn("give back a run that was never heard of", "unit", o.UnitID, "err", err)
+		w.Log.Warn("settle a run that does not run here", "unit", o.UnitID, "run", o.RunID, "err", err)
 	}
+}
+
+// spooled tells whether the end of a run is on disk.
+func (w *Worker) spooled(run uuid.UUID) bool {
+	_, err := os.Stat(w.spoolPath(run))
+	return !errors.Is(err, fs.ErrNotExist) // when in doubt it is
 }
 
 // watchLease stops every run before the lease ends, on this machine's clock,

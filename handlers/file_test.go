@@ -315,32 +315,6 @@ func TestFilesOfAStoppedRunAreTheNextOnes(t *testing.T) {
 	}
 }
 
-func TestSweepRemovesStrayBlobs(t *testing.T) {
-	t.Parallel()
-	h := newHouse(t)
-	w := New(Options{Store: h.store, Files: h.files, Data: t.TempDir(), Slots: 1, Log: h.log})
-	gone, kept, fresh := h.upload("gone", "x"), h.upload("kept", "x"), uuid.Must(uuid.NewV7())
-	if err := h.store.DeleteFile(t.Context(), work.DefaultTenant, gone.ID); err != nil {
-		t.Fatal(err)
-	}
-	if err := h.store.ExpectBlobs(t.Context(), []uuid.UUID{fresh}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := h.files.Put(t.Context(), fresh, strings.NewReader("being written"), 100); err != nil {
-		t.Fatal(err)
-	}
-	w.sweepBlobs(t.Context())
-	if _, err := h.files.Open(t.Context(), gone.ID); err == nil {
-		t.Error("the deleted file's bytes are still there")
-	}
-	if h.content(kept.ID) != "x" || h.content(fresh) != "being written" {
-		t.Error("too much was swept")
-	}
-	if ids, err := h.store.StrayBlobs(t.Context(), 10); err != nil || len(ids) > 0 {
-		t.Errorf("strays %v, %v", ids, err)
-	}
-}
-
 func TestSecretsAreFoundAcrossPieces(t *testing.T) {
 	t.Parallel()
 	redact := func(s string) string { return strings.ReplaceAll(s, "hunter2hunter2", "[redacted]") }

@@ -8,6 +8,7 @@
 //	unit.go      one unit: claim, prepare, execute, settle, announce
 //	prepare.go   a claimed unit made ready for its backend
 //	file.go      uploaded files on their way in, output files on their way out
+//	accept.go    whether a result is what its unit asked for
 //	cache.go     results taken over from earlier runs
 //	outcome.go   what becomes of a unit after a run
 //	batch.go     batches of which a unit has ended here
@@ -23,12 +24,14 @@
 //	metrics.go   what is counted
 //	poll.go      work without Redis
 //	delivery.go  messages to receivers of webhooks
+//	courier.go   which receivers have a message on its way
 //	spool.go     finished runs on disk while Postgres is away
-//	disk.go      no room for a run
-//	prune.go     old directories of units, bytes that are no file's, old results
+//	disk.go      no room for a run, and how it is made
+//	prune.go     directories of units on this disk that are old
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -73,14 +76,23 @@ type Options struct {
 	Sender     *webhook.Sender // of messages to receivers of webhooks
 	FilePolicy work.FilePolicy
 	Secrets    []string // values that must not be stored
-	Version    string
-	Log        *slog.Logger
-	Metrics    prometheus.Registerer
-	Hears      chan<- struct{} // closed when units are taken; may be nil
 
-	full     func() bool   // there is no room for another run; the tests set it
-	find     time.Duration // a provider's batch is looked for, before it is sent again; 0: findFor
-	packMost int           // bytes of the lines of one provider batch; 0: backend.MaxBatchBytes
+	AcceptCommands bool     // acceptance checks of units may be commands
+	CommandEnv     []string // of these, as NAME=VALUE
+	Keeper         process.Keeper
+
+	Version string
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+	Hears   chan<- struct{} // closed when units are taken; may be nil
+
+	Keep jobs.Retention // how long what is over is kept
+
+	full      func() bool   // there is no room for another run; the tests set it
+	short     func() bool   // room is to be made; the tests set it
+	diskEvery time.Duration // between two looks at the disk; 0: shortagePause
+	find      time.Duration // a provider's batch is looked for, before it is sent again; 0: findFor
+	packMost  int           // bytes of the lines of one provider batch; 0: backend.MaxBatchBytes
 }
 
 // GCPercent is what every server process sets Go's GC percent to: with thousands
@@ -115,11 +127,13 @@ type Worker struct {
 	running  map[uuid.UUID]*running // by run
 	asking   map[uuid.UUID]bool     // runs whose claim is not answered yet
 	idle     *sync.Cond             // running has become empty
-	held     map[held]bool          // what operators have paused
-	delayed  map[uuid.UUID]bool     // units that begin in a moment, when their model's limiter lets them
-	later    sync.WaitGroup         // of these
-	beatAt   time.Duration          // process.Uptime when the last confirmed sign of life was sent
-	lease    *process.Lease         // of the runs that are claimed from now on
+	// finished runs that the ledger has not taken
+	unsettled map[uuid.UUID]unsettled
+	held      map[held]bool      // what operators have paused
+	delayed   map[uuid.UUID]bool // units that begin in a moment, when their model's limiter lets them
+	later     sync.WaitGroup     // of these
+	beatAt    time.Duration      // process.Uptime when the last confirmed sign of life was sent
+	lease     *process.Lease     // of the runs that are claimed from now on
 }
 
 type running struct {
@@ -137,11 +151,17 @@ func New(o Options) *Worker {
 		Options: o, id: uuid.Must(uuid.NewV7()),
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), news: make(chan struct{}, 1),
 		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, delayed: map[uuid.UUID]bool{}, asking: map[uuid.UUID]bool{},
-		batches: newMarks(), courier: newCourier(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
+		unsettled: map[uuid.UUID]unsettled{},
+		batches:   newMarks(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
 	}
+	w.courier = newCourier(w.deliverNext)
 	if w.full == nil {
 		w.full = func() bool { return diskFull(o.Data) }
 	}
+	if w.short == nil {
+		w.short = func() bool { return diskShort(o.Data) }
+	}
+	w.diskEvery = cmp.Or(w.diskEvery, shortagePause)
 	for _, b := range o.Backends {
 		w.lanes = append(w.lanes, &lane{backend: b})
 	}
@@ -183,7 +203,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchNews, w.watchNeighbours, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune} {
+	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchNews, w.watchNeighbours, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune, w.watchDisk,
+		(&jobs.Janitor{Store: w.Store, Files: w.Files, Log: w.Log, Keep: w.Keep, Metrics: w.Metrics}).Run} {
 		loops.Go(func() { loop(life) })
 	}
 	stop, err := w.serve(jobs.Lanes(w.Queues, w.laneNames(everyLane)))

@@ -39,7 +39,7 @@ func outcome(c *store.Claimed, r ran, cause error, ownFault bool) store.Finish {
 		}
 	}
 	f.Resumable = resumable(c, f)
-	return f
+	return f.Plausible()
 }
 
 // resumable tells whether the next run may go on with the session of one that
@@ -89,10 +89,13 @@ func untilReset(reset time.Time, waits int) time.Duration {
 
 func finishOf(c *store.Claimed, r backend.Result) store.Finish {
 	m := r.Metadata
+	if m.TotalCostUSD == nil && c.Backend == work.MockBackend {
+		m.TotalCostUSD = new(0.0)
+	}
 	return store.Finish{
 		UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount,
 		Result: r.Output, Error: r.Error, Model: m.Model, SessionID: m.SessionID, NumTurns: m.NumTurns,
-		Usage: m.Usage, TotalCostUSD: m.TotalCostUSD, CostIncomplete: r.CostIncomplete,
+		Usage: m.Usage, TotalCostUSD: m.TotalCostUSD, CostIncomplete: r.CostIncomplete, SessionTotalUSD: m.SessionTotalUSD, SessionResumed: m.SessionResumed,
 		DurationMS: m.DurationMS, DurationAPIMS: m.DurationAPIMS, HTTPStatus: m.HTTPStatus, RequestID: m.RequestID,
 	}
 }

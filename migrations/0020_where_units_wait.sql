@@ -21,7 +21,9 @@ ALTER TABLE work_units ADD CONSTRAINT where_it_waits CHECK (
         ELSE true
     END AND (lane = 'batch' OR provider_batch IS NULL AND NOT runs_live)) NOT VALID;
 
+-- The provider keeps no key of ours, so remote_id may be another's batch: it is
+-- not cancelled on suspicion.
+ALTER TABLE provider_batches ADD COLUMN guessed boolean NOT NULL DEFAULT false;
+
 -- All units that sum a batch up: a batch that is begun again makes another.
 ALTER TABLE batches ADD COLUMN syntheses uuid[] NOT NULL DEFAULT '{}';
--- Runs of unknown cost that a person has let pass by a resume.
-ALTER TABLE batches ADD COLUMN unpriced_accepted integer NOT NULL DEFAULT 0;

@@ -12,12 +12,13 @@ import (
 
 // room is how many more units may be let go; a reason means that the batch is
 // to be paused.
-func (b *advancing) room(ctx context.Context, live, asleep int) (room int, why string, err error) {
+func (b *advancing) room(ctx context.Context, n admitted) (room int, why string, err error) {
 	most := work.BatchWindow
 	if b.Concurrency > 0 {
 		most = min(most, b.Concurrency)
 	}
-	room = most - (live - asleep)
+	room = most - (n.Live - n.Asleep)
+	full := room == 0
 	if b.Status == work.BatchTesting {
 		room = min(room, b.TestFirst-b.Released)
 	}
@@ -36,8 +37,8 @@ func (b *advancing) room(ctx context.Context, live, asleep int) (room int, why s
 	if b.MaxCostUSD == nil {
 		return room, "", nil
 	}
-	if room <= 0 && known.fresh == 0 {
-		return room, "", nil
+	if full && n.Again == 0 && known.without+known.fresh == 0 {
+		return room, "", nil // no run has ended since the last look
 	}
 	spent, err := b.spent(ctx)
 	if err != nil {
@@ -54,9 +55,9 @@ func (b *advancing) room(ctx context.Context, live, asleep int) (room int, why s
 		text = fmt.Sprintf("%s is spent, of which %d runs that were cut off count %s each", work.Dollars(spent.Cost), known.cut, work.Dollars(spent.Dearest))
 	}
 	left := *b.MaxCostUSD - spent.Cost
-	room = min(room, spent.affordable(left, live))
+	room = min(room, spent.affordable(left, n.Live))
 	switch {
-	case left <= 0 && spent.NotBegun > 0, room <= 0 && live == 0 && spent.NotBegun > 0:
+	case left <= 0 && spent.NotBegun > 0, room <= 0 && n.Live == 0 && spent.NotBegun > 0:
 		why = fmt.Sprintf("the budget of %s does not suffice for another unit: %s; resume it with a larger max_cost_usd, or cancel it",
 			work.Dollars(*b.MaxCostUSD), text)
 	}
@@ -110,10 +111,10 @@ func (s spent) affordable(left float64, live int) int {
 
 // knownCosts tells how far the costs of a batch's runs are known.
 type knownCosts struct {
-	fresh   int       // runs whose cost is not known, or not all of it, since a person last let that pass
-	without int       // runs that ended and have no cost: their model has no price
-	cut     int       // the others: they were lost or cut off before it was known
-	unit    uuid.UUID // the first without
+	cut     int       // runs that were lost or cut off before their cost was known
+	fresh   int       // of those: since a person last let the batch go on
+	without int       // runs that ended since then and have no cost: their model has no price
+	unit    uuid.UUID // the first of these
 	model   string    // of that unit's run
 }
 
@@ -122,21 +123,25 @@ func (b *advancing) knownCosts(ctx context.Context) (k knownCosts, err error) {
 		Unit  uuid.UUID `db:"unit_id"`
 		Model string    `db:"model"`
 		Cut   bool      `db:"cut"`
+		Fresh bool      `db:"fresh"`
 	}
-	err = b.tx.SelectContext(ctx, &rows, `SELECT r.unit_id, coalesce(r.model, '') AS model, r.cost_incomplete OR r.total_cost_usd IS NOT NULL AS cut
-		FROM work_units u JOIN worker_runs r ON r.unit_id = u.id
+	err = b.tx.SelectContext(ctx, &rows, `SELECT r.unit_id, coalesce(r.model, '') AS model, r.cost_incomplete OR r.total_cost_usd IS NOT NULL AS cut,
+			r.completed_at > coalesce(b.resumed_at, '-infinity') AS fresh
+		FROM work_units u JOIN worker_runs r ON r.unit_id = u.id JOIN batches b ON b.id = u.batch_id
 		WHERE u.batch_id = $1 AND u.unpriced_runs > 0 AND r.status <> 'running' AND `+unpriced("r")+` ORDER BY r.id`, b.ID)
 	for _, r := range rows {
 		switch {
 		case r.Cut:
 			k.cut++
-		default:
+			if r.Fresh {
+				k.fresh++
+			}
+		case r.Fresh:
 			if k.without++; k.without == 1 {
 				k.unit, k.model = r.Unit, r.Model
 			}
 		}
 	}
-	k.fresh = max(len(rows)-b.UnpricedAccepted, 0)
 	return k, err
 }
 
@@ -148,8 +153,6 @@ const maxCut = 3
 // cost is known, if there are any.
 func (k knownCosts) stop(limit string, priced int) string {
 	switch {
-	case k.fresh == 0:
-		return ""
 	case k.without > 0:
 		model := "its model"
 		if k.model != "" {

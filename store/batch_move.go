@@ -26,11 +26,12 @@ type Advanced struct {
 // cancelPiece is how many units of a batch are cancelled in one transaction.
 const cancelPiece = 2000
 
-// LiveBatches returns the batches that may go on by themselves, oldest first.
-func (s *Store) LiveBatches(ctx context.Context) ([]uuid.UUID, error) {
+// LiveBatches returns the batches that may go on by themselves, oldest first: with
+// idle those that are paused, in which only what runs can end, else the others.
+func (s *Store) LiveBatches(ctx context.Context, idle bool) ([]uuid.UUID, error) {
 	var ids []uuid.UUID
 	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM batches WHERE finished_at IS NULL
-		AND status NOT IN ('enumerating', 'awaiting_approval') ORDER BY id`)
+		AND status NOT IN ('enumerating', 'awaiting_approval') AND (paused_at IS NOT NULL AND status IN ('testing', 'in_progress')) = $1 ORDER BY id`, idle)
 	if err != nil {
 		return nil, translate(fmt.Errorf("find live batches: %w", err))
 	}
@@ -49,7 +50,7 @@ func (s *Store) AdvanceBatch(ctx context.Context, id uuid.UUID) (a Advanced, err
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	var rows []advancing
 	// Units that are added hold a key share lock on the row, which this one is not in the way of.
-	err = tx.SelectContext(ctx, &rows, `SELECT `+batchColumns+`, released, unpriced_accepted FROM batches
+	err = tx.SelectContext(ctx, &rows, `SELECT `+batchColumns+`, released FROM batches
 		WHERE id = $1 AND finished_at IS NULL FOR NO KEY UPDATE`, id)
 	if err == nil && len(rows) == 1 {
 		b := &rows[0]
@@ -70,10 +71,9 @@ func (s *Store) AdvanceBatch(ctx context.Context, id uuid.UUID) (a Advanced, err
 // advancing is a batch whose row is locked.
 type advancing struct {
 	batchRow
-	Released         int `db:"released"`
-	UnpricedAccepted int `db:"unpriced_accepted"` // runs of unknown cost that a person has let pass
-	tx               *sqlx.Tx
-	out              *Advanced
+	Released int `db:"released"`
+	tx       *sqlx.Tx
+	out      *Advanced
 }
 
 func (b *advancing) advance(ctx context.Context) error {
@@ -88,25 +88,30 @@ func (b *advancing) advance(ctx context.Context) error {
 	return nil // it waits for its units or for a person
 }
 
-// live counts the units that were let go and are not over; asleep are those of
-// them that wait for a provider's batch, and take no room.
-func (b *advancing) live(ctx context.Context) (live, asleep int, err error) {
-	var n struct{ Live, Asleep int }
-	err = b.tx.GetContext(ctx, &n, `SELECT count(*) AS live, count(*) FILTER (WHERE state = 'waiting' AND lane = 'batch') AS asleep FROM work_units
+// admitted counts the units that were let go and are not over.
+type admitted struct {
+	Live   int // all of them
+	Asleep int // that wait for a provider's batch, and take no room
+	Again  int // that are queued after a run
+}
+
+func (b *advancing) admitted(ctx context.Context) (n admitted, err error) {
+	err = b.tx.GetContext(ctx, &n, `SELECT count(*) AS live, count(*) FILTER (WHERE state = 'waiting' AND lane = 'batch') AS asleep,
+			count(*) FILTER (WHERE state = 'queued' AND run_count > 0) AS again FROM work_units
 		WHERE batch_id = $1 AND NOT held AND state IN ('queued', 'running', 'waiting')`, b.ID)
-	return n.Live, n.Asleep, err
+	return n, err
 }
 
 // letGo lets units begin, as far as the batch allows.
 func (b *advancing) letGo(ctx context.Context) error {
-	live, asleep, err := b.live(ctx)
+	n, err := b.admitted(ctx)
 	if err != nil {
 		return err
 	}
 	room, why := 0, ""
 	if b.PausedAt == nil {
-		room, why, err = b.room(ctx, live, asleep)
-	} else if live > 0 {
+		room, why, err = b.room(ctx, n)
+	} else if n.Live > 0 {
 		err = b.takeBack(ctx) // a run that has failed since is not repeated before the resume
 	}
 	if err != nil {
@@ -120,7 +125,7 @@ func (b *advancing) letGo(ctx context.Context) error {
 			return err
 		}
 	}
-	if live > 0 {
+	if n.Live > 0 {
 		return nil
 	}
 	var held bool
@@ -396,7 +401,7 @@ func (s *Store) PauseBatch(ctx context.Context, tenant string, id uuid.UUID, by,
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	var rows []advancing
-	err = tx.SelectContext(ctx, &rows, `SELECT `+batchColumns+`, released, unpriced_accepted FROM batches
+	err = tx.SelectContext(ctx, &rows, `SELECT `+batchColumns+`, released FROM batches
 		WHERE id = $1 AND paused_at IS NOT NULL AND finished_at IS NULL FOR NO KEY UPDATE`, id)
 	if err == nil && len(rows) == 1 {
 		b := &rows[0]
@@ -416,8 +421,7 @@ func (s *Store) PauseBatch(ctx context.Context, tenant string, id uuid.UUID, by,
 // again, but further ones do where it has a limit on costs.
 func (s *Store) ResumeBatch(ctx context.Context, tenant string, id uuid.UUID, c BatchChanges) (work.Batch, error) {
 	return s.moveBatch(ctx, tenant, id, goingOn, "resume",
-		`paused_at = NULL, paused_by = '', paused_why = '', resumed_at = clock_timestamp(),
-		unpriced_accepted = (SELECT coalesce(sum(unpriced_runs), 0) FROM work_units WHERE batch_id = batches.id AND unpriced_runs > 0), `+changedBatch, c.MaxCostUSD, c.Concurrency)
+		`paused_at = NULL, paused_by = '', paused_why = '', resumed_at = clock_timestamp(), `+changedBatch, c.MaxCostUSD, c.Concurrency)
 }
 
 // CancelBatch ends a batch: what has not begun does not, and what runs is asked

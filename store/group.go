@@ -8,8 +8,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"piecework/internal/work"
 )
 
 // How long a grouped write may take. Its callers may wait for two: the one that
@@ -145,7 +143,7 @@ func (g *group[In, Out]) run(calls []*call[In, Out]) {
 	if unanswered(err) && !known {
 		err = g.try(calls, min(g.limit, silentLimit))
 	}
-	if err == nil || len(calls) == 1 || errors.As(err, new(*work.Unavailable)) {
+	if err == nil || len(calls) == 1 || kindOf(err) == away {
 		return
 	}
 	for i := range calls {

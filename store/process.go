@@ -135,6 +135,12 @@ func (s *Store) Bury(ctx context.Context, processes []uuid.UUID) (int64, error) 
 	return result.RowsAffected()
 }
 
+// Block notes why a worker process takes no units at all; empty: it takes them.
+func (s *Store) Block(ctx context.Context, process uuid.UUID, why string) error {
+	_, err := s.exec(ctx, "note why a worker process takes nothing", `UPDATE worker_processes SET blocked = $2 WHERE id = $1`, process, work.Clean(why))
+	return err
+}
+
 // Lease is how a worker process's lease stands.
 type Lease struct {
 	Process uuid.UUID    `db:"id"`
@@ -188,7 +194,7 @@ func (s *Store) Processes(ctx context.Context) ([]work.Process, error) {
 	}
 	err := s.db.SelectContext(ctx, &rows, `SELECT id, hostname, pid, identity, version, slots, running, queues, backends,
 		started_at, beat_at, lease_until, lease_until > clock_timestamp() AS live,
-		clock_timestamp() - beat_at > (lease_until - beat_at) * 0.4 AS quiet, stopped_at FROM worker_processes WHERE stopped_at IS NULL
+		clock_timestamp() - beat_at > (lease_until - beat_at) * 0.4 AS quiet, stopped_at, blocked FROM worker_processes WHERE stopped_at IS NULL
 		ORDER BY started_at DESC LIMIT 1000`)
 	if err != nil {
 		return nil, translate(fmt.Errorf("list worker processes: %w", err))

@@ -31,6 +31,11 @@ const (
 // Lead runs f if no other process reconciles just now, and tells whether it
 // ran.
 func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, error) {
+	return s.lead(ctx, leadLock, f)
+}
+
+// lead runs f while it holds an advisory lock, and tells whether it got it.
+func (s *Store) lead(ctx context.Context, lock int64, f func(context.Context) error) (bool, error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return false, translate(fmt.Errorf("lead: %w", err))
@@ -50,7 +55,7 @@ func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, 
 		}
 	}()
 	var lead bool
-	if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_xact_lock($1)`, leadLock).Scan(&lead); err != nil {
+	if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lock).Scan(&lead); err != nil {
 		return false, translate(fmt.Errorf("lead: %w", err))
 	}
 	if !lead {
@@ -82,58 +87,86 @@ func (s *Store) keepLead(ctx context.Context, lost func(), conn *sql.Conn) {
 	}
 }
 
+// pieceRows is how many rows one statement of a look at the ledger changes: what is
+// more comes with the next, so that nobody waits long for a row.
+const pieceRows = 1000
+
 // ExpireLeases closes the runs of worker processes whose lease has ended as
 // lost and puts their units back in the queue, or ends those that were asked to
 // stop and those that have taken too many worker processes with them, the last
-// while they ran alone. It returns how many. Units are locked before runs, as
+// while they ran alone. It returns how many, 1,000 at most. Units are locked before runs, as
 // everywhere; one that somebody is at work on is left for the next look.
 func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH victims AS (
-			SELECT u.id AS unit_id, r.id AS run_id, p.hostname, p.pid
+			SELECT u.id AS unit_id, r.id AS run_id, 1 AS deaths, r.worker_type <> $3 AS unpriced,
+				format('the worker process %s (pid %s) stopped giving signs of life', p.hostname, p.pid) AS why
 			FROM worker_runs r JOIN work_units u ON u.id = r.unit_id
 			LEFT JOIN worker_processes p ON p.id = r.worker_process
 			WHERE r.status = 'running' AND (p.id IS NULL OR NOT (`+alive+`))
-			ORDER BY u.id FOR UPDATE OF u SKIP LOCKED
-		), lost AS (
-			UPDATE worker_runs r SET status = 'lost', given_up = true, completed_at = clock_timestamp(), error_class = 'infra',
-				error_message = format('the worker process %s (pid %s) stopped giving signs of life', v.hostname, v.pid),
-				total_cost_usd = CASE WHEN r.worker_type = $2 THEN 0 END, cost_incomplete = r.worker_type <> $2,
-				execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
-			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.id, r.unit_id, r.attempt, r.session_id, r.cost_incomplete
-		), verdicts AS (
-			SELECT u.id, lost.id AS run, lost.session_id, lost.cost_incomplete, CASE WHEN u.cancel_requested_at IS NOT NULL THEN 'cancelled'
-				WHEN u.deaths + 1 >= $1 THEN 'failed' ELSE 'queued' END AS next
-			FROM lost JOIN work_units u ON u.id = lost.unit_id AND u.state = 'running' AND u.run_count = lost.attempt
-		)
-		UPDATE work_units u SET losses = losses + 1, deaths = deaths + 1, dispatch = dispatch + 1, check_at = clock_timestamp(),
-			unpriced_runs = unpriced_runs + v.cost_incomplete::int, state = v.next,
-			finished_at = CASE WHEN v.next <> 'queued' THEN clock_timestamp() END,
-			final_run = CASE WHEN v.next = 'failed' THEN v.run END,
-			error_class = CASE WHEN v.next = 'failed' THEN 'crash' ELSE u.error_class END,
-			error_message = CASE WHEN v.next = 'failed' THEN
-				format('%s worker processes in a row died while it ran, the last while it ran alone', u.deaths + 1) ELSE u.error_message END,
-			resume_session = CASE WHEN u.session_policy = 'resume' THEN v.session_id END,
-			session_cost_usd = CASE WHEN u.session_policy = 'resume' AND v.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END
-		FROM verdicts v WHERE u.id = v.id`, work.MaxCrashes, work.MockBackend)
+			ORDER BY u.id LIMIT $4 FOR UPDATE OF u SKIP LOCKED
+		), `+giveUp, work.MaxCrashes, work.MaxLosses, work.MockBackend, pieceRows)
 	if err != nil {
 		return 0, translate(fmt.Errorf("expire leases: %w", err))
 	}
 	return result.RowsAffected()
 }
 
+// GiveUp closes a run of a worker process that says that it does not have it,
+// as ExpireLeases does. unpriced tells that it may have cost something.
+func (s *Store) GiveUp(ctx context.Context, process uuid.UUID, o Owned, unpriced bool) error {
+	_, err := s.db.ExecContext(ctx, `WITH victims AS (
+			SELECT u.id AS unit_id, r.id AS run_id, 0 AS deaths, $5::boolean AS unpriced,
+				CASE WHEN $5 THEN 'the end of the run was lost on the disk of its worker process'
+					ELSE 'the run was claimed, but the worker process never heard of it' END AS why
+			FROM worker_runs r JOIN work_units u ON u.id = r.unit_id
+			WHERE r.status = 'running' AND r.id = $3 AND r.worker_process = $4 FOR UPDATE OF u
+		), `+giveUp, work.MaxCrashes, work.MaxLosses, o.RunID, process, unpriced)
+	if err != nil {
+		return translate(fmt.Errorf("give up run %s: %w", o.RunID, err))
+	}
+	return nil
+}
+
+// giveUp closes the runs of victims as lost, and what they come back with later
+// is fenced. In: victims (unit_id, run_id, deaths that it adds, unpriced, why); $1 the
+// deaths and $2 the lost runs in a row after which a unit ends.
+var giveUp = `lost AS (
+			UPDATE worker_runs r SET status = 'lost', given_up = true, completed_at = clock_timestamp(), error_class = 'infra',
+				error_message = v.why, total_cost_usd = CASE WHEN NOT v.unpriced THEN 0 END, cost_incomplete = v.unpriced,
+				execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
+			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.*, v.deaths
+		), verdicts AS (
+			SELECT u.id, lost.id AS run, lost.session_id, lost.deaths, lost.cost_incomplete,
+				CASE WHEN u.deaths + lost.deaths >= $1 THEN format('%s worker processes in a row died while it ran, the last while it ran alone', u.deaths + 1)
+					WHEN ` + lostBefore("u.id") + ` + 1 >= $2 THEN format('%s runs in a row were lost, the last because %s', $2, lost.error_message)
+				END AS ends, u.cancel_requested_at IS NOT NULL AS cancelled
+			FROM lost JOIN work_units u ON u.id = lost.unit_id AND u.state = 'running' AND u.run_count = lost.attempt
+		)
+		UPDATE work_units u SET losses = losses + 1, deaths = u.deaths + v.deaths, dispatch = dispatch + 1, check_at = clock_timestamp(),
+			unpriced_runs = unpriced_runs + v.cost_incomplete::int,
+			state = CASE WHEN v.cancelled THEN 'cancelled' WHEN v.ends IS NOT NULL THEN 'failed' ELSE 'queued' END,
+			finished_at = CASE WHEN v.cancelled OR v.ends IS NOT NULL THEN clock_timestamp() END,
+			final_run = CASE WHEN NOT v.cancelled AND v.ends IS NOT NULL THEN v.run END,
+			error_class = CASE WHEN NOT v.cancelled AND v.ends IS NOT NULL THEN 'crash' ELSE u.error_class END,
+			error_message = CASE WHEN NOT v.cancelled AND v.ends IS NOT NULL THEN v.ends ELSE u.error_message END,
+			resume_session = CASE WHEN u.session_policy = 'resume' THEN v.session_id END,
+			session_cost_usd = CASE WHEN u.session_policy = 'resume' AND v.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END
+		FROM verdicts v WHERE u.id = v.id`
+
 // ExpireDeadlines ends queued and waiting units whose deadline has passed, and
-// those that have not started by their expires_at. It returns how many. Like
-// Unchecked it asks for now(), which an index can find, unlike a clock that
+// those that have not started by their expires_at. It returns how many: 1,000 of
+// either at most. Like Unchecked it asks for now(), which an index can find, unlike a clock that
 // goes on.
 func (s *Store) ExpireDeadlines(ctx context.Context) (int64, error) {
-	result, err := s.db.ExecContext(ctx, `WITH overdue AS (
-			SELECT id FROM work_units WHERE state IN ('queued', 'waiting') AND deadline <= now()
-			OR state = 'queued' AND started_at IS NULL AND expires_at <= now()
-			ORDER BY id FOR UPDATE SKIP LOCKED)
+	result, err := s.db.ExecContext(ctx, `WITH late AS (
+			SELECT id FROM work_units WHERE state IN ('queued', 'waiting') AND deadline <= now() ORDER BY deadline LIMIT $2 FOR UPDATE SKIP LOCKED
+		), expired AS (
+			SELECT id FROM work_units WHERE state = 'queued' AND started_at IS NULL AND expires_at <= now() ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
+		), overdue AS (SELECT id FROM late UNION SELECT id FROM expired)
 		UPDATE work_units u SET state = 'timed_out', finished_at = clock_timestamp(), error_class = $1,
 			error_message = CASE WHEN u.deadline <= now() THEN 'the deadline passed before the unit could run' || CASE WHEN u.run_count > 0 THEN ' again' ELSE '' END
 				ELSE 'the unit expired before it could start' END
-		FROM overdue WHERE u.id = overdue.id`, string(work.ClassTimeout))
+		FROM overdue WHERE u.id = overdue.id`, string(work.ClassTimeout), pieceRows)
 	if err != nil {
 		return 0, translate(fmt.Errorf("expire deadlines: %w", err))
 	}
@@ -223,16 +256,19 @@ func (s *Store) Redispatch(ctx context.Context, units []uuid.UUID) ([]Dispatch, 
 }
 
 // RecheckAll makes every queued unit's bell doubtful: Redis has forgotten
-// what it was told. It returns how many.
-func (s *Store) RecheckAll(ctx context.Context) (int64, error) {
-	result, err := s.db.ExecContext(ctx, `WITH due AS (
-			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > clock_timestamp()
-			AND (not_before IS NULL OR not_before <= clock_timestamp()) ORDER BY id FOR UPDATE SKIP LOCKED)
-		UPDATE work_units u SET check_at = clock_timestamp() FROM due WHERE u.id = due.id`)
+// what it was told. It returns how many. It goes on piece by piece until ctx ends.
+func (s *Store) RecheckAll(ctx context.Context) (n int64, err error) {
+	now, err := s.Clock(ctx)
 	if err != nil {
-		return 0, translate(fmt.Errorf("recheck all units: %w", err))
+		return 0, fmt.Errorf("recheck all units: %w", err)
 	}
-	return result.RowsAffected()
+	for done := pieceRows; err == nil && done == pieceRows; n += int64(done) {
+		done, err = s.exec(ctx, "recheck all units", `WITH due AS (
+			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > $1
+			AND (not_before IS NULL OR not_before <= $1) ORDER BY check_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+		UPDATE work_units u SET check_at = $1 FROM due WHERE u.id = due.id`, now, pieceRows)
+	}
+	return n, err
 }
 
 // ModelOf names a model of a backend, as units do: empty is the backend's own.

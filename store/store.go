@@ -150,7 +150,7 @@ func encode(v any) (string, error) {
 	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		return "", fmt.Errorf("encode rows: %w", err)
+		return "", &badRow{fmt.Errorf("encode rows: %w", err)}
 	}
 	return text.String(), nil
 }

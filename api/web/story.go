@@ -538,6 +538,7 @@ func storyProcesses() Processes {
 	held := storyRun(madeUnit(3, work.Running), work.RunRunning, 2)
 	held.Title, held.WorkerType = "Read <this>", "claude"
 	page.Processes[0].Runs = []work.Run{held}
+	page.Processes[len(page.Processes)-1].Blocked = "the disk of /var/lib/piecework is full: free some space"
 	return page
 }
 

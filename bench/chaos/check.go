@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"piecework/internal/work"
 )
 
 // Violation is a promise that was not kept.
@@ -19,13 +21,16 @@ func (v Violation) String() string { return fmt.Sprintf("%s: %s: %s", v.Promise,
 
 // Check returns the promises that the history and the ledger show broken.
 func Check(h History, l Ledger) []Violation {
-	c := checker{h: h, l: l, wants: map[string]Want{}, asked: map[string]time.Time{}, due: map[string]time.Time{}, units: map[string]Unit{}, runs: map[string][]Run{}, batches: map[string]Batch{}, reopened: map[string]time.Time{}, runAgain: map[string]bool{}}
+	c := checker{h: h, l: l, wants: map[string]Want{}, asked: map[string]time.Time{}, due: map[string]time.Time{}, units: map[string]Unit{}, runs: map[string][]Run{}, batches: map[string]Batch{}, reopened: map[string]time.Time{}, runAgain: map[string]bool{}, gone: map[string]bool{}}
 	for _, e := range h {
 		if e.Kind == KindIntend {
 			c.wants[e.Request] = *e.Want
 			c.asked[e.Request] = e.At
 			c.runAgain[e.Want.Batch] = c.runAgain[e.Want.Batch] || e.Want.Again
 		}
+	}
+	for _, e := range h {
+		c.gone[e.Unit] = c.gone[e.Unit] || e.Kind == KindDelete
 	}
 	for _, u := range l.Units {
 		c.units[u.ID] = u
@@ -68,6 +73,7 @@ type checker struct {
 	runs     map[string][]Run     // by unit, in the order of their attempts
 	batches  map[string]Batch     // by id
 	reopened map[string]time.Time // by unit: when its batch was run again
+	gone     map[string]bool      // by unit: its client has asked to delete it, and it may be gone
 	runAgain map[string]bool      // the requests of batches that their clients run again
 	found    []Violation
 }
@@ -98,6 +104,8 @@ func (c *checker) answers() {
 				c.broken("answers are right", e.Unit, "cancel was answered with %d: %s", e.Status, e.Error)
 			}
 			c.cancelled(e)
+		case KindDelete:
+			c.deleted(e)
 		case KindSeen:
 			c.seen(e)
 		case KindSlow:
@@ -125,7 +133,9 @@ func (c *checker) submitted(e Event, told map[string]string) {
 		c.acceptedBatch(e)
 		return
 	}
-	if u, ok := c.units[e.Unit]; !ok || u.Request != e.Request {
+	if u, ok := c.units[e.Unit]; !ok && c.gone[e.Unit] {
+		return
+	} else if !ok || u.Request != e.Request {
 		c.broken("accepted is kept", e.Request, "%s was accepted by %s and is not in the ledger", e.Unit, e.Door)
 	}
 }
@@ -133,7 +143,10 @@ func (c *checker) submitted(e Event, told map[string]string) {
 // seen compares what the API showed with what it came to. What a worker process
 // did not close itself it may not have ended yet.
 func (c *checker) seen(e Event) {
-	u := c.units[e.Unit]
+	u, ok := c.units[e.Unit]
+	if !ok && c.gone[e.Unit] {
+		return
+	}
 	if e.Crowded && !slices.ContainsFunc(c.runs[u.ID], func(r Run) bool { return r.Status == "lost" || r.Status == "fenced" }) {
 		c.broken("closed means dead", e.Unit, "the API showed %s while an agent of it was alive", e.State)
 	}
@@ -372,7 +385,21 @@ func (c *checker) condemned(u Unit) bool {
 		return false
 	}
 	last := runs[len(runs)-1]
+	if lost := len(runs) - 1 - lastKept(runs); lost >= work.MaxLosses {
+		return last.ID == u.FinalRun
+	}
 	return last.ID == u.FinalRun && (last.Begun || c.alone(last))
+}
+
+// lastKept is the place of the last run that was not lost; -1: there is none.
+func lastKept(runs []Run) int {
+	last := -1
+	for i, r := range runs {
+		if r.Status != "lost" && r.Status != "fenced" {
+			last = i
+		}
+	}
+	return last
 }
 
 // alone tells whether a run began when its worker process had no other: then it
@@ -428,7 +455,7 @@ func (c *checker) counters(u Unit) {
 			losses++
 		}
 		ended := r.Status == "failed" || r.Status == "succeeded"
-		if reused := u.CachedFrom != "" && r.ID == u.FinalRun; want.Cost > 0 && r.Cost != want.Cost && (ended || r.Cost != 0) && !reused {
+		if reused := u.CachedFrom != "" && r.ID == u.FinalRun; want.Cost > 0 && math.Abs(r.Cost-want.Cost) > 1e-9 && (ended || r.Cost != 0) && !reused {
 			c.broken("cost is counted once", u.ID, "run %d (%s) cost %g, not %g", r.Attempt, r.Status, r.Cost, want.Cost)
 		}
 	}

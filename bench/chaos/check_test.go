@@ -215,6 +215,9 @@ var doctored = []forgery{
 	{"workers end", "one failed", func(h *History, _ *Ledger) { (*h)[19].Code = 1 }},
 	{"answers are right", "a fault was shown to a client", func(h *History, _ *Ledger) { (*h)[3].Status = 500 }},
 	{"answers are right", "a cancel was not understood", func(h *History, _ *Ledger) { (*h)[10].Status = 404 }},
+	{"deleted is gone", "it is there", func(h *History, _ *Ledger) {
+		*h = append(*h, Event{Kind: KindDelete, Unit: "B", Status: 204})
+	}},
 	{"answers come in time", "an answer came late", func(h *History, _ *Ledger) {
 		*h = append(*h, Event{At: (*h)[15].At, Kind: KindSlow, Door: "api1", What: "POST /work-units", Status: 202, Seconds: 39})
 	}},
@@ -306,6 +309,10 @@ func condemn(l *Ledger) {
 // What is no fault of the product is not called one.
 func TestCheckerAllows(t *testing.T) {
 	for what, doctor := range map[string]func(h *History, l *Ledger){
+		"one that its client has deleted": func(h *History, l *Ledger) {
+			*h = append(*h, Event{Kind: KindDelete, Unit: "B", Status: 204})
+			l.Units, l.Runs = slices.Delete(l.Units, 1, 2), slices.Delete(l.Runs, 2, 3)
+		},
 		"agents side by side on a machine that stood still": func(h *History, _ *Ledger) {
 			(*h)[12] = Event{At: (*h)[12].At, Kind: KindStall, Seconds: 3}
 			(*h)[13] = Event{Kind: KindCalm}

@@ -17,6 +17,7 @@ const (
 	KindMessage = "message" // a receiver was sent this, and gave this answer
 	KindMisuse  = "misuse"  // it used a key again, with another body
 	KindCancel  = "cancel"  // it asked to cancel it, and got this answer
+	KindDelete  = "delete"  // it asked to delete it, and got this answer
 	KindSlow    = "slow"    // a request waited long for its answer
 	KindSeen    = "seen"    // the API showed a unit in a final state
 	KindFault   = "fault"   // something was broken

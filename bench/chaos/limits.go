@@ -36,6 +36,20 @@ func (c *checker) slow(e Event) {
 	c.broken("answers come in time", e.Door, "%s was answered with %d after %.1f s", e.What, e.Status, e.Seconds)
 }
 
+// deleted looks at what is left of a unit. 404: an earlier request did it whose
+// answer was lost.
+func (c *checker) deleted(e Event) {
+	switch e.Status {
+	case 0, http.StatusServiceUnavailable:
+	case http.StatusOK, http.StatusNoContent, http.StatusNotFound:
+		if _, ok := c.units[e.Unit]; ok || len(c.runs[e.Unit]) > 0 {
+			c.broken("deleted is gone", e.Unit, "its deletion was answered with %d, and it is there, with %d runs", e.Status, len(c.runs[e.Unit]))
+		}
+	default:
+		c.broken("answers are right", e.Unit, "delete was answered with %d: %s", e.Status, e.Error)
+	}
+}
+
 // acceptance looks at how much of what clients asked for was accepted, and at
 // what was refused without a cause.
 func (c *checker) acceptance() {

@@ -52,6 +52,7 @@ type order struct {
 	again   bool          // ask once more when it is there
 	misuse  bool          // send the key with another body
 	cancel  time.Duration // after it was accepted; 0: never
+	del     bool          // delete it when it is over
 	units   []order       // of a batch
 	moves   []batchMove   // of a batch, once its units are there
 	retry   bool          // run the batch again when it is over
@@ -94,8 +95,8 @@ func (l *load) newOrder(i int, random *rand.Rand) order {
 	}
 	switch {
 	case agent && kind < 0.85:
-		body["backend"], body["prompt"] = "claude", agentScript(plan, o.want.Output, sleep, random)
-		o.want.Backend, o.want.Steps, mock = "claude", 3, nil
+		body["backend"], body["prompt"] = "claude", agentScript(plan, o.want.Output, sleep, agentCost, random)
+		o.want.Backend, o.want.Steps, o.want.Cost, mock = "claude", 3, agentCost, nil
 	case agent:
 		body["backend"], body["prompt"] = "claude", "@@ next text a\n@@ next kill\n@@ init\n@@ text a\n@@ kill"
 		o.want = Want{Backend: "claude", Finals: []string{"failed"}, Failures: 3}
@@ -140,6 +141,8 @@ func (l *load) newOrder(i int, random *rand.Rand) order {
 		o.want.Callback = manner(random)
 		body["callback_url"] = l.sink.address(o.want.Callback, o.request, random)
 	}
+	// A message would tell of it, and an agent's run would be looked for.
+	o.del = random.Float64() < 0.2 && mock != nil && !o.want.Cached && o.cancel == 0 && o.want.Callback == ""
 	o.body, _ = json.Marshal(body)
 	return o
 }
@@ -159,10 +162,14 @@ func (o *order) cached(body map[string]any, plan Plan, random *rand.Rand) {
 	body["payload"] = map[string]any{"mock": map[string]any{"output": output, "steps": 1, "sleep": 0.3 * plan.Stretch, "cost_usd": o.want.Cost}}
 }
 
+// agentCost is what each run of an agent costs that comes to a result. The agent
+// tells what its session has cost, earlier runs included, as the real one does.
+const agentCost = 0.01
+
 // agentScript makes an agent that leaves processes behind, and sometimes will
 // not hear that it should stop.
-func agentScript(plan Plan, output string, sleep float64, random *rand.Rand) string {
-	script := []string{"init", "text at work"}
+func agentScript(plan Plan, output string, sleep, cost float64, random *rand.Rand) string {
+	script := []string{"init", fmt.Sprint("cost ", cost), "text at work"}
 	if random.Float64() < 0.3 {
 		script = append(script, "env") // among it the API key
 	}
@@ -268,6 +275,9 @@ func (l *load) followUp(o order, unit string) {
 	if len(o.units) > 0 {
 		l.asking.Go(func() { l.tend(o, unit) })
 	}
+	if o.del {
+		l.asking.Go(func() { l.remove(o, unit) })
+	}
 	if o.cancel > 0 {
 		l.asking.Go(func() {
 			l.sleep(o.cancel)
@@ -280,6 +290,21 @@ func (l *load) followUp(o order, unit string) {
 				l.sleep(200 * time.Millisecond)
 			}
 		})
+	}
+}
+
+// remove deletes a unit as soon as it is over; until then the answer is 409.
+func (l *load) remove(o order, unit string) {
+	for door := o.door; l.ctx.Err() == nil; door++ {
+		l.sleep(500 * time.Millisecond)
+		status, _, _, err := l.ask(http.MethodDelete, door, "/work-units/"+unit, "", nil)
+		if status == http.StatusConflict {
+			continue
+		}
+		l.book.write(Event{Kind: KindDelete, Request: o.request, Unit: unit, Status: status, Error: err})
+		if status != 0 && status != http.StatusServiceUnavailable {
+			return
+		}
 	}
 }
 

@@ -80,11 +80,11 @@ func TestPlantedBugs(t *testing.T) {
 	for _, b := range plants {
 		t.Run(strings.ReplaceAll(b.name, " ", "-"), func(t *testing.T) {
 			content(t, fmt.Sprint("the load at ", b.stretch), func(t *testing.T) {
-				if found := b.run(t, build(t), faultsOf(b.stretch)); len(found) > 0 {
+				if found := b.run(t, build(t), faultsOf(b.stretch), *drain); len(found) > 0 {
 					t.Fatalf("without a bug: %v", found)
 				}
 			})
-			found := b.run(t, buildWith(t, b.edits), b.faults)
+			found := b.run(t, buildWith(t, b.edits), b.faults, drainOfPlanted)
 			i := slices.IndexFunc(found, func(v Violation) bool { return slices.Contains(b.promises, v.Promise) })
 			if i < 0 {
 				t.Fatalf("not found; what was found: %v", found)
@@ -111,14 +111,14 @@ func TestPlantedBugs(t *testing.T) {
 
 // run lets Piecework work under the bug's faults for a short while and returns
 // what the checker finds.
-func (b plant) run(t *testing.T, binary string, faults []string) []Violation {
+func (b plant) run(t *testing.T, binary string, faults []string, drain time.Duration) []Violation {
 	plan := planOf()
 	plan.Seed, plan.Binary, plan.Out = 1, binary, t.TempDir()
-	plan.Only, plan.Drain, plan.Agents, plan.Stretch = faults, drainOfPlanted, 0.6, b.stretch
+	plan.Only, plan.Drain, plan.Agents, plan.Stretch = faults, drain, 0.6, b.stretch
 	return Check(Execute(t, plan))
 }
 
-// drainOfPlanted is shorter than elsewhere: many bugs leave something undone.
+// drainOfPlanted is shorter than without a bug: many leave something undone.
 const drainOfPlanted = 45 * time.Second
 
 // faultsOf are all faults that bugs are given at a stretch.

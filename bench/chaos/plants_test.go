@@ -41,7 +41,7 @@ var plants = []plant{
 	},
 	{
 		"cancel forgotten when a run is lost", []edit{{"store/reconcile.go",
-			"CASE WHEN u.cancel_requested_at IS NOT NULL THEN 'cancelled'", "CASE WHEN false THEN 'cancelled'"}},
+			"u.cancel_requested_at IS NOT NULL AS cancelled", "false AS cancelled"}},
 		[]string{"kill worker"}, []string{"cancel holds", "cancel is kept", "accepted ends"}, 1,
 	},
 	{
@@ -133,7 +133,7 @@ var plants = []plant{
 	},
 	{
 		"two units of one request", []edit{{"store/unit.go",
-			"in = append(in, n.row())", "in = append(in, n.row())\n\t\tif n.IdempotencyKey == \"\" && n.BatchID == nil {\n\t\t\tagain := n.row()\n\t\t\tagain.ID = uuid.Must(uuid.NewV7())\n\t\t\tin = append(in, again)\n\t\t}"}},
+			"in = append(in, n.row())", "in = append(in, n.row())\n\t\tif n.BatchID == nil {\n\t\t\tagain := n.row()\n\t\t\tagain.ID, again.IdempotencyKey = uuid.Must(uuid.NewV7()), nil\n\t\t\tin = append(in, again)\n\t\t}"}},
 		[]string{"kill api"}, []string{"one unit per request"}, 1,
 	},
 	{
@@ -149,8 +149,8 @@ var plants = []plant{
 		[]string{"lose worker"}, []string{"one live run"}, 1,
 	},
 	{
-		"leases judged by a clock that is 2.5 s off", []edit{{"store/reconcile.go",
-			"p.lease_until < clock_timestamp()", "p.lease_until < clock_timestamp() + interval '2.5 seconds'"}},
+		"leases judged by a clock that is 2.5 s off", []edit{{"store/process.go",
+			"p.stopped_at IS NULL AND p.lease_until > p.beat_at`", "p.stopped_at IS NULL AND p.lease_until > clock_timestamp() + interval '2.5 seconds'`"}},
 		[]string{"flush redis"}, []string{"losses have a cause"}, 5,
 	},
 	{
@@ -160,7 +160,7 @@ var plants = []plant{
 	},
 	{
 		"late cost forgotten", []edit{{"store/finish.go",
-			"UPDATE work_units u SET cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0),\n        unpriced_runs", "UPDATE work_units u SET cost_usd = u.cost_usd,\n        unpriced_runs"}},
+			"cost_usd = greatest(u.cost_usd + coalesce(costs.usd, 0) - was.counted", "cost_usd = greatest(u.cost_usd - was.counted"}},
 		[]string{"freeze worker"}, []string{"cost is counted once"}, 5,
 	},
 	{
@@ -187,17 +187,17 @@ var plants = []plant{
 	},
 	{
 		"refused for ever after Postgres was away", []edit{{"store/group.go",
-			"\touts, err := g.flush(ctx, rows)\n\terr = translate(err)\n", "\touts, err := g.flush(ctx, rows)\n\terr = translate(err)\n\tif errors.As(err, new(*work.Unavailable)) {\n\t\tg.flush = func(context.Context, []In) ([]Out, error) { return nil, &work.Unavailable{What: \"postgres\", Err: err} }\n\t}\n"}},
+			"\twritten(o.err)\n", "\twritten(o.err)\n\tif errors.As(o.err, new(*work.Unavailable)) {\n\t\tg.flush = func(context.Context, []In) ([]Out, error) { return nil, &work.Unavailable{What: \"postgres\", Err: o.err} }\n\t}\n"}},
 		[]string{"crash postgres"}, []string{"work is accepted"}, 1,
 	},
 	{
-		"concurrency of a batch ignored", []edit{{"store/batch_move.go",
+		"concurrency of a batch ignored", []edit{{"store/batch_budget.go",
 			"most = min(most, b.Concurrency)", "most = min(most, work.BatchWindow)"}},
 		[]string{"cut link"}, []string{"batch windows hold"}, 1,
 	},
 	{
-		"budget of a batch ignored", []edit{{"store/batch_move.go",
-			"room = min(room, affordable(", "room = min(room+affordable("}},
+		"budget of a batch ignored", []edit{{"store/batch_budget.go",
+			"left := *b.MaxCostUSD - spent.Cost\n", "left := *b.MaxCostUSD - spent.Cost + 1000\n"}},
 		[]string{"cut link"}, []string{"budgets hold"}, 1,
 	},
 	{
@@ -220,5 +220,10 @@ var plants = []plant{
 		"an API that asks again itself", []edit{{"api/unit.go", "\t\"errors\"\n", "\t\"errors\"\n\t\"time\"\n"}, {"api/unit.go",
 			"\tunit, replayed, err = a.Store.Accept(ctx, n)\n", "\tunit, replayed, err = a.Store.Accept(ctx, n)\n\tfor errors.As(err, new(*work.Unavailable)) {\n\t\ttime.Sleep(25 * time.Second)\n\t\tunit, replayed, err = a.Store.Accept(ctx, n)\n\t}\n"}},
 		[]string{"crash postgres"}, []string{"answers come in time"}, 1,
+	},
+	{
+		"delete deletes nothing", []edit{{"store/retention.go",
+			"n, err := removeUnits(ctx, tx, []uuid.UUID{id})", "n, err := 1, error(nil)"}},
+		[]string{"cut link"}, []string{"deleted is gone"}, 1,
 	},
 }

@@ -35,9 +35,10 @@ type Base struct {
 	Data        string `env:"PIECEWORK_DATA" default:"${data}" placeholder:"DIR" help:"Directory for what units need on disk; the user's data directory when left out."`
 	Roots       string `env:"PIECEWORK_ROOTS" placeholder:"NAME=DIR,…" help:"Directories that units may use; give API and worker processes the same."`
 	Storage
-	SecretsKey   string `env:"PIECEWORK_SECRETS_KEY" placeholder:"KEY" help:"Encrypts triggers' secrets in the database; give all parts the same, of at least 24 characters. Stored as they are when left out." secret:"true"`
-	WebhookAllow string `env:"PIECEWORK_WEBHOOK_ALLOW" placeholder:"CIDR,…" help:"Addresses outside the public internet that messages to webhook endpoints may go to, such as 10.1.0.0/16; dev allows this machine."`
-	LogLevel     string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
+	SecretsKey     string `env:"PIECEWORK_SECRETS_KEY" placeholder:"KEY" help:"Encrypts triggers' secrets in the database; give all parts the same, of at least 24 characters. Stored as they are when left out." secret:"true"`
+	WebhookAllow   string `env:"PIECEWORK_WEBHOOK_ALLOW" placeholder:"CIDR,…" help:"Addresses outside the public internet that messages to webhook endpoints may go to, such as 10.1.0.0/16; dev allows this machine."`
+	AcceptCommands bool   `name:"accept-commands" env:"PIECEWORK_ACCEPT_COMMANDS" help:"Let units check their results by commands, which run as the worker process's user; give API and worker processes the same. dev lets them."`
+	LogLevel       string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
 }
 
 // webhooks reads which addresses messages may go to.
@@ -98,6 +99,7 @@ type Door struct {
 	Listen    string `env:"PIECEWORK_LISTEN" default:"127.0.0.1:7070" placeholder:"HOST:PORT" help:"Address to serve (${default}); port 0 picks one."`
 	NoAuth    bool   `name:"no-auth" env:"PIECEWORK_NO_AUTH" help:"Serve addresses other than loopback although no key protects them."`
 	PublicURL string `name:"public-url" env:"PIECEWORK_PUBLIC_URL" placeholder:"URL" help:"Address under which others reach this API; messages to webhook endpoints name it."`
+	HostNames string `name:"host-names" env:"PIECEWORK_HOST_NAMES" placeholder:"NAME,…" help:"Names in URLs under which this API is reached, beside that of --public-url and of this machine; requests to others are refused."`
 	MaxBody   int64  `env:"PIECEWORK_MAX_BODY" default:"10485760" placeholder:"BYTES" help:"Largest JSON body (${default})."`
 	Buckets   string `env:"PIECEWORK_BUCKETS" placeholder:"NAME=URL,…" help:"Buckets that batches may read objects of: s3://BUCKET/PREFIX?region=…, gs://BUCKET/PREFIX or file:///DIR."`
 }
@@ -111,6 +113,7 @@ type Crew struct {
 	Probe       time.Duration `env:"PIECEWORK_PROBE" default:"30s" help:"Between two looks at backends that are missing or refuse every unit (${default}); ten times that for the others."`
 	Pack        time.Duration `env:"PIECEWORK_PACK" default:"1m" help:"Between two rounds of the batch lane: units that wait are packed into a provider's batch, and batches that are there are asked for (${default})."`
 	Grace       time.Duration `env:"PIECEWORK_GRACE" default:"${grace}" help:"For runs to end by themselves at shutdown (${default})."`
+	Kept
 	Agents
 }
 
@@ -128,7 +131,7 @@ type Agents struct {
 	OpenCodePath         string `name:"opencode-path" env:"PIECEWORK_OPENCODE_PATH" default:"opencode" placeholder:"PATH" help:"Opencode's program (${default})."`
 	OpenCodeConfig       string `name:"opencode-config" env:"PIECEWORK_OPENCODE_CONFIG" placeholder:"FILE" help:"An opencode.json of your own, with further providers for instance."`
 	GeminiPath           string `env:"PIECEWORK_GEMINI_PATH" default:"gemini" placeholder:"PATH" help:"The Gemini CLI's program (${default})."`
-	GeminiApprovalMode   string `env:"PIECEWORK_GEMINI_APPROVAL_MODE" default:"yolo" enum:"default,auto_edit,yolo,plan" help:"What the Gemini CLI may do without asking: ${enum} (${default})."`
+	GeminiApprovalMode   string `env:"PIECEWORK_GEMINI_APPROVAL_MODE" default:"auto_edit" enum:"default,auto_edit,yolo,plan" help:"What the Gemini CLI may do without asking: ${enum} (${default}: edit files, and run no commands)."`
 	Models
 }
 
@@ -257,12 +260,14 @@ type gear struct {
 	queues   map[string]int
 	backends []backend.Backend
 	secrets  []string
+	env      []string // of commands that check results
 }
 
 func (c Crew) gear(getenv func(string) string, keeper process.Keeper) (g gear, err error) {
 	if g.queues, err = c.check(); err != nil {
 		return g, err
 	}
+	g.env, _ = c.environment(getenv, nil) // its secrets are those of every agent
 	g.backends, g.secrets, err = c.backends(getenv, keeper)
 	return g, err
 }
@@ -299,6 +304,9 @@ func (c Crew) check() (map[string]int, error) {
 	}
 	if c.Grace < 0 {
 		add("--grace: must not be negative")
+	}
+	if c.KeepKeys > 0 && c.KeepKeys < leastKeepKeys {
+		add("--keep-keys: must be at least 24h: who repeats a request must not make a second unit")
 	}
 	queues, err := parseQueues(c.Queues)
 	if err != nil {
@@ -411,34 +419,48 @@ func (b *Base) logger(app *App) *slog.Logger {
 }
 
 // listen opens the door. Without keys only this machine may come in.
-func (d *Door) listen() (net.Listener, bool, error) {
-	loopback, err := d.check()
-	if err != nil {
-		return nil, false, err
+func (d *Door) listen() (net.Listener, error) {
+	if err := d.check(); err != nil {
+		return nil, err
 	}
 	l, err := net.Listen("tcp", d.Listen)
 	if err != nil {
-		return nil, false, fmt.Errorf("listen: %w", err)
+		return nil, fmt.Errorf("listen: %w", err)
 	}
-	return l, loopback, nil
+	return l, nil
 }
 
-// check finds what is wrong with the address, and tells whether only this
-// machine can reach it.
-func (d *Door) check() (loopback bool, err error) {
+// hosts are the names that requests may name in Host.
+func (d *Door) hosts() (names []string) {
+	if host, _, err := net.SplitHostPort(d.Listen); err == nil {
+		names = append(names, host)
+	}
+	if u, err := url.Parse(d.PublicURL); err == nil {
+		names = append(names, u.Hostname())
+	}
+	if own, err := os.Hostname(); err == nil {
+		names = append(names, own)
+	}
+	for name := range strings.SplitSeq(d.HostNames, ",") {
+		names = append(names, strings.TrimSpace(name))
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
+}
+
+// check finds what is wrong with the address.
+func (d *Door) check() error {
 	if u, err := url.Parse(d.PublicURL); d.PublicURL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery+u.Fragment != "") {
-		return false, usagef("--public-url: %q is no address such as https://piecework.example.com", d.PublicURL)
+		return usagef("--public-url: %q is no address such as https://piecework.example.com", d.PublicURL)
 	}
 	host, _, err := net.SplitHostPort(d.Listen)
 	if err != nil {
-		return false, usagef("--listen: %q: write HOST:PORT, such as 127.0.0.1:7070", d.Listen)
+		return usagef("--listen: %q: write HOST:PORT, such as 127.0.0.1:7070", d.Listen)
 	}
 	ip := net.ParseIP(host)
-	loopback = host == "localhost" || ip != nil && ip.IsLoopback()
-	if !loopback && !d.NoAuth {
-		return false, usagef("--listen: %s can be reached from other machines, and no key protects it: listen on 127.0.0.1, or say --no-auth if something in front asks who comes", d.Listen)
+	if loopback := host == "localhost" || ip != nil && ip.IsLoopback(); !loopback && !d.NoAuth {
+		return usagef("--listen: %s can be reached from other machines, and no key protects it: listen on 127.0.0.1, or say --no-auth if something in front asks who comes", d.Listen)
 	}
-	return loopback, nil
+	return nil
 }
 
 // defaultData is where a user's data belongs on this system.

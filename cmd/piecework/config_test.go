@@ -156,3 +156,19 @@ func TestQueues(t *testing.T) {
 		}
 	}
 }
+
+func TestDoorHosts(t *testing.T) {
+	t.Parallel()
+	own, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := Door{Listen: "0.0.0.0:7070", NoAuth: true, PublicURL: "https://units.example:8443/x", HostNames: " a.example ,,b"}
+	want := []string{"0.0.0.0", "units.example", own, "a.example", "b"}
+	if got := d.hosts(); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := (&Door{Listen: ":7070"}).hosts(); !slices.Equal(got, []string{own}) {
+		t.Errorf("%q", got)
+	}
+}

@@ -33,6 +33,7 @@ func (c *DevCommand) Run(app *App) error {
 		}
 		c.Roots = "cwd=" + dir
 	}
+	c.AcceptCommands = true // whoever reaches it can run agents that run commands
 	loopback := make([]string, 0, 2)
 	for _, block := range webhook.Loopback() {
 		loopback = append(loopback, block.String())
@@ -42,7 +43,7 @@ func (c *DevCommand) Run(app *App) error {
 	if _, err := c.Crew.check(); err != nil {
 		return err
 	}
-	if _, err := c.Door.check(); err != nil {
+	if err := c.Door.check(); err != nil {
 		return err
 	}
 	if _, err := c.prepare(); err != nil {

@@ -16,6 +16,7 @@
 //	unit.go        get, ls
 //	bulk.go        cancel and retry, by ids or by a filter
 //	batch.go       batch; its submit is in batch_submit.go, its --wait in batch_wait.go
+//	retention.go   prune; how long what is over is kept
 //	wait.go        wait
 //	watch.go       watch
 //	transcript.go  transcript

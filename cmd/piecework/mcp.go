@@ -66,7 +66,7 @@ func (c *MCPCommand) serve(app *App, server *mcp.Server) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", sameSite(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{Stateless: true})))
-	web := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute,
+	web := &http.Server{Handler: http.MaxBytesHandler(mux, maxToolCall), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute,
 		MaxHeaderBytes: 64 << 10, BaseContext: func(net.Listener) context.Context { return app.Ctx }}
 	failed := make(chan error, 1)
 	go func() { failed <- web.Serve(listener) }()
@@ -111,6 +111,9 @@ func sameSite(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	})
 }
+
+// maxToolCall bounds one call, in bytes.
+const maxToolCall = 16 << 20
 
 // Bounds of what a tool answers: it is read by a model, which pays for it.
 const (
@@ -180,6 +183,7 @@ type unitArguments struct {
 	Files            []string          `json:"files,omitempty" jsonschema:"ids of uploads, or name:path in a root of the server"`
 	WorkingDirectory string            `json:"working_directory,omitempty" jsonschema:"a directory, name:path in a root of the server; each unit has its own when left out"`
 	OutputSchema     map[string]any    `json:"output_schema,omitempty" jsonschema:"JSON Schema that the output must fit"`
+	Accept           map[string]any    `json:"accept,omitempty" jsonschema:"what the result must meet: command, file_exists, output_matches or expression"`
 	MaxTurns         int               `json:"max_turns,omitempty" jsonschema:"most turns of a run"`
 	MaxCostUSD       float64           `json:"max_cost_usd,omitempty" jsonschema:"most that a run may cost"`
 	Timeout          string            `json:"timeout,omitempty" jsonschema:"longest a run may take, such as 90s or 1h30m"`

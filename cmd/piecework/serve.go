@@ -106,6 +106,9 @@ type house struct {
 	roots    roots.Roots
 	files    *blob.Store
 	policy   work.FilePolicy
+
+	acceptCommands bool
+
 	sealer   webhook.Sealer
 	webhooks webhook.Guard
 	// containment is how the worker process holds agents together; empty
@@ -129,7 +132,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		debug.SetGCPercent(handlers.GCPercent)
 	}
 	if door != nil {
-		if _, err := door.check(); err != nil {
+		if err := door.check(); err != nil {
 			return err
 		}
 		if _, err := blob.ParseBuckets(door.Buckets); err != nil {
@@ -172,7 +175,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		return usagef("%w", err)
 	}
 	defer func() { _ = bell.Close() }()
-	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy, webhooks: guard, sealer: sealer}
+	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy, webhooks: guard, sealer: sealer, acceptCommands: base.AcceptCommands}
 	if err := bell.Probe(app.Ctx); err != nil {
 		log.Warn("redis is away; units are accepted and claimed from postgres", "err", err)
 	}
@@ -185,11 +188,13 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	loops.Go(func() { bell.WatchRedis(until) })
 	loops.Go(func() { (&jobs.Reconciler{Store: ledger, Bell: bell, Log: log}).Run(until) })
 
+	blocked := func() string { return "" }
 	shift := shift{hears: make(chan struct{}), drained: make(chan struct{})}
 	if crew != nil {
 		h.containment = app.Keeper.Containment()
 		log.Info("processes of agents are held together", "by", h.containment)
 		worker := h.worker(app, base, crew, gear, shift.hears)
+		blocked = worker.Blocked
 		group.Go(func() error { defer close(shift.drained); return worker.Run(ctx) })
 	} else {
 		close(shift.hears)
@@ -199,7 +204,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		group.Go(func() error { return h.serveAPI(ctx, app, door, shift) })
 	}
 	if health != "" {
-		group.Go(func() error { return h.serveHealth(ctx, app, health, shift) })
+		group.Go(func() error { return h.serveHealth(ctx, app, health, shift, blocked) })
 	}
 	return group.Wait()
 }
@@ -222,15 +227,16 @@ func (h house) worker(app *App, base *Base, crew *Crew, gear gear, hears chan st
 	return handlers.New(handlers.Options{
 		Store: h.store, Bell: h.bell, Backends: gear.backends, Queues: gear.queues, Slots: crew.Concurrency,
 		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Pack: crew.Pack, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
-		Files: h.files, FilePolicy: h.policy, Sender: sender,
+		Files: h.files, FilePolicy: h.policy, Sender: sender, AcceptCommands: base.AcceptCommands, CommandEnv: gear.env, Keeper: app.Keeper,
 		Secrets: slices.Concat(gear.secrets, base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
+		Keep: crew.Kept.retention(),
 	})
 }
 
 // serveAPI answers until ctx ends and the worker process of this house has
 // drained: its units can be watched to the last.
 func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) error {
-	listener, loopback, err := door.listen()
+	listener, err := door.listen()
 	if err != nil {
 		return err
 	}
@@ -244,8 +250,8 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 		return usagef("--buckets: %w", err)
 	}
 	front := api.New(api.Options{
-		Store: h.store, Buckets: buckets, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, Webhooks: h.webhooks, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
-		Loopback: loopback, Log: h.log, Registry: h.registry, Containment: h.containment,
+		Store: h.store, Buckets: buckets, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, AcceptCommands: h.acceptCommands, Webhooks: h.webhooks, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
+		Hosts: door.hosts(), Log: h.log, Registry: h.registry, Containment: h.containment,
 	})
 	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // as long as there are event streams
 	var watching sync.WaitGroup
@@ -255,13 +261,13 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 	return h.serveHTTP(ctx, app, listener, front, front.EndStreams, shift)
 }
 
-func (h house) serveHealth(ctx context.Context, app *App, address string, shift shift) error {
+func (h house) serveHealth(ctx context.Context, app *App, address string, shift shift, blocked func() string) error {
 	door := Door{Listen: address, NoAuth: true} // it tells nothing that needs a key
-	listener, _, err := door.listen()
+	listener, err := door.listen()
 	if err != nil {
 		return err
 	}
-	return h.serveHTTP(ctx, app, listener, api.Health(h.registry, h.store, h.bell, h.containment), func() {}, shift)
+	return h.serveHTTP(ctx, app, listener, api.Health(h.registry, h.store, h.bell, h.containment, blocked), func() {}, shift)
 }
 
 // serveHTTP serves, says so on stdout once units are taken too, and ends when

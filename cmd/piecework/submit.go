@@ -28,6 +28,10 @@ type SubmitCommand struct {
 	Model            string   `help:"Model, as the backend calls it."`
 	SystemPrompt     string   `help:"System prompt." placeholder:"TEXT"`
 	WorkingDirectory string   `help:"Directory to work in: a path, or name:path inside a root of the server." placeholder:"DIR"`
+	AcceptCommand    string   `help:"Accept the result only if this shell command ends with exit status 0 in the unit's directory; the output is its standard input." placeholder:"COMMAND"`
+	AcceptFile       string   `help:"Accept the result only if there is such a file in the unit's directory, such as report.md or out/*.json." placeholder:"PATH"`
+	AcceptMatches    string   `help:"Accept the result only if the output matches this regular expression (RE2)." placeholder:"REGEXP"`
+	AcceptExpression string   `help:"Accept the result only if this CEL condition over output and json is true, such as 'json.total > 0'." placeholder:"EXPR"`
 	MaxTurns         int      `help:"Most turns a run may take." placeholder:"N"`
 	MaxCostUSD       *float64 `name:"max-cost-usd" help:"Most a run may cost." placeholder:"USD"`
 	Timeout          string   `help:"Longest a run may take, such as 90s or 1h30m." placeholder:"DURATION"`
@@ -60,6 +64,7 @@ type submission struct {
 	Timeout          work.Seconds      `json:"timeout,omitempty"`
 	IdleTimeout      work.Seconds      `json:"idle_timeout,omitempty"`
 	StartupTimeout   work.Seconds      `json:"startup_timeout,omitempty"`
+	Accept           *acceptance       `json:"accept,omitempty"`
 	Cache            work.Seconds      `json:"cache,omitempty"`
 	Lane             string            `json:"lane,omitempty"`
 	Delay            work.Seconds      `json:"delay,omitempty"`
@@ -70,6 +75,14 @@ type submission struct {
 	Priority         *int              `json:"priority,omitempty"`
 	Labels           map[string]string `json:"labels,omitempty"`
 	CallbackURL      string            `json:"callback_url,omitempty"`
+}
+
+// acceptance is what the result must meet.
+type acceptance struct {
+	Command       string `json:"command,omitempty"`
+	FileExists    string `json:"file_exists,omitempty"`
+	OutputMatches string `json:"output_matches,omitempty"`
+	Expression    string `json:"expression,omitempty"`
 }
 
 // Run submits one unit and prints its id, or with --wait its result.
@@ -114,6 +127,9 @@ func (c *SubmitCommand) submission(stdin io.Reader) (*submission, error) {
 	}
 	if body.Labels, err = keyValues("--label", c.Label); err != nil {
 		return nil, err
+	}
+	if check := (acceptance{c.AcceptCommand, c.AcceptFile, c.AcceptMatches, c.AcceptExpression}); check != (acceptance{}) {
+		body.Accept = &check
 	}
 	if c.WorkingDirectory != "" {
 		if body.WorkingDirectory, err = fileReference(c.WorkingDirectory); err != nil {

@@ -27,6 +27,10 @@ func Capabilities(name string) []work.Capability {
 // Can tells whether a backend can do what a unit asks of it.
 func Can(name string, c work.Capability) bool { return slices.Contains(capabilities[name], c) }
 
+// WritesFiles tells whether the runs of a backend can leave files in their
+// directory.
+func WritesFiles(name string) bool { return name == "mock" || Can(name, work.CanTools) }
+
 // ReadsPayload tells whether a backend looks at the payload itself. To the
 // others only what the prompt takes from it is known.
 func ReadsPayload(name string) bool { return name == "mock" }
@@ -112,7 +116,7 @@ var descriptions = map[string]description{
 		lacks: map[work.Capability]string{
 			work.CanImages: "It takes text only.", work.CanPDFs: "It takes text only.", work.CanRequest: noAPI, work.CanBatchLane: noBatches,
 		},
-		notes: []string{byTokens, "It does not tell that an answer was cut at its longest length: such an answer counts as whole."},
+		notes: []string{byTokens, "It edits files and runs no commands, unless `PIECEWORK_GEMINI_APPROVAL_MODE=yolo` lets it run any.", "It does not tell that an answer was cut at its longest length: such an answer counts as whole."},
 	},
 	"anthropic": {
 		what: "Anthropic's Messages API", keys: "`ANTHROPIC_API_KEY`; with `ANTHROPIC_BASE_URL` a gateway, which may need none",

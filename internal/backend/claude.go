@@ -62,12 +62,12 @@ func (c *Claude) Execute(ctx context.Context, req Request, steps *transcript.Wri
 		return refuse(failure, req, steps), nil
 	}
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	defer unit.leave()
 	home, err := c.makeHome(unit.home, req)
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	in, failure := claudeInput(req, home.files)
 	if failure != nil {
@@ -75,7 +75,7 @@ func (c *Claude) Execute(ctx context.Context, req Request, steps *transcript.Wri
 	}
 	u := claudeUnit{cliUnit: unit, c: c, home: home, in: in, schema: schema}
 	return u.converse(ctx, exchange{
-		prompt: req.Prompt, after: goOn, once: func(req Request, words string, whole bool) (Result, heard, error) {
+		prompt: req.Prompt, after: req.further(), once: func(req Request, words string, whole bool) (Result, heard, error) {
 			u.req = req
 			if !whole {
 				u.in.line = claudeLine([]block{{Type: "text", Text: words}})
@@ -140,6 +140,7 @@ func (c *Claude) args(req Request, home claudeHome, in claudeMessage) []string {
 	if len(c.AllowedTools) > 0 {
 		args = append(append(args, "--allowedTools"), c.AllowedTools...)
 	}
+	args = append(append(args, "--disallowedTools"), awaitingTools...)
 	return append(args, "--strict-mcp-config", "--setting-sources", "")
 }
 

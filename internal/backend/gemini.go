@@ -19,8 +19,8 @@ import (
 // cost.
 type Gemini struct {
 	CLI
-	// ApprovalMode is what it may do without asking: default, auto_edit, yolo
-	// (which is also what empty means) or plan.
+	// ApprovalMode is what it may do without asking: default, auto_edit (which is
+	// also what empty means), yolo or plan.
 	ApprovalMode string
 }
 
@@ -58,7 +58,7 @@ func (g *Gemini) Execute(ctx context.Context, req Request, steps *transcript.Wri
 		return refuse(failure, req, steps), nil
 	}
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	defer unit.leave()
 	prompt, _, failure := plainPrompt(req, unit.home.files, false)
@@ -74,7 +74,7 @@ func (g *Gemini) Execute(ctx context.Context, req Request, steps *transcript.Wri
 		u.note(fromTheStart)
 	}
 	return u.converse(ctx, exchange{
-		prompt: withSchema(prompt, req), after: withSchema(goOn, req),
+		prompt: withSchema(prompt, req), after: withSchema(req.further(), req),
 		holds: func() bool { return geminiHolds(geminiRecordPath(unit.home.dir, u.req.SessionID), req.Prompt) },
 		once: func(req Request, words string, _ bool) (Result, heard, error) {
 			u := u
@@ -96,11 +96,11 @@ type geminiUnit struct {
 
 func (u geminiUnit) once(ctx context.Context, prompt string) (Result, heard, error) {
 	if err := u.configure(); err != nil {
-		return Result{}, heard{}, err
+		return notBegun(), heard{}, err
 	}
 	prompt, err := u.inert(prompt)
 	if err != nil {
-		return Result{}, heard{}, err
+		return notBegun(), heard{}, err
 	}
 	told := newGeminiTold(u.req, u.schema, openGeminiRecord(u.home.dir, u.req.SessionID), u.steps)
 	told.prices = u.cli.Prices
@@ -110,7 +110,7 @@ func (u geminiUnit) once(ctx context.Context, prompt string) (Result, heard, err
 			// It ends without waiting for a pipe to take what it said last.
 			StdoutFile: filepath.Join(u.home.tmp, "stdout.jsonl"),
 		},
-		line: told.line, check: told.check, result: told.end,
+		line: told.line, check: told.check, result: told.end, missed: &told.missed,
 	})
 	return result, told.heard, err
 }
@@ -159,7 +159,7 @@ func (u geminiUnit) inert(prompt string) (string, error) {
 }
 
 func (u geminiUnit) args() []string {
-	args := []string{"--output-format=stream-json", "--approval-mode=" + cmp.Or(u.g.ApprovalMode, "yolo")}
+	args := []string{"--output-format=stream-json", "--approval-mode=" + cmp.Or(u.g.ApprovalMode, "auto_edit")}
 	if _, err := os.Stat(u.home.files); err == nil { // its tools see no other place
 		args = append(args, "--include-directories="+u.home.files)
 	}

@@ -21,7 +21,7 @@ func realGemini(t *testing.T, turns ...fakemodel.Turn) (*Gemini, *fakemodel.Serv
 	path := fakecli.Real(t, "gemini")
 	model := fakemodel.Start(t)
 	model.Script(turns...)
-	return &Gemini{CLI: CLI{Path: path, Keeper: keeper, Env: []string{"GEMINI_API_KEY=sk-secret-value", "GOOGLE_GEMINI_BASE_URL=" + model.URL}}}, model
+	return &Gemini{ApprovalMode: "yolo", CLI: CLI{Path: path, Keeper: keeper, Env: []string{"GEMINI_API_KEY=sk-secret-value", "GOOGLE_GEMINI_BASE_URL=" + model.URL}}}, model
 }
 
 func geminiRequest(t *testing.T, prompt string) Request {

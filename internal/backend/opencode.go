@@ -63,12 +63,12 @@ func (o *OpenCode) Execute(ctx context.Context, req Request, steps *transcript.W
 		return refuse(failure, req, steps), nil
 	}
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	defer unit.leave()
 	u := openCodeUnit{cliUnit: unit, o: o, schema: schema}
 	if u.config, err = u.configure(); err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	prompt, images, failure := plainPrompt(req, unit.home.files, true)
 	if failure != nil {
@@ -81,7 +81,7 @@ func (o *OpenCode) Execute(ctx context.Context, req Request, steps *transcript.W
 	}
 	u.findSession()
 	return u.converse(ctx, exchange{
-		prompt: withSchema(prompt, req), after: withSchema(goOn, req),
+		prompt: withSchema(prompt, req), after: withSchema(req.further(), req),
 		holds: func() bool { return true }, // else it would not have been remembered
 		once: func(req Request, words string, whole bool) (Result, heard, error) {
 			u.req, u.images = req, nil
@@ -193,7 +193,7 @@ func (u openCodeUnit) once(ctx context.Context, prompt string) (Result, heard, e
 		},
 		// It does not hear SIGINT.
 		ladder: process.Ladder{Interrupt: time.Millisecond, Terminate: process.DefaultLadder.Terminate},
-		line:   told.line, check: told.check, result: told.end,
+		line:   told.line, check: told.check, result: told.end, missed: &told.missed,
 	})
 	return result, told.heard, err
 }

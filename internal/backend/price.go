@@ -128,11 +128,14 @@ type use struct {
 	work.Usage
 }
 
-// cost is what calls have cost; nil when there were none, or when the price of
-// one is not known, whose model is named then.
+// cost is what calls have cost; nil when there were none, when the tokens of one
+// cannot be true, or when the price of one is not known, whose model is named then.
 func (p *Prices) cost(uses []use) (cost *float64, unknown string) {
 	sum := 0.0
 	for _, u := range uses {
+		if !u.Usage.Plausible() {
+			return nil, ""
+		}
 		rate, known := p.rate(u.model, time.Now(), promptTokens(u.Usage))
 		if !known {
 			return nil, cmp.Or(u.model, "(unnamed)")
@@ -150,7 +153,7 @@ func (p *Prices) cost(uses []use) (cost *float64, unknown string) {
 func (p *Prices) costOfSum(sum use) *float64 {
 	least, _ := p.rate(sum.model, time.Now(), 0)
 	most, known := p.rate(sum.model, time.Now(), promptTokens(sum.Usage))
-	if !known || least != most || sum.Usage == (work.Usage{}) {
+	if !known || least != most || sum.Usage == (work.Usage{}) || !sum.Usage.Plausible() {
 		return nil
 	}
 	return new(most.cost(sum.Usage))

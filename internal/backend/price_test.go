@@ -131,3 +131,33 @@ func TestMaxCostIsWatched(t *testing.T) {
 		try(t.Context(), t, b, req).wantSuccess(t, "ok")
 	})
 }
+
+// A cost that cannot be true is not added to others, and reaches whoever keeps
+// it, who leaves it out and says so. Tokens that cannot be true have no price.
+func TestCostThatCannotBeTrue(t *testing.T) {
+	for _, cost := range []float64{-0.0000225, 1e30} {
+		told := &openCodeTold{}
+		told.finish(openCodePart{Cost: 0.5})
+		told.finish(openCodePart{Cost: cost})
+		if got := told.spent(); got == nil || work.PlausibleCost(*got) {
+			t.Errorf("%v: opencode: %v", cost, deref(got))
+		}
+		unit := &modelUnit{req: &Request{}, cost: new(0.5)}
+		unit.settle(&answer{answered: true, told: true, cost: &cost}, time.Now(), false)
+		if got := unit.metadata().TotalCostUSD; got == nil || work.PlausibleCost(*got) {
+			t.Errorf("%v: model API: %v", cost, deref(got))
+		}
+	}
+	prices := &Prices{[]rate{{Model: "m", Input: 1, Output: 1}}}
+	for _, u := range []work.Usage{{InputTokens: -5_000_000, OutputTokens: 10_000_000}, {OutputTokens: 9_200_000_000_000_000_000}} {
+		if cost, _ := prices.cost([]use{{"m", u}}); cost != nil {
+			t.Errorf("%+v costs %v", u, *cost)
+		}
+		if cost := prices.costOfSum(use{"m", u}); cost != nil {
+			t.Errorf("the sum %+v costs %v", u, *cost)
+		}
+	}
+	if got := (work.Usage{InputTokens: 9_200_000_000_000_000_000}).And(work.Usage{InputTokens: 9_200_000_000_000_000_000}); got.Plausible() {
+		t.Errorf("a sum that is too large looks plausible: %+v", got)
+	}
+}

@@ -24,6 +24,7 @@ type Process struct {
 	Live       bool       `json:"live" db:"live"` // its lease has not run out
 	Quiet      bool       `json:"-" db:"quiet"`   // it has missed a sign of life or two, so it takes no units
 	StoppedAt  *time.Time `json:"stopped_at,omitempty" db:"stopped_at"`
+	Blocked    string     `json:"blocked,omitempty" db:"blocked"` // why it takes no units at all, such as a full disk
 }
 
 // Offer is one backend as a worker process found it.
