@@ -25,6 +25,7 @@
 //	poll.go      work without Redis
 //	delivery.go  messages to receivers of webhooks
 //	courier.go   which receivers have a message on its way
+//	settle.go    the end of a run on its way to the ledger
 //	spool.go     finished runs on disk while Postgres is away
 //	disk.go      no room for a run, and how it is made
 //	prune.go     directories of units on this disk that are old
@@ -77,8 +78,9 @@ type Options struct {
 	FilePolicy work.FilePolicy
 	Secrets    []string // values that must not be stored
 
-	AcceptCommands bool     // acceptance checks of units may be commands
-	CommandEnv     []string // of these, as NAME=VALUE
+	MCPServers     map[string]backend.MCPServer // that units may name
+	AcceptCommands bool                         // acceptance checks of units may be commands
+	CommandEnv     []string                     // of these, as NAME=VALUE
 	Keeper         process.Keeper
 
 	Version string
@@ -123,7 +125,7 @@ type Worker struct {
 	redact    func(string) string
 
 	mu       sync.Mutex
-	drainsAt time.Time
+	drainsAt time.Time              // when the drain began
 	running  map[uuid.UUID]*running // by run
 	asking   map[uuid.UUID]bool     // runs whose claim is not answered yet
 	idle     *sync.Cond             // running has become empty

@@ -21,7 +21,7 @@ import (
 // shutdown begins is given up sooner: nothing is lost with it.
 const (
 	patience      = 10 * time.Minute
-	lastPatience  = 4 * time.Second
+	lastPatience  = 3 * time.Second
 	claimPatience = 2 * time.Second
 )
 

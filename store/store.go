@@ -7,7 +7,7 @@
 //	connect.go     connections on which no statement waits for ever
 //	group.go       many callers' writes in one statement
 //	diary.go       whether Postgres takes writes
-//	error.go       Postgres errors in the house's words
+//	error.go       what a Postgres error means for repeating the statement
 //	unit.go        accept, read, list
 //	move.go        cancel and retry, of one unit or of all that a filter chooses
 //	batch.go       batches: add, read, list, results
@@ -19,6 +19,7 @@
 //	provider_batch.go  the batch lane: units that wait for a provider's batches
 //	run.go         runs: claim; read, list
 //	finish.go      how a run ends, and what becomes of its unit
+//	cost.go        what is known of costs, and of how many runs it is not all
 //	file.go        files, and bytes that are none yet or no more
 //	cache.go       results that other units may take over
 //	event.go       what has changed since a reader looked last

@@ -149,10 +149,11 @@ func (c *checker) lossHasCause(r Run) bool {
 	})
 }
 
-// endHasCause tells whether a process was ended, or had no Postgres to begin with.
+// endHasCause tells whether a process was ended, or had no Postgres to begin
+// with, or a machine that stood still.
 func (c *checker) endHasCause(e Event) bool {
 	return c.broke(e.At.Add(-time.Minute), e.At, func(f Event) bool {
-		return f.PID == e.PID && f.PID != 0 || ofPostgres(f) || f.Target == e.Target+"/postgres"
+		return f.Kind == KindStall || f.PID == e.PID && f.PID != 0 || ofPostgres(f) || f.Target == e.Target+"/postgres"
 	})
 }
 
