@@ -75,6 +75,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"piecework/internal/backend"
 	"piecework/internal/blob"
 	"piecework/internal/expr"
 	"piecework/internal/process"
@@ -94,6 +95,9 @@ type Options struct {
 	Buckets    blob.Buckets // that batches may read
 	FilePolicy work.FilePolicy
 
+	ProjectSettings string   // of units that do not say; work.SettingsNever: none may have them read
+	MCPServers      []string // names that units may use
+
 	AcceptCommands bool          // acceptance checks of units may be commands
 	Webhooks       webhook.Guard // which addresses messages may go to
 	Version        string
@@ -105,6 +109,9 @@ type Options struct {
 	// Containment is how the worker process of this house holds agents
 	// together; empty without one.
 	Containment process.Containment
+	// Prices are what models cost, as far as it is known here. Nil: no limit on
+	// costs is refused.
+	Prices *backend.Prices
 }
 
 // API serves the front door.

@@ -43,6 +43,11 @@ func describeBatches(doc *huma.OpenAPI, schemas map[string]*huma.Schema) {
 	} {
 		schemas["BatchCounts"].Properties[field].Description = text
 	}
+	cost := schemas["Forecast"].Properties["cost_usd"]
+	text := cost.Description
+	cost.Description = ""
+	schemas["Forecast"].Properties["cost_usd"] = orNull(cost)
+	schemas["Forecast"].Properties["cost_usd"].Description = text
 	schemas["BatchList"].Properties["next"] = nextCursor()
 	submit := doc.Paths["/batches"].Post
 	submit.Description = linesDescription

@@ -57,13 +57,18 @@ func (a *API) pages() {
 		RootPath: "/asynqmon", RedisConnOpt: a.Bell, ReadOnly: true,
 	}))
 	a.echo.GET("/asynqmon", dashboard, foreign)
-	a.echo.GET("/asynqmon/*", dashboard, foreign)
-	a.echo.GET("/asynqmon/api/*", func(c echo.Context) error {
-		if !a.Bell.Up() { // it would wait for Redis, one question after the other
+	a.echo.GET("/asynqmon/*", dashboard, foreign, a.asksRedis)
+}
+
+// asksRedis refuses what would ask Redis one question after the other while it does
+// not answer.
+func (a *API) asksRedis(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if !a.Bell.Up() && strings.HasPrefix(c.Request().URL.Path, "/asynqmon/api/") {
 			return &work.Unavailable{What: "redis", RetryAfter: 2 * time.Second, Err: errors.New("it takes no writes")}
 		}
-		return dashboard(c)
-	}, foreign)
+		return next(c)
+	}
 }
 
 func foreign(next echo.HandlerFunc) echo.HandlerFunc {

@@ -244,3 +244,19 @@ func TestRetry(t *testing.T) {
 	f.run(id, "done")
 	f.do("POST", path+"/retry", "").refused(409, "", "is succeeded")
 }
+
+// A title is told to webhooks, lists and logs: no credential is in it.
+func TestTitleHasNoSecrets(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	key := "ghp_" + strings.Repeat("Ab3", 12)
+	for _, body := range []string{
+		`{"backend":"mock","prompt":"use ` + key + ` to push"}`,
+		`{"backend":"mock","prompt":"use {key} to push","payload":{"key":"` + key + `"}}`,
+	} {
+		got := string(f.get("/work-units/" + f.submit(body).String()).is(200).body)
+		if !strings.Contains(got, `"title":"use [redacted] to push"`) {
+			t.Errorf("%s", got)
+		}
+	}
+}

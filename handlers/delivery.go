@@ -81,7 +81,7 @@ func (w *Worker) deliverNext(to uuid.UUID) (found, took bool) {
 		}
 		return false, false
 	}
-	answer := w.Sender.Send(w.courier.ctx, webhook.Message{ID: d.WebhookID, URL: d.URL, Body: d.Body, Secrets: d.Secrets.All()}, time.Now())
+	answer := w.Sender.Send(w.courier.ctx, webhook.Message{ID: d.WebhookID, URL: d.URL, Body: []byte(w.redact(string(d.Body))), Secrets: d.Secrets.All()}, time.Now())
 	try := tryOf(d, answer, rand.Float64())
 	if answer.Err != nil && w.courier.ctx.Err() != nil {
 		try = store.Try{ID: d.ID, Attempt: d.Attempts, Released: true, Error: "the worker process shut down before an answer came"}

@@ -25,6 +25,7 @@
 //	poll.go      work without Redis
 //	delivery.go  messages to receivers of webhooks
 //	courier.go   which receivers have a message on its way
+//	settle.go    the end of a run on its way to the ledger
 //	spool.go     finished runs on disk while Postgres is away
 //	disk.go      no room for a run, and how it is made
 //	prune.go     directories of units on this disk that are old
@@ -77,8 +78,9 @@ type Options struct {
 	FilePolicy work.FilePolicy
 	Secrets    []string // values that must not be stored
 
-	AcceptCommands bool     // acceptance checks of units may be commands
-	CommandEnv     []string // of these, as NAME=VALUE
+	MCPServers     map[string]backend.MCPServer // that units may name
+	AcceptCommands bool                         // acceptance checks of units may be commands
+	CommandEnv     []string                     // of these, as NAME=VALUE
 	Keeper         process.Keeper
 
 	Version string
@@ -122,10 +124,11 @@ type Worker struct {
 	keepTime  time.Duration // for storing a run's output files
 	redact    func(string) string
 
-	mu      sync.Mutex
-	running map[uuid.UUID]*running // by run
-	asking  map[uuid.UUID]bool     // runs whose claim is not answered yet
-	idle    *sync.Cond             // running has become empty
+	mu       sync.Mutex
+	drainsAt time.Time              // when the drain began
+	running  map[uuid.UUID]*running // by run
+	asking   map[uuid.UUID]bool     // runs whose claim is not answered yet
+	idle     *sync.Cond             // running has become empty
 	// finished runs that the ledger has not taken
 	unsettled map[uuid.UUID]unsettled
 	held      map[held]bool      // what operators have paused
@@ -226,6 +229,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	end()
 	loops.Wait()
 	w.later.Wait()
+	if w.cutOff() {
+		return nil // nobody would hear it
+	}
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := w.Store.Stop(bye, w.id); err != nil {
@@ -277,6 +283,7 @@ func (w *Worker) asynqEnds(stop func()) {
 	select {
 	case <-ended:
 	case <-time.After(asynqPatience):
+		w.Bell.LeaveOpen() // Asynq's server still uses it
 		w.Log.Warn("redis does not answer; not waiting for it")
 	}
 }
@@ -341,6 +348,9 @@ func (w *Worker) hear(ctx context.Context) {
 // drain takes no new unit, waits for the grace period, and then stops what is
 // left. Every unit is settled when it returns.
 func (w *Worker) drain(why error, stops [2]func()) {
+	w.mu.Lock()
+	w.drainsAt = time.Now()
+	w.mu.Unlock()
 	w.letGo(why)
 	stops[0]()
 	w.Log.Info("draining", "running", w.count(), "grace", w.Grace)
@@ -362,6 +372,13 @@ func (w *Worker) drain(why error, stops [2]func()) {
 		<-done
 	}
 	stops[1]()
+}
+
+// drains is when the drain began.
+func (w *Worker) drains() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.drainsAt
 }
 
 func (w *Worker) count() int {

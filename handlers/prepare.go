@@ -48,7 +48,14 @@ func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work
 	if err != nil {
 		return p, work.Fail(work.ClassInvalidRequest, err.Error())
 	}
-	p.req.Prompt = rendered
+	p.req.Prompt, p.req.ProjectSettings = rendered, c.ProjectSettings
+	for _, name := range c.MCPServers {
+		server, known := w.MCPServers[name]
+		if !known {
+			return p, work.Fail(work.ClassInvalidRequest, fmt.Sprintf("this worker process knows no MCP server %q: give API and worker processes the same PIECEWORK_MCP_SERVERS", name))
+		}
+		p.req.MCPServers = append(p.req.MCPServers, server)
+	}
 	failure := w.directories(c, &p)
 	if failure != nil {
 		return p, failure

@@ -21,7 +21,7 @@ import (
 // shutdown begins is given up sooner: nothing is lost with it.
 const (
 	patience      = 10 * time.Minute
-	lastPatience  = 4 * time.Second
+	lastPatience  = 3 * time.Second
 	claimPatience = 2 * time.Second
 )
 
@@ -33,7 +33,7 @@ func (w *Worker) lastly(cancel func()) (stop func() bool) {
 			cancel() // what has ended is on disk, or will be
 			return
 		}
-		time.AfterFunc(w.Grace+lastPatience, cancel)
+		time.AfterFunc(w.Grace+lastPatience-time.Since(w.drains()), cancel)
 	})
 }
 

@@ -49,7 +49,7 @@ func (d *duty) run(parent context.Context) (n int, err error) {
 		case ctx.Err() != nil && n > 0:
 			return n, nil
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
-			return n, fmt.Errorf("%s: it took longer than %s: %v", d.name, d.budget, err) // not wrapped: Postgres is there
+			return n, fmt.Errorf("%s: it took longer than %s: %s", d.name, d.budget, err.Error()) // not wrapped: Postgres is there
 		default:
 			return n, fmt.Errorf("%s: %w", d.name, err)
 		}

@@ -88,6 +88,7 @@ type Bell struct {
 	inspector *asynq.Inspector
 	log       *slog.Logger
 	up        atomic.Bool // the last write probe succeeded
+	leaveOpen atomic.Bool
 
 	mu      sync.Mutex
 	stepped map[uuid.UUID]bool // units whose steps are to be told of
@@ -128,8 +129,17 @@ func (b *Bell) Redis() redis.UniversalClient { return b.redis }
 // MakeRedisClient makes a Bell an asynq.RedisConnOpt.
 func (b *Bell) MakeRedisClient() any { return b.redis }
 
-// Close ends the connection.
-func (b *Bell) Close() error { return b.redis.Close() }
+// Close ends the connection, unless it is to be left open.
+func (b *Bell) Close() error {
+	if b.leaveOpen.Load() {
+		return nil
+	}
+	return b.redis.Close()
+}
+
+// LeaveOpen makes Close do nothing: somebody still uses the connection who would
+// not survive its end. The end of the process ends it.
+func (b *Bell) LeaveOpen() { b.leaveOpen.Store(true) }
 
 // Up tells whether Redis took a write when last tried.
 func (b *Bell) Up() bool { return b.up.Load() }

@@ -132,6 +132,37 @@ func TestLostRunsOfABudget(t *testing.T) {
 	}
 }
 
+// What the rest costs is not known when nothing is known of the cost of a unit
+// that has run, and none tells: neither is it nothing.
+func TestTrialOfUnknownCost(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	id := l.batch(10, func(b *NewBatch) { b.TestFirst = 3 })
+	bells := l.advance(id).Bells
+	source := l.run()
+	l.end(ending(source, work.Succeeded), Recorded)
+	cost := func() *Spread {
+		t.Helper()
+		_, trial, err := l.TriedBatch(t.Context(), work.DefaultTenant, id)
+		l.must(err)
+		return trial.Cost
+	}
+	l.end(ending(l.take(bells[0].UnitID, l.process), work.Succeeded, func(f *Finish) {
+		f.TotalCostUSD, f.Cache, f.CachedFrom = new(0.0), work.CacheHit, &source.RunID
+	}), Recorded)
+	if c := cost(); c != nil {
+		t.Errorf("after a result of the cache: %+v", c)
+	}
+	l.works(bells[1:2], nil, 0.5)
+	if c := cost(); c == nil || *c != (Spread{1, 0.5, 0}) {
+		t.Errorf("after a unit of $0.50: %+v", c)
+	}
+	l.worksWithoutPrice(bells[2:])
+	if c := cost(); c != nil {
+		t.Errorf("after a unit without a price: %+v", c)
+	}
+}
+
 // The mean of stop_when is that of units that were paid for.
 func TestMeanCostWithoutCacheHits(t *testing.T) {
 	t.Parallel()

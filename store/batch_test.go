@@ -256,7 +256,7 @@ func TestBatchTestsFirst(t *testing.T) {
 		t.Error("units were let go without approval")
 	}
 	b, trial, err := l.TriedBatch(t.Context(), work.DefaultTenant, id)
-	if l.must(err); trial.Finished != 3 || trial.Cost != (Spread{3, 1, 0}) || trial.Left != 7 || b.Counts != l.is(id, work.BatchAwaitingApproval).Counts {
+	if l.must(err); trial.Finished != 3 || trial.Cost == nil || *trial.Cost != (Spread{3, 1, 0}) || trial.Left != 7 || b.Counts != l.is(id, work.BatchAwaitingApproval).Counts {
 		t.Errorf("%+v %+v", trial, b.Counts)
 	}
 	if _, err := l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{}); !errors.Is(err, work.ErrConflict) {

@@ -2,8 +2,10 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,9 +20,13 @@ const leadLock = 0x7069656365 // "piece"
 // recheck is how long a bell that was seen on its way is trusted.
 const recheck = time.Minute
 
-// leadLimit is how long one round of a leader may last. Then Postgres gives the
-// lead to others: this one may be frozen, or out of reach, for hours.
-const leadLimit = 30 * time.Second
+// leadLimit is how long one round of a leader may last. leadIdle is how long
+// Postgres keeps the lead for one that says nothing, which may be frozen, or out of
+// reach, for hours; so a leader at work says something more often.
+const (
+	leadLimit = 30 * time.Second
+	leadIdle  = 5 * time.Second
+)
 
 // Lead runs f if no other process reconciles just now, and tells whether it
 // ran.
@@ -37,12 +43,12 @@ func (s *Store) lead(ctx context.Context, lock int64, f func(context.Context) er
 	defer func() { _ = conn.Close() }()
 	// The transaction is idle while f works elsewhere, and its end by either
 	// side is the end of the lock.
-	begin := fmt.Sprintf(`BEGIN; SET LOCAL idle_in_transaction_session_timeout = %d`, s.leadLimit.Milliseconds())
+	begin := fmt.Sprintf(`BEGIN; SET LOCAL idle_in_transaction_session_timeout = %d`, s.leadIdle.Milliseconds())
 	if _, err := conn.ExecContext(ctx, begin); err != nil {
 		return false, translate(fmt.Errorf("lead: %w", err))
 	}
 	defer func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeAfter)
 		defer cancel()
 		if _, err := conn.ExecContext(end, `ROLLBACK`); err != nil {
 			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // it is closed, and its lock with it
@@ -56,8 +62,29 @@ func (s *Store) lead(ctx context.Context, lock int64, f func(context.Context) er
 		return false, nil
 	}
 	round, cancel := context.WithTimeout(allow(ctx, s.leadLimit), s.leadLimit)
+	var speaking sync.WaitGroup
+	defer speaking.Wait()
 	defer cancel()
+	speaking.Go(func() { s.keepLead(round, cancel, conn) })
 	return true, f(round)
+}
+
+// keepLead says something on the leader's connection until the round is over, and
+// ends the round when the lead is lost.
+func (s *Store) keepLead(ctx context.Context, lost func(), conn *sql.Conn) {
+	tick := time.NewTicker(s.leadIdle / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if _, err := conn.ExecContext(allow(ctx, s.leadIdle), `SELECT 1`); err != nil {
+			lost()
+			return
+		}
+	}
 }
 
 // pieceRows is how many rows one statement of a look at the ledger changes: what is

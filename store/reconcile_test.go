@@ -383,7 +383,7 @@ func TestLeadDies(t *testing.T) {
 func TestLeadIsSilent(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
-	l.leadLimit = 100 * time.Millisecond
+	l.leadLimit, l.leadIdle = 100*time.Millisecond, 100*time.Millisecond
 	other := openLedger(t, l.url)
 	led, err := l.Lead(t.Context(), func(context.Context) error {
 		testkit.Eventually(t, "another leads", func() bool {

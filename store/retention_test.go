@@ -92,3 +92,17 @@ func TestUploadsThatAreNamedStay(t *testing.T) {
 		t.Errorf("an upload that nobody names: %v", err)
 	}
 }
+
+// A process of the version before, which notes the bytes of a file by itself, can
+// delete one beside the trigger that does so now.
+func TestOlderProcessesDeleteFiles(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	f := l.upload("a")
+	l.exec(`WITH gone AS (DELETE FROM files WHERE id = $1 RETURNING id)
+		INSERT INTO stray_blobs (id, remove_at) SELECT id, clock_timestamp() FROM gone
+		ON CONFLICT (id) DO UPDATE SET remove_at = excluded.remove_at`, f.ID)
+	if l.strays() != 1 {
+		t.Errorf("%d notes", l.strays())
+	}
+}

@@ -7,7 +7,7 @@
 //	connect.go     connections on which no statement waits for ever
 //	group.go       many callers' writes in one statement
 //	diary.go       whether Postgres takes writes
-//	error.go       Postgres errors in the house's words
+//	error.go       what a Postgres error means for repeating the statement
 //	unit.go        accept, read, list
 //	move.go        cancel and retry, of one unit or of all that a filter chooses
 //	batch.go       batches: add, read, list, results
@@ -19,6 +19,7 @@
 //	provider_batch.go  the batch lane: units that wait for a provider's batches
 //	run.go         runs: claim; read, list
 //	finish.go      how a run ends, and what becomes of its unit
+//	cost.go        what is known of costs, and of how many runs it is not all
 //	file.go        files, and bytes that are none yet or no more
 //	cache.go       results that other units may take over
 //	event.go       what has changed since a reader looked last
@@ -66,7 +67,7 @@ type Store struct {
 	probe   *group[struct{}, struct{}]
 	diary   *diary // of all groups
 
-	leadLimit time.Duration // which the tests shorten
+	leadLimit, leadIdle time.Duration // which the tests shorten
 }
 
 // Open connects to the Postgres at url with at most conns connections. It
@@ -105,7 +106,7 @@ func pool(c *connector, conns int) *sqlx.DB {
 }
 
 func newStore(db, vital *sqlx.DB, p *pulse) *Store {
-	s := &Store{db: db, vital: vital, pulse: p, leadLimit: leadLimit}
+	s := &Store{db: db, vital: vital, pulse: p, leadLimit: leadLimit, leadIdle: leadIdle}
 	s.accept = newGroup(500, NewUnit.weight, s.acceptAll)
 	s.claim = newGroup(500, nil, s.claimAll)
 	s.append = newGroup(500, Progress.weight, s.appendAll)

@@ -309,7 +309,7 @@ func (f UnitFilter) where() (w where) {
 	w.addIf(!f.Since.IsZero(), "created_at >= ?", f.Since)
 	w.addIf(len(f.IDs) > 0, "id = ANY(?)", pq.Array(f.IDs))
 	if len(f.Labels) > 0 {
-		labels, _ := json.Marshal(f.Labels) // texts always can be
+		labels, _ := json.Marshal(f.Labels)                     // texts always can be
 		w.add("labels <> '{}' AND labels @> ?", string(labels)) // the index has no unit without labels
 	}
 	return w

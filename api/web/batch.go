@@ -124,8 +124,8 @@ func (b Batch) Part() Part { return Part{Name: "batch", Data: b} }
 // Forecast is what the rest of a batch will probably take.
 type Forecast struct {
 	Trial, Succeeded, Left int
-	CostUSD                Range
-	RunTime, Elapsed       Range // seconds; zero: not known
+	CostUSD                *Range // nil: not known
+	RunTime, Elapsed       Range  // seconds; zero: not known
 }
 
 // Range is where a value lies nineteen times out of twenty.
@@ -244,7 +244,7 @@ func (b Batch) Sums() []Sum {
 	if hits := c.PromptCacheHitRate; hits != nil {
 		sums = append(sums, Sum{"Prompt cache", share(*hits, 1), "of the input came from it"})
 	}
-	if f := b.Forecast; f != nil && b.Status == work.BatchInProgress {
+	if f := b.Forecast; f != nil && f.CostUSD != nil && b.Status == work.BatchInProgress {
 		whole := Range{f.CostUSD.Low + c.Known(), f.CostUSD.Mean + c.Known(), f.CostUSD.High + c.Known()}
 		sums = append(sums, Sum{"Cost at the end", "≈ " + work.Dollars(whole.Mean), fmt.Sprintf("%s to %s", work.Dollars(whole.Low), work.Dollars(whole.High))})
 	}
@@ -304,7 +304,11 @@ func (f Forecast) Expected() (rows [][]string) {
 	row := func(name string, r Range, write func(float64) string) {
 		rows = append(rows, []string{name, write(r.Low), write(r.Mean), write(r.High)})
 	}
-	row("Cost", f.CostUSD, work.Dollars)
+	if f.CostUSD != nil {
+		row("Cost", *f.CostUSD, work.Dollars)
+	} else {
+		rows = append(rows, []string{"Cost", "unknown", "unknown", "unknown"})
+	}
 	row("Time of all runs", f.RunTime, seconds)
 	row("Time until the end", f.Elapsed, seconds)
 	return rows
@@ -451,8 +455,11 @@ func AskApprove(b Batch) Ask {
 	tested := fmt.Sprintf("Of the %s that were run first %s succeeded. They have cost %s.", Units(b.Counts.Finished()), number(b.Counts.Succeeded), spent(b.Counts.Cost))
 	a.Says = append(a.Says, tested)
 	if f := b.Forecast; f != nil {
-		a.Says = append(a.Says, fmt.Sprintf("The other %s will probably cost %s (%s to %s) and take %s (%s to %s) with the slots that there are now.", Units(f.Left),
-			work.Dollars(f.CostUSD.Mean), work.Dollars(f.CostUSD.Low), work.Dollars(f.CostUSD.High),
+		cost := "cost nobody knows how much"
+		if c := f.CostUSD; c != nil {
+			cost = fmt.Sprintf("probably cost %s (%s to %s)", work.Dollars(c.Mean), work.Dollars(c.Low), work.Dollars(c.High))
+		}
+		a.Says = append(a.Says, fmt.Sprintf("The other %s will %s and take %s (%s to %s) with the slots that there are now.", Units(f.Left), cost,
 			span(work.Seconds(f.Elapsed.Mean)), span(work.Seconds(f.Elapsed.Low)), span(work.Seconds(f.Elapsed.High))))
 	}
 	return a

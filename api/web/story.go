@@ -466,9 +466,9 @@ func storyBatch(status work.BatchStatus) Batch {
 	}
 	switch status {
 	case work.BatchAwaitingApproval:
-		b.Forecast = &Forecast{20, 19, 4980, Range{71.2, 94.6, 118}, Range{61_000, 70_200, 79_400}, Range{3812, 4387, 4962}}
+		b.Forecast = &Forecast{20, 19, 4980, &Range{71.2, 94.6, 118}, Range{61_000, 70_200, 79_400}, Range{3812, 4387, 4962}}
 	case work.BatchInProgress:
-		b.Forecast, b.PerSecond = &Forecast{2242, 2204, 2758, Range{49, 51.1, 53.2}, Range{}, Range{}}, 0.74
+		b.Forecast, b.PerSecond = &Forecast{2242, 2204, 2758, &Range{49, 51.1, 53.2}, Range{}, Range{}}, 0.74
 	case work.BatchFinalizing, work.BatchCompleted:
 		unit := uuid.UUID{0: 7}
 		b.SynthesisUnit, b.Synthesis = &unit, json.RawMessage(`{"unit":{"prompt":"Sum the results up"},"despite_failures":true}`)

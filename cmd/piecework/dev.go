@@ -72,6 +72,9 @@ func (c *DevCommand) Run(app *App) error {
 	}
 	defer stopRedis()
 
+	if c.Door.Known, err = c.Crew.prices(); err != nil {
+		return err
+	}
 	inner := *app
 	inner.Ctx = ctx
 	if err := runHouse(&inner, &c.Base, &c.Door, &c.Crew, ""); err != nil {

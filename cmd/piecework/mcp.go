@@ -184,6 +184,8 @@ type unitArguments struct {
 	WorkingDirectory string            `json:"working_directory,omitempty" jsonschema:"a directory, name:path in a root of the server; each unit has its own when left out"`
 	OutputSchema     map[string]any    `json:"output_schema,omitempty" jsonschema:"JSON Schema that the output must fit"`
 	Accept           map[string]any    `json:"accept,omitempty" jsonschema:"what the result must meet: command, file_exists, output_matches or expression"`
+	ProjectSettings  string            `json:"project_settings,omitempty" jsonschema:"read: the agent reads CLAUDE.md and the like of its directory; ignore: it does not"`
+	MCPServers       []string          `json:"mcp_servers,omitempty" jsonschema:"MCP servers that the agent gets, by the operator's names"`
 	MaxTurns         int               `json:"max_turns,omitempty" jsonschema:"most turns of a run"`
 	MaxCostUSD       float64           `json:"max_cost_usd,omitempty" jsonschema:"most that a run may cost"`
 	Timeout          string            `json:"timeout,omitempty" jsonschema:"longest a run may take, such as 90s or 1h30m"`

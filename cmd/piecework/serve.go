@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"runtime/debug"
@@ -19,6 +20,7 @@ import (
 
 	"piecework/api"
 	"piecework/handlers"
+	"piecework/internal/backend"
 	"piecework/internal/blob"
 	"piecework/internal/process"
 	"piecework/internal/roots"
@@ -32,11 +34,16 @@ import (
 type APICommand struct {
 	Base
 	Door
+	Pricing
 }
 
 // Run serves until the context ends.
 func (c *APICommand) Run(app *App) error {
 	if err := c.needURLs(); err != nil {
+		return err
+	}
+	var err error
+	if c.Door.Known, err = c.Pricing.prices(); err != nil {
 		return err
 	}
 	return runHouse(app, &c.Base, &c.Door, nil, "")
@@ -107,7 +114,9 @@ type house struct {
 	files    *blob.Store
 	policy   work.FilePolicy
 
-	acceptCommands bool
+	acceptCommands  bool
+	projectSettings string
+	mcpServers      map[string]backend.MCPServer
 
 	sealer   webhook.Sealer
 	webhooks webhook.Guard
@@ -152,6 +161,10 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	if err != nil {
 		return err
 	}
+	mcpServers, err := base.mcpServers()
+	if err != nil {
+		return err
+	}
 	guard, err := base.webhooks()
 	if err != nil {
 		return err
@@ -175,7 +188,8 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		return usagef("%w", err)
 	}
 	defer func() { _ = bell.Close() }()
-	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy, webhooks: guard, sealer: sealer, acceptCommands: base.AcceptCommands}
+	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy, webhooks: guard, sealer: sealer, acceptCommands: base.AcceptCommands,
+		projectSettings: base.ProjectSettings, mcpServers: mcpServers}
 	if err := bell.Probe(app.Ctx); err != nil {
 		log.Warn("redis is away; units are accepted and claimed from postgres", "err", err)
 	}
@@ -227,10 +241,18 @@ func (h house) worker(app *App, base *Base, crew *Crew, gear gear, hears chan st
 	return handlers.New(handlers.Options{
 		Store: h.store, Bell: h.bell, Backends: gear.backends, Queues: gear.queues, Slots: crew.Concurrency,
 		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Pack: crew.Pack, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
-		Files: h.files, FilePolicy: h.policy, Sender: sender, AcceptCommands: base.AcceptCommands, CommandEnv: gear.env, Keeper: app.Keeper,
-		Secrets: slices.Concat(gear.secrets, base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
+		Files: h.files, FilePolicy: h.policy, Sender: sender, MCPServers: h.mcpServers, AcceptCommands: base.AcceptCommands, CommandEnv: gear.env, Keeper: app.Keeper,
+		Secrets: slices.Concat(gear.secrets, serverSecrets(h.mcpServers), base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
 		Keep: crew.Kept.retention(),
 	})
+}
+
+// serverSecrets are what MCP servers are given that must not be shown.
+func serverSecrets(servers map[string]backend.MCPServer) (secrets []string) {
+	for _, s := range servers {
+		secrets = append(secrets, s.Secrets()...)
+	}
+	return secrets
 }
 
 // serveAPI answers until ctx ends and the worker process of this house has
@@ -250,8 +272,9 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 		return usagef("--buckets: %w", err)
 	}
 	front := api.New(api.Options{
-		Store: h.store, Buckets: buckets, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, AcceptCommands: h.acceptCommands, Webhooks: h.webhooks, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
-		Hosts: door.hosts(), Log: h.log, Registry: h.registry, Containment: h.containment,
+		Store: h.store, Buckets: buckets, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, AcceptCommands: h.acceptCommands,
+		ProjectSettings: h.projectSettings, MCPServers: slices.Sorted(maps.Keys(h.mcpServers)), Webhooks: h.webhooks, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
+		Hosts: door.hosts(), Log: h.log, Registry: h.registry, Containment: h.containment, Prices: door.Known,
 	})
 	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // as long as there are event streams
 	var watching sync.WaitGroup

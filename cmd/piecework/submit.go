@@ -32,6 +32,8 @@ type SubmitCommand struct {
 	AcceptFile       string   `help:"Accept the result only if there is such a file in the unit's directory, such as report.md or out/*.json." placeholder:"PATH"`
 	AcceptMatches    string   `help:"Accept the result only if the output matches this regular expression (RE2)." placeholder:"REGEXP"`
 	AcceptExpression string   `help:"Accept the result only if this CEL condition over output and json is true, such as 'json.total > 0'." placeholder:"EXPR"`
+	ProjectSettings  string   `help:"Whether an agent reads instructions and settings of its directory, such as CLAUDE.md: ignore or read; the server's default when left out." enum:",ignore,read" default:"" placeholder:"HOW"`
+	MCPServer        []string `name:"mcp-server" help:"MCP server that the agent gets, by the operator's name for it; may be repeated." sep:"none" placeholder:"NAME"`
 	MaxTurns         int      `help:"Most turns a run may take." placeholder:"N"`
 	MaxCostUSD       *float64 `name:"max-cost-usd" help:"Most a run may cost." placeholder:"USD"`
 	Timeout          string   `help:"Longest a run may take, such as 90s or 1h30m." placeholder:"DURATION"`
@@ -65,6 +67,8 @@ type submission struct {
 	IdleTimeout      work.Seconds      `json:"idle_timeout,omitempty"`
 	StartupTimeout   work.Seconds      `json:"startup_timeout,omitempty"`
 	Accept           *acceptance       `json:"accept,omitempty"`
+	ProjectSettings  string            `json:"project_settings,omitempty"`
+	MCPServers       []string          `json:"mcp_servers,omitempty"`
 	Cache            work.Seconds      `json:"cache,omitempty"`
 	Lane             string            `json:"lane,omitempty"`
 	Delay            work.Seconds      `json:"delay,omitempty"`
@@ -117,6 +121,7 @@ func (c *SubmitCommand) submission(stdin io.Reader) (*submission, error) {
 	body := &submission{
 		Backend: c.Backend, Model: c.Model, SystemPrompt: c.SystemPrompt, MaxTurns: c.MaxTurns, MaxCostUSD: c.MaxCostUSD,
 		MaxRetries: c.MaxRetries, Queue: c.Queue, Priority: c.Priority, Lane: c.Lane, CallbackURL: c.CallbackURL,
+		ProjectSettings: c.ProjectSettings, MCPServers: c.MCPServer,
 	}
 	var err error
 	if body.Prompt, err = c.prompt(stdin); err != nil {

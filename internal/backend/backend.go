@@ -44,6 +44,8 @@
 //	openai_chat.go       its chat completions
 //	openai_responses.go  its Responses API
 //	openai_batch.go      its Batch API
+//	project.go           instructions and settings that lie in a directory
+//	mcp_server.go        MCP servers that agents may use
 //	price.go             what tokens cost
 //	schema.go            output_schema
 //	mock.go              no model at all: for demos and tests
@@ -122,6 +124,11 @@ type Request struct {
 	SessionID      string
 	Resume         bool
 	SessionCostUSD float64
+
+	// ProjectSettings is work.SettingsRead when an agent is to read the
+	// instructions and settings that lie in Dir.
+	ProjectSettings string
+	MCPServers      []MCPServer
 
 	MaxTurns    int      // 0: no limit
 	MaxCostUSD  *float64 // nil: no limit

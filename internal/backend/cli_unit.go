@@ -121,6 +121,9 @@ func (c CLI) ready(p program, req Request, steps *transcript.Writer) (cliUnit, *
 		return u, work.Fail(work.ClassInfra, err.Error()), nil
 	}
 	u.home, err = makeHome(p, req)
+	if err == nil {
+		u.noteProject()
+	}
 	return u, nil, err
 }
 

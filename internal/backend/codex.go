@@ -140,6 +140,11 @@ func (u codexUnit) args() []string {
 		// Commands do not see variables that are called like secrets.
 		"-c", "shell_environment_policy.ignore_default_excludes=false",
 	}
+	if u.req.readsProject() {
+		args = append(args, "-c", "projects="+"{"+tomlString(u.dir())+`={trust_level="trusted"}}`)
+	} else {
+		args = append(args, "-c", "project_doc_max_bytes=0") // its .codex is read where it is trusted only
+	}
 	args = append(args, u.provider()...)
 	if u.req.Model != "" {
 		args = append(args, "--model="+u.req.Model)
@@ -196,6 +201,7 @@ func makeCodexHome(in home, req Request) (codexHome, error) {
 	if req.SystemPrompt != "" { // by file: one argument holds 128 KiB, and shows in ps
 		settings = "developer_instructions = " + tomlString(req.SystemPrompt) + "\n"
 	}
+	settings += codexServers(req.MCPServers)
 	if _, err := in.put(filepath.Join(".codex", "config.toml"), settings); err != nil {
 		return h, err
 	}

@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"path/filepath"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -60,6 +61,9 @@ func (c *Cursor) Execute(ctx context.Context, req Request, steps *transcript.Wri
 	if failure != nil {
 		return refuse(failure, req, steps), nil
 	}
+	if _, err := unit.home.putServers(filepath.Join(".cursor", "mcp.json"), req, claudeServer); err != nil {
+		return Result{}, err
+	}
 	u := cursorUnit{cliUnit: unit, c: c, schema: schema}
 	u.findSession()
 	return u.converse(ctx, exchange{
@@ -105,6 +109,9 @@ func (u cursorUnit) args() []string {
 	args := []string{"--print", "--output-format=stream-json"}
 	if u.c.Force {
 		args = append(args, "--force")
+	}
+	if len(u.req.MCPServers) > 0 {
+		args = append(args, "--approve-mcps")
 	}
 	if u.req.Model != "" {
 		args = append(args, "--model="+u.req.Model)

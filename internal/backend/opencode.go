@@ -131,6 +131,14 @@ func (u openCodeUnit) configure() (string, error) {
 	if _, err := u.home.put(filepath.Join(own, "package-lock.json"), openCodeLock); err != nil {
 		return "", err
 	}
+	// By file: what goes by the environment, every command of the agent sees.
+	servers, err := json.Marshal(map[string]any{"mcp": u.req.serversAs(openCodeServer)})
+	if err != nil {
+		return "", err
+	}
+	if _, err := u.home.put(filepath.Join(own, "opencode.json"), string(servers)); err != nil {
+		return "", err
+	}
 	plugin, err := u.home.put("opencode-plugin.js", openCodePlugin)
 	if err != nil {
 		return "", err
@@ -248,6 +256,9 @@ func (u openCodeUnit) env() []string {
 	env := append(append(baseEnv(u.home.dir), u.cli.Env...), "TMPDIR="+u.home.tmp, "OPENCODE_CONFIG_CONTENT="+u.config,
 		"OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_LSP_DOWNLOAD=1",
 		"OPENCODE_DISABLE_DEFAULT_PLUGINS=1", "OPENCODE_DISABLE_SHARE=1")
+	if !u.req.readsProject() {
+		env = append(env, "OPENCODE_DISABLE_PROJECT_CONFIG=1", "OPENCODE_DISABLE_CLAUDE_CODE=1")
+	}
 	if u.o.Config != "" {
 		env = append(env, "OPENCODE_CONFIG="+u.o.Config)
 	}

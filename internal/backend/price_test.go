@@ -51,6 +51,37 @@ func TestPrices(t *testing.T) {
 	}
 }
 
+// A ceiling is for models that are in no table, and makes a limit on costs one
+// that can be kept.
+func TestCeilingPrice(t *testing.T) {
+	prices, err := ReadPrices(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dear, limit := prices.WithCeiling(10, 50), 1.0
+	used := work.Usage{InputTokens: 1e6, OutputTokens: 1e6, CacheReadTokens: 1e6, CacheCreationTokens: 1e6}
+	for model, want := range map[string]float64{"nobody-knows": 90, "": 90} {
+		if cost, unknown := dear.cost([]use{{model, used}}); unknown != "" || cost == nil || *cost != want {
+			t.Errorf("%q costs %v, not known: %q", model, deref(cost), unknown)
+		}
+		if f := dear.unpriced(Request{MaxCostUSD: &limit}, model); f != nil {
+			t.Errorf("%q with a ceiling: %v", model, f)
+		}
+		if f := prices.unpriced(Request{MaxCostUSD: &limit}, model); f == nil {
+			t.Errorf("%q without a ceiling is not refused", model)
+		}
+	}
+	known := []use{{"claude-sonnet-4-5", work.Usage{OutputTokens: 1e6}}}
+	if with, _ := dear.cost(known); deref(with) != 15 {
+		t.Errorf("a model of the table costs %v", deref(with))
+	}
+	for name, want := range map[string]bool{"anthropic": true, "codex": true, "cursor": true, "gemini": true, "openai": false, "claude": false, "opencode": false, "mock": false} {
+		if prices.Unpriced(name, "nobody-knows") != want || prices.Unpriced(name, "") || dear.Unpriced(name, "nobody-knows") || (*Prices)(nil).Unpriced(name, "nobody-knows") {
+			t.Errorf("%s: not as it is known to be", name)
+		}
+	}
+}
+
 func TestUnknownModelHasNoCost(t *testing.T) {
 	onEachAPI(t, func(t *testing.T, b Backend, model *fakemodel.Server) {
 		req := request(t, "x")

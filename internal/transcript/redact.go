@@ -3,68 +3,81 @@ package transcript
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf16"
 )
 
 const redacted = "[redacted]"
 
-// Keys that providers mark with a prefix of their own, whoever they belong to.
-// Each pattern begins with plain characters, for which regexp has a fast search:
-// as one pattern they would take seconds for a text of 20 MB.
-var patterns = []*regexp.Regexp{
-	regexp.MustCompile(`sk-ant-[A-Za-z0-9_-]{16,}`),
-	regexp.MustCompile(`sk-(?:proj-)?[A-Za-z0-9_-]{32,}`),
-	regexp.MustCompile(`ghp_[A-Za-z0-9]{30,}`),
-	regexp.MustCompile(`gho_[A-Za-z0-9]{30,}`),
-	regexp.MustCompile(`ghu_[A-Za-z0-9]{30,}`),
-	regexp.MustCompile(`ghs_[A-Za-z0-9]{30,}`),
-	regexp.MustCompile(`ghr_[A-Za-z0-9]{30,}`),
-	regexp.MustCompile(`github_pat_[A-Za-z0-9_]{30,}`),
-	regexp.MustCompile(`AKIA[0-9A-Z]{16}`),
-	regexp.MustCompile(`AIza[0-9A-Za-z_-]{35}`),
-	regexp.MustCompile(`xox[abprs]-[A-Za-z0-9-]{10,}`),
-}
+// minPart is the shortest part of a secret that is taken for it where a text
+// ends or begins in the middle of one, in bytes.
+const minPart = 8
 
-// Redactor returns a function that replaces the given secret values, in raw,
-// JSON-escaped, URL-escaped and base64 form, and anything that looks like a
-// provider's API key. Values shorter than 8 bytes are left alone: replacing
+// Redactor returns a function that replaces the given secret values, however
+// they are written (see forms), and whatever looks like a credential of a known
+// kind. A text that was cut in the middle of a secret, as streams and steps are,
+// loses what it has of it. Values shorter than 8 bytes are left alone: replacing
 // them would destroy more than it protects. It may be shared, and should be: it
 // takes some KB.
 func Redactor(secrets []string) func(string) string {
 	// The longest first: of two secrets that begin alike the shorter would
 	// leave the rest of the longer one.
 	longest := slices.SortedFunc(slices.Values(secrets), func(a, b string) int { return len(b) - len(a) })
-	var pairs []string
+	var pairs, written []string
 	for _, secret := range longest {
-		if len(secret) < 8 {
+		if len(secret) < minPart {
 			continue
 		}
 		for _, form := range forms(secret) {
 			pairs = append(pairs, form, redacted)
+			written = append(written, form)
 		}
 	}
 	known := strings.NewReplacer(pairs...)
 	return func(s string) string {
-		s = known.Replace(s)
-		for _, pattern := range patterns {
-			if pattern.MatchString(s) {
-				s = pattern.ReplaceAllString(s, redacted)
-			}
-		}
-		return s
+		return keyed.redact(cutEnds(known.Replace(s), written))
 	}
 }
 
-// forms are the ways a secret may be written, the padded before the bare.
+// cutEnds replaces the first part of a secret at the end of a text, and the last
+// part of one at its beginning.
+func cutEnds(s string, written []string) string {
+	head, tail := 0, 0
+	for _, form := range written {
+		for n := min(len(form)-1, len(s)); n >= max(minPart, head+1); n-- {
+			if s[n-1] == form[len(form)-1] && strings.HasPrefix(s, form[len(form)-n:]) {
+				head = n
+			}
+		}
+		for n := min(len(form)-1, len(s)); n >= max(minPart, tail+1); n-- {
+			if s[len(s)-n] == form[0] && strings.HasSuffix(s, form[:n]) {
+				tail = n
+			}
+		}
+	}
+	if head+tail >= len(s) && head+tail > 0 {
+		return redacted
+	}
+	if head > 0 {
+		s = redacted + s[head:]
+	}
+	if tail > 0 {
+		s = s[:len(s)-tail] + redacted
+	}
+	return s
+}
+
+// forms are the ways a secret may be written, the whole before parts of them.
 func forms(secret string) []string {
 	raw := []byte(secret)
 	written := []string{
 		secret, url.QueryEscape(secret), url.PathEscape(secret),
 		base64.StdEncoding.EncodeToString(raw), base64.RawStdEncoding.EncodeToString(raw),
 		base64.URLEncoding.EncodeToString(raw), base64.RawURLEncoding.EncodeToString(raw),
+		lowerEscapes(url.QueryEscape(secret)), lowerEscapes(url.PathEscape(secret)),
 	}
 	for _, html := range []bool{true, false} { // encoders differ in whether they escape <, > and &
 		var quoted strings.Builder
@@ -75,5 +88,43 @@ func forms(secret string) []string {
 			written = append(written, text[1:len(text)-1])
 		}
 	}
-	return written
+	for _, format := range []string{"%02x", "%02X", "%%%02X", "%%%02x", `\x%02x`, `\x%02X`} {
+		var text strings.Builder
+		for _, c := range raw {
+			fmt.Fprintf(&text, format, c)
+		}
+		written = append(written, text.String())
+	}
+	for _, format := range []string{`\u%04x`, `\u%04X`} {
+		var text strings.Builder
+		for _, unit := range utf16.Encode([]rune(secret)) {
+			fmt.Fprintf(&text, format, unit)
+		}
+		written = append(written, text.String())
+	}
+	// Within a longer text in base64 a secret begins at one of three places of a
+	// group. Characters that it shares with what stands beside it are not its.
+	for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+		for before := range 3 {
+			text := encoding.EncodeToString(append(make([]byte, before), raw...))
+			if inner := text[(before*8+5)/6 : (before+len(raw))*8/6]; len(inner) >= minPart {
+				written = append(written, inner)
+			}
+		}
+	}
+	return slices.Compact(written)
+}
+
+// lowerEscapes writes %2F as %2f.
+func lowerEscapes(text string) string {
+	var out strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] == '%' && i+2 < len(text) {
+			out.WriteString(strings.ToLower(text[i : i+3]))
+			i += 2
+			continue
+		}
+		out.WriteByte(text[i])
+	}
+	return out.String()
 }

@@ -62,8 +62,12 @@ func (w *Writer) TellDrafts(wanted func() bool, tell func(kind, text string, rev
 // DraftsWanted tells whether Draft would be heard.
 func (w *Writer) DraftsWanted() bool { return w.wanted != nil && w.wanted() }
 
-// Draft tells of words that will be in a step of a type.
+// Draft tells of words that will be in a step of a type. A last word that may
+// become a credential is kept back until it is whole.
 func (w *Writer) Draft(kind, text string) {
+	if last := strings.LastIndexAny(text, " \t\n") + 1; keyed.begins(text[last:]) {
+		text = text[:last]
+	}
 	w.drafts(kind, w.text(text, MaxResult), w.Rev())
 }
 

@@ -212,3 +212,26 @@ func TestRewrite(t *testing.T) {
 		t.Errorf("…%s", text[len(text)-50:])
 	}
 }
+
+// Drafts come in the middle of words: half a credential is not told.
+func TestDraftKeepsBackWhatMayBecomeASecret(t *testing.T) {
+	t.Parallel()
+	key := "sk-ant-" + "api03-" + strings.Repeat("Ab3", 20)
+	const known = "an-operators-own-secret"
+	w := NewWriter(nil, Redactor([]string{known}))
+	var told []string
+	w.TellDrafts(func() bool { return true }, func(_, text string, _ int) { told = append(told, text) })
+	for _, text := range []string{"it is " + key + " and " + known + " indeed"} {
+		for at := range len(text) {
+			w.Draft(Text, text[:at])
+		}
+	}
+	for _, text := range told {
+		if strings.Contains(text, "api03") || strings.Contains(text, known[:minPart]) {
+			t.Fatalf("told: %s", text)
+		}
+	}
+	if last := told[len(told)-1]; !strings.HasPrefix(last, "it is [redacted] and [redacted] ") {
+		t.Errorf("%s", last)
+	}
+}

@@ -84,15 +84,21 @@ func (u *USD) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Dollars writes an amount for people: to the cent from a dollar on, and below
-// that to the hundredth of a cent, or with as many digits as show two that count.
+// Dollars writes an amount for people: to the cent, and in whole dollars from ten
+// thousand on; below a dollar to the hundredth of a cent, or with as many digits as
+// show two that count.
 func Dollars(amount float64) string {
 	size, places := math.Abs(amount), 2
 	if size > 0 && size < 1 {
 		places = min(max(4, 1-int(math.Floor(math.Log10(size)))), 12)
 	}
+	if size >= 10_000 {
+		places = 0
+	}
 	whole, cents, _ := strings.Cut(strconv.FormatFloat(size, 'f', places, 64), ".")
-	cents = cents[:2] + strings.TrimRight(cents[2:], "0")
+	if places > 0 {
+		cents = "." + cents[:2] + strings.TrimRight(cents[2:], "0")
+	}
 	for i := len(whole) - 3; i > 0; i -= 3 {
 		whole = whole[:i] + "," + whole[i:]
 	}
@@ -100,5 +106,5 @@ func Dollars(amount float64) string {
 	if amount < 0 {
 		sign = "-"
 	}
-	return sign + "$" + whole + "." + cents
+	return sign + "$" + whole + cents
 }

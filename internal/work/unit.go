@@ -43,6 +43,7 @@ const MockBackend = "mock"
 const (
 	SettingsIgnore = "ignore"
 	SettingsRead   = "read"
+	SettingsNever  = "never" // of a server: no unit may have them read
 )
 
 // LaneBatch is the way to the model of a unit that may wait: a line in one of the
