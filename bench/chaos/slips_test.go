@@ -22,7 +22,7 @@ var slips = []slip{
 	},
 	{
 		"a missing key is left blank", []edit{{"handlers/prepare.go",
-			"\tif err != nil {\n\t\treturn p, work.Fail(work.ClassInvalidRequest, err.Error())\n\t}\n\tp.req.Prompt = rendered", "\tp.req.Prompt = rendered"}},
+			"\tif err != nil {\n\t\treturn p, work.Fail(work.ClassInvalidRequest, err.Error())\n\t}\n\tp.req.Prompt, p.req.ProjectSettings = rendered", "\tp.req.Prompt, p.req.ProjectSettings = rendered"}},
 		"./handlers", "TestMissingKeyFailsBeforeTheBackendIsAsked",
 	},
 	{
