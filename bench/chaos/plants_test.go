@@ -103,7 +103,7 @@ var plants = []plant{
 	},
 	{
 		"another body at each try", []edit{{"handlers/delivery.go",
-			"Body: d.Body,", `Body: fmt.Appendf(d.Body, "%*s", d.Attempts, ""),`}},
+			"Body: []byte(w.redact(string(d.Body))),", `Body: fmt.Appendf(d.Body, "%*s", d.Attempts, ""),`}},
 		[]string{"cut link"}, []string{"messages are true"}, 1,
 	},
 	{

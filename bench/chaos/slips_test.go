@@ -22,7 +22,7 @@ var slips = []slip{
 	},
 	{
 		"a missing key is left blank", []edit{{"handlers/prepare.go",
-			"\tif err != nil {\n\t\treturn p, work.Fail(work.ClassInvalidRequest, err.Error())\n\t}\n\tp.req.Prompt = rendered", "\tp.req.Prompt = rendered"}},
+			"\tif err != nil {\n\t\treturn p, work.Fail(work.ClassInvalidRequest, err.Error())\n\t}\n\tp.req.Prompt, p.req.ProjectSettings = rendered", "\tp.req.Prompt, p.req.ProjectSettings = rendered"}},
 		"./handlers", "TestMissingKeyFailsBeforeTheBackendIsAsked",
 	},
 	{
@@ -237,5 +237,10 @@ var slips = []slip{
 		"receivers that fail take the slots of those that answer", []edit{{"handlers/courier.go",
 			"return r.busy == 0 && c.onTheWay[failing] < failingSlots && !time.Now().Before(r.notBefore)", "return true"}},
 		"./handlers", "TestReceiversThatHangDoNotDelayOneThatAnswers",
+	},
+	{
+		"tokens of GitLab stay in texts", []edit{{"internal/transcript/kinds.go",
+			"credential(\"GitLab\", `gl(?:pat|ptt", "credential(\"GitLab\", `GL(?:pat|ptt"}},
+		"./internal/transcript", "TestRedactorKinds",
 	},
 }
