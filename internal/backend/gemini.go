@@ -115,9 +115,6 @@ func (u geminiUnit) once(ctx context.Context, prompt string) (Result, heard, err
 	return result, told.heard, err
 }
 
-// geminiOverrides is the file of settings that outrank the directory's.
-const geminiOverrides = "gemini-overrides.json"
-
 // configure writes the client's settings.
 func (u geminiUnit) configure() error {
 	settings := map[string]any{
@@ -132,24 +129,6 @@ func (u geminiUnit) configure() error {
 	}
 	if len(u.req.MCPServers) > 0 {
 		settings["mcpServers"] = u.req.serversAs(geminiServer)
-	}
-	// The system's settings outrank those that lie in the directory.
-	system := map[string]any{}
-	if !u.req.readsProject() {
-		names := []string{}
-		for _, s := range u.req.MCPServers {
-			names = append(names, s.Name)
-		}
-		system["context"] = map[string]any{"fileName": []string{".piecework-reads-none.md"}}
-		system["mcp"] = map[string]any{"allowed": names}
-		system["hooksConfig"] = map[string]any{"enabled": false}
-	}
-	overrides, err := json.Marshal(system)
-	if err != nil {
-		return err
-	}
-	if _, err := u.home.put(geminiOverrides, string(overrides)); err != nil {
-		return err
 	}
 	encoded, err := json.Marshal(settings)
 	if err != nil {
@@ -198,5 +177,5 @@ func (u geminiUnit) args() []string {
 
 func (u geminiUnit) env() []string {
 	return append(append(baseEnv(u.home.dir), u.cli.Env...), "TMPDIR="+u.home.tmp,
-		"GEMINI_CLI_SYSTEM_SETTINGS_PATH="+filepath.Join(u.home.dir, geminiOverrides), "GEMINI_CLI_TRUST_WORKSPACE=true", "GEMINI_CLI_NO_RELAUNCH=true")
+		"GEMINI_CLI_TRUST_WORKSPACE=true", "GEMINI_CLI_NO_RELAUNCH=true")
 }

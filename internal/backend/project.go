@@ -22,9 +22,9 @@ var projectFiles = map[string][]string{
 // project settings are read; none when it reads none.
 func ProjectFiles(name string) []string { return slices.Clone(projectFiles[name]) }
 
-// MustReadProject tells whether a backend reads the settings of its directory
-// whatever it is told.
-func MustReadProject(name string) bool { return name == "cursor" }
+// MustReadProject tells whether a backend reads the instructions of its directory
+// whatever it is told: the client has no switch for it.
+func MustReadProject(name string) bool { return name == "cursor" || name == "gemini" }
 
 // readsProject tells whether a run reads the instructions and settings of its
 // directory.
