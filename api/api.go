@@ -5,6 +5,7 @@
 //
 //	problem.go     errors as problem+json: the one place that turns an error into a status
 //	body.go        what a JSON body must be before anyone looks at its fields
+//	flight.go      how many bytes of bodies may be in memory at once
 //	validate.go    a body is compared with its schema
 //	query.go       what a query must be, and how its parameters are read
 //	unit.go        work units: submit, read, list, cancel, retry
@@ -123,6 +124,7 @@ type API struct {
 	filling  chan struct{}                 // has one when there is a batch to fill
 	parts    map[reflect.Type]*huma.Schema // of what parseAs reads
 	hooks    *hooks
+	flight   *flight // bytes of bodies in memory
 	language *expr.Language
 	hub      *hub
 	kept     keptBatches
@@ -141,7 +143,7 @@ type API struct {
 
 // New makes the front door. Call Watch once to make waiting fast.
 func New(o Options) *API {
-	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), filling: make(chan struct{}, 1), hooks: newHooks(), language: expr.New(),
+	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), filling: make(chan struct{}, 1), hooks: newHooks(), flight: &flight{left: bodiesInFlight * max(o.MaxBody, maxHookBody)}, language: expr.New(),
 		bodyTime: time.Minute, answerLimit: answerLimit, lookAgain: time.Second}
 	a.hub = newHub(o.Store, o.Bell, o.Log, o.Registry)
 	metrics := promauto.With(o.Registry)

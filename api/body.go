@@ -40,6 +40,8 @@ func (a *API) checkBody(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	c := humaecho.Unwrap(ctx)
+	release := a.holdBody(c.Request())
+	defer release()
 	body, problem := a.readBody(c.Response(), c.Request())
 	empty := problem == nil && len(bytes.TrimSpace(body)) == 0
 	switch {
@@ -73,28 +75,39 @@ func (a *API) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *Problem
 	if problem := checkBodyHeaders(r.Header); problem != nil {
 		return nil, problem
 	}
-	body, problem := a.readRaw(w, r, "; put large inputs into files and name them in file_path")
+	body, problem := a.readRaw(w, r, a.MaxBody, "; put large inputs into files and name them in file_path")
 	if problem != nil {
 		return nil, problem
 	}
 	return body, checkJSON(body)
 }
 
-// readRaw reads a body of any kind; hint follows when it is too large.
-func (a *API) readRaw(w http.ResponseWriter, r *http.Request, hint string) ([]byte, *Problem) {
-	tooBig := newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes%s", a.MaxBody, hint))
-	if r.ContentLength > a.MaxBody {
+// holdBody lets what is read of a body count against the budget of all, until
+// release is called.
+func (a *API) holdBody(r *http.Request) (release func()) {
+	h := &held{ReadCloser: r.Body, budget: a.flight}
+	r.Body = h
+	return h.drop
+}
+
+// readRaw reads a body of any kind, of so many bytes at most; hint follows when
+// it is too large.
+func (a *API) readRaw(w http.ResponseWriter, r *http.Request, most int64, hint string) ([]byte, *Problem) {
+	tooBig := newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes%s", most, hint))
+	if r.ContentLength > most {
 		if r.Header.Get("Expect") == "" { // who asks first has not begun
-			_, _ = io.CopyN(io.Discard, r.Body, drained)
+			_, _ = io.CopyN(io.Discard, uncounted(r.Body), drained)
 		}
 		return nil, tooBig
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, a.MaxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
-		_, _ = io.CopyN(io.Discard, r.Body, drained)
+		_, _ = io.CopyN(io.Discard, uncounted(r.Body), drained)
 		return nil, tooBig
+	case errors.Is(err, errNoRoom):
+		return nil, errNoRoom.again()
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, newProblem(http.StatusRequestTimeout, fmt.Sprintf("the body did not arrive within %s", a.bodyTime))
 	case err != nil:

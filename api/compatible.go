@@ -128,6 +128,8 @@ func ownID(word, text string) uuid.UUID {
 
 // strictBody reads a JSON body into v, and refuses what v does not know.
 func (a *API) strictBody(c echo.Context, v any) ([]byte, error) {
+	release := a.holdBody(c.Request())
+	defer release() // what is kept of it from here on is small
 	body, problem := a.readBody(c.Response(), c.Request())
 	if problem != nil {
 		return nil, problem

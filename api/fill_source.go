@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"os"
 	"strings"
 
 	"github.com/google/uuid"
@@ -30,11 +29,7 @@ func (a *API) items(ctx context.Context, b work.Batch, s batchSource, from sourc
 		return withTemplate(b.Unit, objects.fetched(ctx, s.ReadNames(bucket.Names(ctx), s.Path, from))), func() { _ = bucket.Close() }, nil
 	}
 	if s.Type == source.TypeFiles {
-		path, err := a.Roots.Dir(s.Path)
-		if err != nil {
-			return nil, nil, work.Invalidf("#/source/path", "%v", err)
-		}
-		root, err := os.OpenRoot(path)
+		root, err := a.Roots.OpenDir(s.Path)
 		if err != nil {
 			return nil, nil, work.Invalidf("#/source/path", "%v", err)
 		}
@@ -87,11 +82,11 @@ func (a *API) openSource(ctx context.Context, tenant, ref string) (io.ReadSeekCl
 		}
 		return openObject{r, bucket}, nil
 	}
-	path, err := a.Roots.File(ref)
+	file, _, err := a.Roots.Open(ref)
 	if err != nil {
 		return nil, work.Invalidf("#/source/path", "%v", err)
 	}
-	return os.Open(path)
+	return file, nil
 }
 
 // openObject is an open object and its bucket.

@@ -155,9 +155,9 @@ func (a *API) receiveWebhook(c echo.Context) error {
 	if enc := c.Request().Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return newProblem(http.StatusUnsupportedMediaType, "send the body without Content-Encoding")
 	}
-	body, problem := a.readRaw(c.Response(), c.Request(), "")
-	if problem != nil {
-		return problem
+	if err := webhook.Precheck(h.Scheme, h.secrets, c.Request().Header, time.Now()); err != nil {
+		outcome = "refused"
+		return a.refuseWebhook(c, h, err) // before anything of the body is read
 	}
 	select {
 	case a.hooks.busy <- struct{}{}:
@@ -168,16 +168,23 @@ func (a *API) receiveWebhook(c echo.Context) error {
 		busy.retryAfter = 1
 		return busy
 	}
+	most := min(a.MaxBody, maxHookBody)
+	if h.Preset == webhook.GitHub {
+		most = min(max(a.MaxBody, most), maxGitHubBody)
+	}
+	release := a.holdBody(c.Request())
+	defer release()
+	body, problem := a.readRaw(c.Response(), c.Request(), most, "")
+	if problem != nil {
+		if problem.retryAfter > 0 {
+			outcome = "shed"
+		}
+		return problem
+	}
 	proof, err := webhook.Verify(h.Scheme, h.secrets, webhook.Delivery{Header: c.Request().Header, Body: body}, time.Now())
 	if err != nil {
 		outcome = "refused"
-		h.refused.Do(func() {
-			a.Log.Warn("webhook refused", "trigger", h.Name, "why", err, "request_id", requestID(c))
-		})
-		if h.Preset == webhook.Basic {
-			c.Response().Header().Set("WWW-Authenticate", `Basic realm="piecework"`)
-		}
-		return newProblem(http.StatusUnauthorized, "this webhook does not prove who sent it")
+		return a.refuseWebhook(c, h, err)
 	}
 	m, err := readMessage(h, c.Request().Header, body)
 	if err != nil {
@@ -193,6 +200,17 @@ func (a *API) receiveWebhook(c echo.Context) error {
 	}
 	outcome = got.Outcome
 	return answerReceipt(c, h, m, got)
+}
+
+// refuseWebhook answers who does not prove to be the sender.
+func (a *API) refuseWebhook(c echo.Context, h *hook, why error) error {
+	h.refused.Do(func() {
+		a.Log.Warn("webhook refused", "trigger", h.Name, "why", why, "request_id", requestID(c))
+	})
+	if h.Preset == webhook.Basic {
+		c.Response().Header().Set("WWW-Authenticate", `Basic realm="piecework"`)
+	}
+	return newProblem(http.StatusUnauthorized, "this webhook does not prove who sent it")
 }
 
 func answerReceipt(c echo.Context, h *hook, m *message, got receipt) error {

@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -561,15 +561,16 @@ func (a *API) lookAt(ref string, uploads map[uuid.UUID]work.File) (name string, 
 		}
 		return f.Name, f.Size, ""
 	}
-	path, err := a.Roots.File(ref)
+	file, path, err := a.Roots.Open(ref)
 	if err != nil {
 		return "", 0, err.Error()
 	}
-	info, err := os.Stat(path)
+	defer file.Close()
+	info, err := file.Stat()
 	if err != nil {
 		return "", 0, "cannot be read"
 	}
-	return info.Name(), info.Size(), ""
+	return filepath.Base(path), info.Size(), ""
 }
 
 // filePointer is where a unit names its attachment i.

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"time"
 
@@ -123,16 +122,19 @@ func digest(files []backend.File) ([]byte, error) {
 	all := sha256.New()
 	for _, f := range files {
 		one := sha256.New()
-		if err := read(one, f.Path); err != nil {
+		if err := read(one, f); err != nil {
 			return nil, fmt.Errorf("read the attached file %q: %w", f.Name, reason(err))
+		}
+		if !f.InPlace() {
+			return nil, fmt.Errorf("the attached file %q was replaced by another", f.Name)
 		}
 		_, _ = all.Write(one.Sum(nil))
 	}
 	return all.Sum(nil), nil
 }
 
-func read(into io.Writer, path string) error {
-	file, err := os.Open(path)
+func read(into io.Writer, f backend.File) error {
+	file, err := f.Open()
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 
 	"piecework/internal/backend"
 	"piecework/internal/blob"
+	"piecework/internal/roots"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -42,11 +43,21 @@ func (w *Worker) files(ctx context.Context, c *store.Claimed, dir string) ([]bac
 			file, failure = w.inRoot(ref, taken)
 		}
 		if failure != nil {
+			closeFiles(files)
 			return nil, failure
 		}
 		files = append(files, file)
 	}
 	return files, nil
+}
+
+// closeFiles closes what was opened for a run.
+func closeFiles(files []backend.File) {
+	for _, f := range files {
+		if f.Opened != nil {
+			_ = f.Opened.Close()
+		}
+	}
 }
 
 func (w *Worker) uploads(ctx context.Context, c *store.Claimed) (files map[uuid.UUID]work.File, err error) {
@@ -62,19 +73,21 @@ func (w *Worker) uploads(ctx context.Context, c *store.Claimed) (files map[uuid.
 }
 
 func (w *Worker) inRoot(ref string, taken map[string]bool) (file backend.File, failure *work.Failure) {
-	path, err := w.Roots.File(ref)
+	opened, path, err := w.Roots.Open(ref)
 	if err != nil {
 		return file, work.Fail(work.ClassInvalidRequest, fmt.Sprintf("file %q: %v", ref, err))
 	}
-	info, err := os.Stat(path)
+	info, err := opened.Stat()
 	if err != nil {
-		return file, work.Fail(work.ClassInvalidRequest, fmt.Sprintf("file %q is gone: %v", ref, errors.Unwrap(err)))
+		_ = opened.Close()
+		return file, work.Fail(work.ClassInvalidRequest, fmt.Sprintf("file %q: %v", ref, reason(err)))
 	}
 	if wrong := w.FilePolicy.Refuses(path, info.Size()); wrong != "" {
+		_ = opened.Close()
 		return file, work.Fail(work.ClassInvalidRequest, fmt.Sprintf("file %q: %s", ref, wrong))
 	}
 	return backend.File{
-		Name: unique(filepath.Base(path), taken), Path: path, Size: info.Size(), MediaType: mime.TypeByExtension(filepath.Ext(path)),
+		Name: unique(filepath.Base(path), taken), Path: path, Opened: opened, Size: info.Size(), MediaType: mime.TypeByExtension(filepath.Ext(path)),
 	}, nil
 }
 
@@ -120,7 +133,12 @@ func (w *Worker) fetch(ctx context.Context, id uuid.UUID, uploads map[uuid.UUID]
 		}
 		return file, work.Fail(work.ClassInfra, fmt.Sprintf("the uploaded file %q (%s) could not be brought to this worker process: %s", f.Name, id, reason))
 	}
-	return backend.File{Name: name, Path: filepath.Join(dir, name), Size: f.Size, MediaType: f.MediaType}, nil
+	path := filepath.Join(dir, name)
+	opened, err := roots.OpenRegular(path)
+	if err != nil {
+		return file, work.Fail(work.ClassInfra, fmt.Sprintf("the uploaded file %q (%s) cannot be opened here: %v", f.Name, id, reason(err)))
+	}
+	return backend.File{Name: name, Path: path, Opened: opened, Size: f.Size, MediaType: f.MediaType}, nil
 }
 
 func (w *Worker) bring(ctx context.Context, f work.File, dir, name string) (err error) {

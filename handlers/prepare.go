@@ -114,6 +114,7 @@ func (w *Worker) directories(c *store.Claimed, p *prepared) *work.Failure {
 // tidy removes the uploaded files, which can be had again, and the directories
 // that nothing was put into.
 func (p *prepared) tidy() {
+	closeFiles(p.req.Files)
 	if p.req.Home == "" {
 		return // nothing was made yet
 	}

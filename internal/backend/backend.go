@@ -56,11 +56,14 @@ package backend
 import (
 	"context"
 	"encoding/json"
+	"io"
+	"os"
 	"time"
 
 	"github.com/google/uuid"
 
 	"piecework/internal/process"
+	"piecework/internal/roots"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 )
@@ -175,9 +178,43 @@ func (r Request) further() string {
 // File is an attachment on this machine.
 type File struct {
 	Name      string // base name, unique within the request
-	Path      string // absolute
+	Path      string // absolute; for agents, which open it by themselves
 	MediaType string
 	Size      int64
+	// Opened is the file that was looked at, which is what is read: another may
+	// lie at Path by now. It is closed by who opened it. When nil, Path is opened.
+	Opened *os.File
+}
+
+// Open opens the file to be read from its beginning, Size bytes at most.
+func (f File) Open() (io.ReadCloser, error) {
+	if f.Opened != nil {
+		return io.NopCloser(io.NewSectionReader(f.Opened, 0, f.Size)), nil
+	}
+	return roots.OpenRegular(f.Path)
+}
+
+// InPlace tells whether the file that was looked at still lies at its path: an
+// agent that opens it by itself would get another otherwise.
+func (f File) InPlace() bool {
+	if f.Opened == nil {
+		return true
+	}
+	was, err := f.Opened.Stat()
+	if err != nil {
+		return false
+	}
+	now, err := os.Stat(f.Path)
+	return err == nil && os.SameFile(was, now)
+}
+
+func (f File) read() ([]byte, error) {
+	file, err := f.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	return io.ReadAll(file)
 }
 
 // Result is what a run came to. Fields without a value are zero.

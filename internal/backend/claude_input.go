@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 
 	"piecework/internal/work"
@@ -73,7 +72,7 @@ func inlineFile(file File, room int64) ([]block, *work.Failure) {
 	if file.Size > room {
 		return nil, nil
 	}
-	kind, err := sniff(file.Path)
+	kind, err := sniff(file)
 	if err != nil {
 		return nil, fileFailure(file, err)
 	}
@@ -81,7 +80,7 @@ func inlineFile(file File, room int64) ([]block, *work.Failure) {
 	if image && file.Size > maxInlineImage || !image && !pdf && file.Size > maxInlineText {
 		return nil, nil
 	}
-	data, err := os.ReadFile(file.Path)
+	data, err := file.read()
 	if err != nil {
 		return nil, fileFailure(file, err)
 	}

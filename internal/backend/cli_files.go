@@ -28,8 +28,8 @@ var inlineImages = []string{"image/png", "image/jpeg", "image/gif", "image/webp"
 
 // sniff tells what a file is by its first bytes: an API refuses an image that
 // is called by a wrong name.
-func sniff(path string) (string, error) {
-	file, err := os.Open(path)
+func sniff(f File) (string, error) {
+	file, err := f.Open()
 	if err != nil {
 		return "", err
 	}
@@ -74,7 +74,7 @@ func plainPrompt(req Request, filesDir string, attaches bool) (prompt string, im
 	prompt = req.Prompt
 	room := int64(maxInline)
 	for _, file := range req.Files {
-		kind, err := sniff(file.Path)
+		kind, err := sniff(file)
 		if err != nil {
 			return "", nil, fileFailure(file, err)
 		}
@@ -100,7 +100,7 @@ func readText(file File, kind string, room int64) (string, bool, *work.Failure) 
 	if kind == "application/pdf" || file.Size > min(room, maxInlineText) { // a PDF's source may be text, and says nothing
 		return "", false, nil
 	}
-	data, err := os.ReadFile(file.Path)
+	data, err := file.read()
 	if err != nil {
 		return "", false, fileFailure(file, err)
 	}
@@ -118,13 +118,14 @@ func placeFile(file File, dir, filesDir string) (string, error) {
 	if err := os.MkdirAll(filesDir, 0o700); err != nil {
 		return "", err
 	}
-	from, err := os.Open(file.Path)
+	from, err := file.Open()
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = from.Close() }()
 	path := filepath.Join(filesDir, filepath.Base(file.Name))
-	to, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	_ = os.Remove(path) // of an earlier run, and perhaps a link by now
+	to, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
 	if err != nil {
 		return "", err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/process"
+	"piecework/internal/roots"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 )
@@ -324,7 +325,7 @@ func lacksSession(req Request, end ending) bool {
 
 // anyLine tells whether a line of an agent's own record is what is sought.
 func anyLine(path string, sought func(line []byte) bool) bool {
-	file, err := os.Open(path)
+	file, err := roots.OpenRegular(path)
 	if err != nil {
 		return false
 	}
@@ -354,7 +355,7 @@ func (u *cliUnit) findSession() {
 	if !u.req.Resume {
 		return
 	}
-	id, err := os.ReadFile(filepath.Join(u.home.dir, u.sessionFile()))
+	id, err := File{Path: filepath.Join(u.home.dir, u.sessionFile())}.read()
 	if u.req.Resume = err == nil && len(id) > 0; u.req.Resume {
 		u.req.SessionID = string(id)
 		return

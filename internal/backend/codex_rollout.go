@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"io"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/internal/roots"
 	"piecework/internal/transcript"
 )
 
@@ -88,7 +88,7 @@ func (r *rollout) read() {
 	if r == nil || r.path == "" {
 		return
 	}
-	file, err := os.Open(r.path)
+	file, err := roots.OpenRegular(r.path)
 	if err != nil {
 		return
 	}

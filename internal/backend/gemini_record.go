@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"piecework/internal/roots"
 	"piecework/internal/work"
 )
 
@@ -59,7 +59,7 @@ func geminiRecordPath(home, session string) string {
 	}
 	paths, _ := filepath.Glob(filepath.Join(home, ".gemini", "tmp", "*", "chats", "session-*-"+session[:8]+".jsonl"))
 	for _, path := range slices.Backward(paths) { // named by their time
-		file, err := os.Open(path)
+		file, err := roots.OpenRegular(path)
 		if err != nil {
 			continue
 		}
@@ -105,7 +105,7 @@ func (r *geminiRecord) update() (thoughts []string) {
 	if path == "" {
 		return nil
 	}
-	file, err := os.Open(path)
+	file, err := roots.OpenRegular(path)
 	if err != nil {
 		return nil
 	}

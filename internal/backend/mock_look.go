@@ -11,7 +11,6 @@ import (
 	_ "image/png"  // dimensions of PNG files
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -32,7 +31,7 @@ const maxLook = 32 << 20
 func look(req Request, values map[string]json.RawMessage) ([]sight, error) {
 	var seen []sight
 	for _, file := range req.Files {
-		data, err := readSome(file.Path)
+		data, err := readSome(file)
 		if err != nil {
 			return nil, fmt.Errorf("read the attached file %q: %w", file.Name, err)
 		}
@@ -64,8 +63,8 @@ func summary(seen []sight) string {
 	return strings.Join(lines, "\n")
 }
 
-func readSome(path string) ([]byte, error) {
-	file, err := os.Open(path)
+func readSome(f File) ([]byte, error) {
+	file, err := f.Open()
 	if err != nil {
 		return nil, err
 	}

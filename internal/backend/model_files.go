@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"html"
-	"os"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -57,7 +56,7 @@ func readParts(name string, files []File, limits fileLimits) ([]part, *work.Fail
 }
 
 func readPart(name string, file File, limits fileLimits) ([]part, *work.Failure) {
-	kind, err := sniff(file.Path)
+	kind, err := sniff(file)
 	if err != nil {
 		return nil, fileFailure(file, err)
 	}
@@ -66,7 +65,7 @@ func readPart(name string, file File, limits fileLimits) ([]part, *work.Failure)
 		return nil, work.Fail(work.ClassInvalidRequest, fmt.Sprintf(
 			"the image %q is %d bytes large; %s takes at most %d", file.Name, file.Size, name, limits.image))
 	}
-	data, err := os.ReadFile(file.Path)
+	data, err := file.read()
 	if err != nil {
 		return nil, fileFailure(file, err)
 	}

@@ -99,10 +99,82 @@ func (r Roots) Names() []string {
 	return names
 }
 
+// Open opens the regular file that ref means, and returns its real path for
+// people and agents. What is read must come from the open file: the path may
+// lead elsewhere a moment later.
+func (r Roots) Open(ref string) (file *os.File, path string, err error) {
+	path, err = r.resolve(ref, func(dir *os.Root, inside string) (fs.FileInfo, error) {
+		if file, err = openFile(dir, inside); err != nil {
+			return nil, err
+		}
+		return file.Stat()
+	})
+	if err != nil {
+		if file != nil {
+			_ = file.Close()
+		}
+		return nil, "", err
+	}
+	return file, path, nil
+}
+
+// OpenDir opens the directory that ref means, to read files below it.
+func (r Roots) OpenDir(ref string) (dir *os.Root, err error) {
+	_, err = r.resolve(ref, func(root *os.Root, inside string) (fs.FileInfo, error) {
+		if dir, err = root.OpenRoot(inside); err != nil {
+			return nil, notDir(root, inside, err)
+		}
+		return dir.Stat(".")
+	})
+	if err != nil {
+		if dir != nil {
+			_ = dir.Close()
+		}
+		return nil, err
+	}
+	return dir, nil
+}
+
+// notDir says so when that is why a directory could not be opened.
+func notDir(root *os.Root, inside string, err error) error {
+	if info, statErr := root.Stat(inside); statErr == nil && !info.IsDir() {
+		return errNotDir
+	}
+	return err
+}
+
+// OpenRegular opens a file by a path that is not a caller's, such as one that
+// this program has made in a directory where agents write: a link or a pipe that
+// took its place is refused, and nothing waits for a writer.
+func OpenRegular(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	return regular(file, err)
+}
+
+// regular closes what is no regular file.
+func regular(file *os.File, err error) (*os.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errNotRegular
+	}
+	if err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
 // File finds the regular file that ref means, opens it once to see that it
-// can be read, and returns its real path.
+// can be read, and returns its real path. To read it, use Open.
 func (r Roots) File(ref string) (path string, err error) {
-	return r.resolve(ref, openFile)
+	file, path, err := r.Open(ref)
+	if err == nil {
+		_ = file.Close()
+	}
+	return path, err
 }
 
 // Dir finds the directory that ref means and returns its real path.
@@ -257,7 +329,7 @@ var (
 
 // openFile looks before it opens: opening a device can have effects, and
 // opening a pipe waits for a writer unless it is told not to.
-func openFile(dir *os.Root, inside string) (fs.FileInfo, error) {
+func openFile(dir *os.Root, inside string) (*os.File, error) {
 	info, err := dir.Stat(inside)
 	if err != nil {
 		return nil, err
@@ -265,18 +337,7 @@ func openFile(dir *os.Root, inside string) (fs.FileInfo, error) {
 	if !info.Mode().IsRegular() {
 		return nil, errNotRegular
 	}
-	file, err := dir.OpenFile(inside, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	if info, err = file.Stat(); err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errNotRegular
-	}
-	return info, nil
+	return regular(dir.OpenFile(inside, os.O_RDONLY|syscall.O_NONBLOCK, 0))
 }
 
 func openDir(dir *os.Root, inside string) (fs.FileInfo, error) {

@@ -1,10 +1,13 @@
 package roots_test
 
 import (
+	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -262,5 +265,116 @@ func TestUnreadableFile(t *testing.T) {
 	must(t, os.Chmod(filepath.Join(dir, "a.txt"), 0))
 	if _, err := parse(t, "docs="+dir).File("a.txt"); err == nil || !strings.Contains(err.Error(), "may not be read") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What is read comes from the file that was looked at, whatever takes its place
+// meanwhile, and no pipe keeps anybody waiting.
+func TestOpenHoldsWhatItSaw(t *testing.T) {
+	t.Parallel()
+	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(outside, []byte("outside"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	set, err := roots.Parse("r=" + dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "f")
+	place := []func() error{
+		func() error { return os.WriteFile(name, []byte("inside"), 0o600) },
+		func() error { return os.Symlink(outside, name) },
+		func() error { return syscall.Mkfifo(name, 0o600) },
+	}
+	stop := make(chan struct{})
+	var swapping sync.WaitGroup
+	swapping.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			_ = os.Remove(name)
+			if err := place[i%len(place)](); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 3000 {
+		file, _, err := set.Open("r:f")
+		if err != nil {
+			continue
+		}
+		text, err := io.ReadAll(file)
+		_ = file.Close()
+		if err != nil || string(text) != "inside" && len(text) > 0 {
+			t.Fatalf("read %q, %v", text, err)
+		}
+	}
+	close(stop)
+	swapping.Wait()
+}
+
+func TestOpenDirHoldsWhatItSaw(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "d"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "d", "f"), []byte("inside"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	set, err := roots.Parse("r=" + dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, err := set.OpenDir("r:d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	if err := os.Rename(filepath.Join(dir, "d"), filepath.Join(dir, "old")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(os.TempDir(), filepath.Join(dir, "d")); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := open.ReadFile("f"); err != nil || string(text) != "inside" {
+		t.Errorf("%q %v", text, err)
+	}
+	if _, err := set.OpenDir("r:old/f"); err == nil || !strings.Contains(err.Error(), "is no directory") {
+		t.Errorf("%v", err)
+	}
+	if _, err := roots.OpenRegular(filepath.Join(dir, "d")); err == nil {
+		t.Error("a link was followed")
+	}
+}
+
+// Files that units name, and files where agents write, are opened by this
+// package alone: it hands out what it has looked at.
+func TestOnlyRootsOpensPathsOfUnits(t *testing.T) {
+	t.Parallel()
+	opens := regexp.MustCompile(`\bos\.(Open|ReadFile)\(`)
+	allowed := map[string]bool{"handlers/spool.go": true} // the worker process's own
+	for _, dir := range []string{"api", "handlers", "internal/backend", "internal/source", "internal/prompt"} {
+		names, err := filepath.Glob(filepath.Join("..", "..", dir, "*.go"))
+		if err != nil || len(names) == 0 {
+			t.Fatalf("%s: %v", dir, err)
+		}
+		for _, name := range names {
+			at := dir + "/" + filepath.Base(name)
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found := opens.FindString(string(text)); (found != "") != allowed[at] {
+				t.Errorf("%s: %q; open it with roots.Open or roots.OpenRegular", at, found)
+			}
+		}
 	}
 }

@@ -79,6 +79,31 @@ func Verify(s work.Scheme, secrets []string, d Delivery, now time.Time) (Proof, 
 	return Proof{ID: id, Digest: hex.EncodeToString(digest.Sum(nil)), Secret: which}, nil
 }
 
+// Precheck looks at what can be known of a delivery before its body has come: a
+// password, or that there is a signature at all, and a fresh one. What it
+// refuses Verify would refuse too.
+func Precheck(s work.Scheme, secrets []string, header http.Header, now time.Time) error {
+	s = whole(s)
+	switch s.Preset {
+	case Basic, APIKey:
+		_, err := Verify(s, secrets, Delivery{Header: header}, now)
+		return err
+	}
+	timestamp, signatures := signaturesOf(s, header)
+	if len(signatures) == 0 {
+		return errors.New("there is no signature in " + s.Header)
+	}
+	if Timed(s) {
+		if err := checkTime(timestamp, s.Tolerance, now); err != nil {
+			return err
+		}
+	}
+	if header.Get(s.IDHeader) == "" && strings.Contains(s.Signed, "{id}") {
+		return errors.New("there is no id in " + s.IDHeader)
+	}
+	return nil
+}
+
 func verifyBasic(s work.Scheme, secrets []string, d Delivery) (Proof, error) {
 	r := http.Request{Header: d.Header}
 	username, password, ok := r.BasicAuth()

@@ -1,0 +1,87 @@
+package api
+
+import (
+	"io"
+	"net/http"
+	"sync"
+)
+
+// The bytes of bodies that may be in memory at once, of all callers together,
+// as times of the largest body.
+const bodiesInFlight = 16
+
+// maxHookBody is the largest body that a trigger takes, in bytes; GitHub's are
+// up to 25 MB.
+const (
+	maxHookBody   = 1 << 20
+	maxGitHubBody = 25 << 20
+)
+
+// flight is a budget of bytes that are held for requests.
+type flight struct {
+	mu   sync.Mutex
+	left int64
+}
+
+// take takes n bytes of the budget, if there are so many.
+func (f *flight) take(n int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n > f.left {
+		return false
+	}
+	f.left -= n
+	return true
+}
+
+func (f *flight) give(n int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.left += n
+}
+
+// held is what one request has of the budget until it ends. It takes more with
+// each piece that comes, so that a length which is only announced costs nothing.
+type held struct {
+	io.ReadCloser
+	budget *flight
+	bytes  int64
+}
+
+// pieceOfBody is how much is taken of the budget at once.
+const pieceOfBody = 64 << 10
+
+func (h *held) Read(p []byte) (int, error) {
+	if len(p) > pieceOfBody {
+		p = p[:pieceOfBody]
+	}
+	if !h.budget.take(int64(len(p))) {
+		return 0, errNoRoom
+	}
+	n, err := h.ReadCloser.Read(p)
+	h.budget.give(int64(len(p) - n))
+	h.bytes += int64(n)
+	return n, err
+}
+
+// uncounted is a body of which no more is kept.
+func uncounted(body io.Reader) io.Reader {
+	if h, ok := body.(*held); ok {
+		return h.ReadCloser
+	}
+	return body
+}
+
+// drop gives back what the request had.
+func (h *held) drop() { h.budget.give(h.bytes) }
+
+var errNoRoom = newBusy("too many large bodies at once; send this one again")
+
+// again is the problem for one more answer.
+func (p *Problem) again() *Problem { copied := *p; return &copied }
+
+func newBusy(detail string) *Problem {
+	p := newProblem(http.StatusServiceUnavailable, detail)
+	p.retryAfter = 1
+	return p
+}
