@@ -35,6 +35,7 @@ type cacheInput struct {
 	Accept       json.RawMessage `json:",omitempty"` // a result that is kept has met it
 	MaxTurns     int
 	MaxCostUSD   *float64
+	OnDenied     string   `json:",omitempty"` // only note: a result in spite of denials
 	Files        []string // names, in their order
 }
 
@@ -96,6 +97,9 @@ func (w *Worker) cacheKey(a *attempt) ([]byte, error) {
 	what := cacheInput{
 		Form: cacheForm, Backend: c.Backend, Worker: c.Worker, Model: req.Model, Prompt: req.Prompt, SystemPrompt: req.SystemPrompt,
 		OutputSchema: req.OutputSchema, Accept: c.Accept, MaxTurns: req.MaxTurns, MaxCostUSD: req.MaxCostUSD,
+	}
+	if c.OnDenied == work.OnDeniedNote {
+		what.OnDenied = c.OnDenied
 	}
 	if backend.ReadsPayload(c.Backend) {
 		what.Payload = req.Payload
