@@ -47,6 +47,7 @@ type stopWhen struct {
 	Window      int      `json:"window,omitempty" minimum:"1" maximum:"1000" doc:"Of how many units that finished last; 20 when left out"`
 	FailureRate *float64 `json:"failure_rate,omitempty" minimum:"0" maximum:"1" doc:"More of them failed or timed out"`
 	RefusalRate *float64 `json:"refusal_rate,omitempty" minimum:"0" maximum:"1" doc:"More of them were declined by the model"`
+	DenialRate  *float64 `json:"denial_rate,omitempty" minimum:"0" maximum:"1" doc:"In more of them a tool was denied, whatever became of the unit"`
 	MeanCostUSD *float64 `json:"mean_cost_usd,omitempty" minimum:"0" doc:"They cost more on average"`
 }
 
@@ -141,10 +142,10 @@ func (a *API) newBatch(o *BatchOptions) (store.NewBatch, error) {
 		}
 	}
 	if s := o.StopWhen; s != nil {
-		if s.FailureRate == nil && s.RefusalRate == nil && s.MeanCostUSD == nil {
-			return n, work.Invalidf("#/stop_when", "name a failure_rate, a refusal_rate or a mean_cost_usd")
+		if s.FailureRate == nil && s.RefusalRate == nil && s.DenialRate == nil && s.MeanCostUSD == nil {
+			return n, work.Invalidf("#/stop_when", "name a failure_rate, a refusal_rate, a denial_rate or a mean_cost_usd")
 		}
-		n.StopWhen = &work.StopWhen{Window: cmp.Or(s.Window, work.DefaultStopWindow), FailureRate: s.FailureRate, RefusalRate: s.RefusalRate, MeanCostUSD: s.MeanCostUSD}
+		n.StopWhen = &work.StopWhen{Window: cmp.Or(s.Window, work.DefaultStopWindow), FailureRate: s.FailureRate, RefusalRate: s.RefusalRate, DenialRate: s.DenialRate, MeanCostUSD: s.MeanCostUSD}
 	}
 	var err error
 	if n.Metadata = json.RawMessage(o.Metadata); len(n.Metadata) > 0 {

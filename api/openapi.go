@@ -168,6 +168,7 @@ func describeUnits(schemas map[string]*huma.Schema) {
 		p["labels"].Type, p["labels"].AdditionalProperties = huma.TypeObject, &huma.Schema{Type: huma.TypeString}
 		for field, text := range map[string]string{
 			"title": "The start of the rendered prompt", "summary": "The start of the output",
+			"denials": "Tool calls that were denied, in all its runs; null when none of them counted",
 			"timeout": "Seconds", "idle_timeout": "Seconds", "startup_timeout": "Seconds; the backend's own when absent",
 			"cache_ttl":   "Seconds: how old a result may be that is taken over from an earlier run; absent when none may be",
 			"cache":       "hit: the result is an earlier run's and cost nothing; miss: there was none to take over; absent until the unit has ended, and when it did not look",
@@ -417,18 +418,18 @@ func exampleUnit() (work.Unit, work.Run) {
 	output, prompt, cost := "A long text: 3 words.", "Summarise A long text", 0.0
 	process := uuid.MustParse("0198f0c2-0000-7c3a-9d55-2f6a1c0e4b77")
 	unit := work.Unit{
-		ID: uuid.MustParse(exampleID), Title: prompt, State: work.Succeeded, RunCount: 1, Summary: &output, Output: &output,
+		ID: uuid.MustParse(exampleID), Title: prompt, State: work.Succeeded, RunCount: 1, Denials: new(0), Summary: &output, Output: &output,
 		CreatedAt: begun, StartedAt: &begun, FinishedAt: &ended,
 		Spec: work.Spec{
 			Backend: "mock", Prompt: "Summarise {text}", Payload: json.RawMessage(`{"text":"A long text"}`),
 			Labels: json.RawMessage(`{"team":"legal"}`), Timeout: work.DefaultTimeout, IdleTimeout: work.DefaultIdle,
-			MissingKey: "fail", SessionPolicy: work.Resume, Queue: work.DefaultQueue, Priority: work.DefaultPriority,
+			MissingKey: "fail", SessionPolicy: work.Resume, OnDenied: work.OnDeniedFail, Queue: work.DefaultQueue, Priority: work.DefaultPriority,
 		},
 	}
 	run := work.Run{
 		ID: uuid.MustParse("0198f0c2-7b20-7d11-8a30-5a0b9c8d7e6f"), UnitID: unit.ID, Attempt: 1, Title: prompt,
 		WorkerType: "mock", WorkerProcess: &process, Status: work.RunSucceeded, Result: &output, RenderedPrompt: &prompt,
-		NumTurns: 2, ToolCalls: 1, TotalCostUSD: &cost, DurationMS: 1480, ExecutionTime: 1.5, OutputFiles: []work.OutputFile{},
+		NumTurns: 2, ToolCalls: 1, Denials: new(0), TotalCostUSD: &cost, DurationMS: 1480, ExecutionTime: 1.5, OutputFiles: []work.OutputFile{},
 		HasTranscript: true, StartedAt: begun, CompletedAt: &ended,
 	}
 	return unit, run

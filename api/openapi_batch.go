@@ -38,6 +38,7 @@ func describeBatches(doc *huma.OpenAPI, schemas map[string]*huma.Schema) {
 		}
 	}
 	for field, text := range map[string]string{"expired": "Timed out",
+		"denied":                "Units in which a tool was denied, whatever became of them; absent when there are none",
 		"usage":                 "Of the units' final runs, once the batch is over",
 		"prompt_cache_hit_rate": "With usage: how much of the input came from the provider's prompt cache, cache_read_tokens in cache_read_tokens + cache_creation_tokens + input_tokens, from 0 to 1",
 	} {

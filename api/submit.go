@@ -42,6 +42,7 @@ type unitBody struct {
 	MCPServers       []string   `json:"mcp_servers,omitempty" nullable:"false" maxItems:"20" doc:"MCP servers that an agent gets, by the names that the operator has given them (PIECEWORK_MCP_SERVERS)"`
 	MissingKey       string     `json:"missing_key,omitempty" enum:"fail,note" doc:"What to do when the payload lacks a key of the prompt: fail before any money is spent, or note it in the prompt and go on"`
 	SessionPolicy    string     `json:"session_policy,omitempty" enum:"resume,fresh" doc:"After a loss, a shutdown, a timeout or a rate limit the next run goes on with the agent's session, where the backend has such, or begins afresh; resume when left out"`
+	OnDenied         string     `json:"on_denied,omitempty" enum:"fail,note" doc:"What follows when the agent answers after a tool call was denied, and the same tool did not succeed later with the same arguments. fail, when left out: the run fails with tool_denied, and its output is kept. note: the denial is only counted"`
 	MaxTurns         int        `json:"max_turns,omitempty" minimum:"1" maximum:"10000" doc:"No limit when left out"`
 	MaxCostUSD       *float64   `json:"max_cost_usd,omitempty" doc:"Of one run; no limit when left out"`
 	Timeout          *duration  `json:"timeout,omitempty" doc:"Of one run, in seconds or as \"1h30m\"; 1 h when left out, 24 h at most"`
@@ -115,7 +116,7 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 		Spec: work.Spec{
 			Backend: b.Backend, Model: b.Model, Prompt: b.Prompt, SystemPrompt: b.SystemPrompt,
 			Payload: json.RawMessage(b.Payload), Request: json.RawMessage(b.Request), Files: b.Files, WorkingDirectory: b.WorkingDirectory, OutputSchema: json.RawMessage(b.OutputSchema),
-			MissingKey: b.MissingKey, SessionPolicy: cmp.Or(b.SessionPolicy, work.Resume), MaxTurns: b.MaxTurns, MaxCostUSD: b.MaxCostUSD, MaxRetries: b.MaxRetries,
+			MissingKey: b.MissingKey, SessionPolicy: cmp.Or(b.SessionPolicy, work.Resume), OnDenied: cmp.Or(b.OnDenied, work.OnDeniedFail), MaxTurns: b.MaxTurns, MaxCostUSD: b.MaxCostUSD, MaxRetries: b.MaxRetries,
 			Queue: b.Queue, Priority: work.DefaultPriority, NotBefore: b.NotBefore, Deadline: b.Deadline, ExpiresAt: b.ExpiresAt, CallbackURL: b.CallbackURL,
 		},
 	}}
@@ -183,7 +184,7 @@ func checkRequest(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	}{
 		{"prompt", b.Prompt != ""}, {"payload", len(b.Payload) > 0}, {"system_prompt", b.SystemPrompt != ""}, {"model", b.Model != ""},
 		{"files", len(b.Files) > 0}, {"working_directory", b.WorkingDirectory != ""}, {"output_schema", len(b.OutputSchema) > 0},
-		{"max_turns", b.MaxTurns > 0}, {"max_cost_usd", b.MaxCostUSD != nil}, {"missing_key", b.MissingKey != ""}, {"cache", b.Cache != nil},
+		{"max_turns", b.MaxTurns > 0}, {"max_cost_usd", b.MaxCostUSD != nil}, {"missing_key", b.MissingKey != ""}, {"on_denied", b.OnDenied != ""}, {"cache", b.Cache != nil},
 	} {
 		if field.given {
 			return work.Invalidf("#/"+field.name, "goes with a prompt; with a request, whatever the API is to know stands in its body")

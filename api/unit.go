@@ -277,6 +277,7 @@ type retryBody struct {
 	Model    *string `json:"model,omitempty" maxLength:"200" doc:"Instead of the unit's model"`
 	Prompt   *string `json:"prompt,omitempty" minLength:"1" doc:"Instead of the unit's prompt"`
 	MaxTurns *int    `json:"max_turns,omitempty" minimum:"1" maximum:"10000" doc:"Instead of the unit's max_turns"`
+	OnDenied *string `json:"on_denied,omitempty" enum:"fail,note" doc:"Instead of the unit's on_denied"`
 }
 
 func (b *retryBody) changes() (store.Changes, error) {

@@ -36,6 +36,7 @@ type cacheInput struct {
 	MCPServers   []string        `json:",omitempty"`
 	MaxTurns     int
 	MaxCostUSD   *float64
+	OnDenied     string   `json:",omitempty"` // only note: a result in spite of denials
 	Files        []string // names, in their order
 }
 
@@ -97,6 +98,9 @@ func (w *Worker) cacheKey(a *attempt) ([]byte, error) {
 	what := cacheInput{
 		Form: cacheForm, Backend: c.Backend, Worker: c.Worker, Model: req.Model, Prompt: req.Prompt, SystemPrompt: req.SystemPrompt,
 		OutputSchema: req.OutputSchema, Accept: c.Accept, ReadsProject: c.ProjectSettings == work.SettingsRead && !backend.MustReadProject(c.Backend), MCPServers: c.MCPServers, MaxTurns: req.MaxTurns, MaxCostUSD: req.MaxCostUSD,
+	}
+	if c.OnDenied == work.OnDeniedNote {
+		what.OnDenied = c.OnDenied
 	}
 	if backend.ReadsPayload(c.Backend) {
 		what.Payload = req.Payload

@@ -2,10 +2,13 @@ package handlers
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"piecework/internal/backend"
+	"piecework/internal/transcript"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -40,6 +43,25 @@ func outcome(c *store.Claimed, r ran, cause error, ownFault bool) store.Finish {
 	}
 	f.Resumable = resumable(c, f)
 	return f.Plausible()
+}
+
+// denied is the failure of a run that ended well although tool calls were denied
+// and never made good; nil when there were none, or they are only to be noted.
+func denied(policy string, steps *transcript.Writer) *work.Failure {
+	count, first := steps.Denied()
+	if count == 0 || policy == work.OnDeniedNote {
+		return nil
+	}
+	var calls []string
+	for _, d := range first {
+		calls = append(calls, strings.TrimSpace(d.Tool+" "+d.Args))
+	}
+	if more := count - len(first); more > 0 {
+		calls = append(calls, fmt.Sprintf("%d more", more))
+	}
+	return work.Fail(work.ClassToolDenied, fmt.Sprintf(
+		"the agent answered although %d of its tool calls were denied and did not succeed later: %s; the answer is kept, and on_denied=note would accept it",
+		count, strings.Join(calls, "; ")))
 }
 
 // resumable tells whether the next run may go on with the session of one that

@@ -132,7 +132,7 @@ func (w *Worker) conclude(a *attempt) error {
 		}
 	}
 	finish := outcome(claimed, a.ran, cause, w.ownFault(claimed))
-	finish.ToolCalls = a.rec.steps.ToolCalls()
+	finish.ToolCalls, finish.Denials = a.rec.steps.ToolCalls(), new(a.rec.steps.Denials())
 	finish.RenderedPrompt = w.redact(a.ran.prompt)
 	finish.OutputFiles = a.ran.files
 	finish.Cache, finish.CacheKey = a.look.came, a.look.key
@@ -321,6 +321,10 @@ func (w *Worker) returned(ctx context.Context, a *attempt, err error) {
 		if a.ran.overdue {
 			result.Error.Message = fmt.Sprintf("the deadline passed %s after the run began", a.timeout.Round(time.Millisecond))
 		}
+	}
+	if result.Success {
+		result.Error = denied(a.claimed.OnDenied, a.rec.steps)
+		result.Success = result.Error == nil
 	}
 	a.ran.files = w.outputFiles(ctx, a.prep, w.redact)
 }

@@ -171,17 +171,19 @@ func (s *Store) counted(ctx context.Context, row batchRow) (work.Batch, error) {
 // cost is that of the units and of what has summed them up.
 func countBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (c work.BatchCounts, err error) {
 	var rows []struct {
-		State work.State `db:"state"`
-		Count int        `db:"count"`
+		State  work.State `db:"state"`
+		Count  int        `db:"count"`
+		Denied int        `db:"denied"`
 		costRow
 	}
-	err = sqlx.SelectContext(ctx, q, &rows, `SELECT state, count(*), `+sumOfCosts+` FROM work_units
+	err = sqlx.SelectContext(ctx, q, &rows, `SELECT state, count(*), count(*) FILTER (WHERE denials > 0) AS denied, `+sumOfCosts+` FROM work_units
 		WHERE batch_id = $1 GROUP BY state`, id)
 	if err != nil {
 		return c, translate(fmt.Errorf("count units of batch %s: %w", id, err))
 	}
 	for _, r := range rows {
 		c.Add(r.State, r.Count)
+		c.Denied += r.Denied
 		c.Cost = c.Cost.Plus(r.cost())
 	}
 	syntheses, err := costOfSyntheses(ctx, q, id)

@@ -174,13 +174,14 @@ func (b *advancing) brokenRule(ctx context.Context, known knownCosts) (string, e
 		Count    int     `db:"count"`
 		Failed   int     `db:"failed"`
 		Refused  int     `db:"refused"`
+		Denied   int     `db:"denied"`
 		Priced   int     `db:"priced"`
 		MeanCost float64 `db:"mean_cost"`
 	}
 	err := b.tx.GetContext(ctx, &last, `SELECT count(*), count(*) FILTER (WHERE state IN ('failed', 'timed_out')) AS failed,
-			count(*) FILTER (WHERE error_class = 'refusal') AS refused, count(*) FILTER (WHERE `+tellsPrice+`) AS priced,
+			count(*) FILTER (WHERE error_class = 'refusal') AS refused, count(*) FILTER (WHERE denials > 0) AS denied, count(*) FILTER (WHERE `+tellsPrice+`) AS priced,
 			coalesce(avg(cost_usd) FILTER (WHERE cache IS DISTINCT FROM 'hit'), 0) AS mean_cost
-		FROM (SELECT state, error_class, cost_usd, cache, unpriced_runs FROM work_units WHERE batch_id = $1 AND state IN ('succeeded', 'failed', 'timed_out')
+		FROM (SELECT state, error_class, denials, cost_usd, cache, unpriced_runs FROM work_units WHERE batch_id = $1 AND state IN ('succeeded', 'failed', 'timed_out')
 			AND finished_at > coalesce((SELECT resumed_at FROM batches WHERE id = $1), '-infinity')
 			ORDER BY finished_at DESC LIMIT $2) AS u`, b.ID, rule.Window)
 	if err != nil {
@@ -205,6 +206,8 @@ func (b *advancing) brokenRule(ctx context.Context, known knownCosts) (string, e
 		return fmt.Sprintf("%d of the last %d units failed; stop_when allows a failure_rate of %v", last.Failed, last.Count, *rule.FailureRate), nil
 	case over(rule.RefusalRate, float64(last.Refused)/n):
 		return fmt.Sprintf("the model declined %d of the last %d units; stop_when allows a refusal_rate of %v", last.Refused, last.Count, *rule.RefusalRate), nil
+	case over(rule.DenialRate, float64(last.Denied)/n):
+		return fmt.Sprintf("a tool was denied in %d of the last %d units; stop_when allows a denial_rate of %v", last.Denied, last.Count, *rule.DenialRate), nil
 	case over(rule.MeanCostUSD, last.MeanCost):
 		return fmt.Sprintf("the last %d units cost %s each; stop_when allows a mean_cost_usd of %v", last.Count, work.Dollars(last.MeanCost), *rule.MeanCostUSD), nil
 	}

@@ -34,6 +34,7 @@ type Finish struct {
 	Resumable      bool // the next run may go on with SessionID
 	NumTurns       int
 	ToolCalls      int
+	Denials        *int // tool calls that were denied; nil: not counted
 	Usage          work.Usage
 	TotalCostUSD   *float64
 	CostIncomplete bool
@@ -99,6 +100,7 @@ type finishIn struct {
 	Resumable      bool              `json:"resumable"`
 	NumTurns       int               `json:"num_turns"`
 	ToolCalls      int               `json:"tool_calls"`
+	Denials        *int              `json:"denials"`
 	InputTokens    int64             `json:"input_tokens"`
 	OutputTokens   int64             `json:"output_tokens"`
 	CacheRead      int64             `json:"cache_read_tokens"`
@@ -122,6 +124,9 @@ type finishIn struct {
 	Length         int               `json:"blob_length"`
 }
 
+// sumOfDenials is the count of unit u with that of its run f.
+const sumOfDenials = `CASE WHEN f.denials IS NULL THEN u.denials ELSE coalesce(u.denials, 0) + f.denials END`
+
 // In: $1 a JSON array of finishIn, $2 all their transcripts end to end, $3
 // after how many lost runs in a row a unit ends. Out: for each run whether the
 // ledger has taken its end.
@@ -141,7 +146,7 @@ WITH f AS (
     SELECT * FROM json_to_recordset($1) AS f(unit_id uuid, run_id uuid, attempt integer, status text, next text,
         delay double precision, failures integer, losses integer, waits integer, crashes integer, result text,
         summary text, error_class text, error_message text, rendered_prompt text, model text, session_id text,
-        resumable boolean, num_turns integer, tool_calls integer, input_tokens bigint, output_tokens bigint,
+        resumable boolean, num_turns integer, tool_calls integer, denials integer, input_tokens bigint, output_tokens bigint,
         cache_read_tokens bigint, cache_creation_tokens bigint, total_cost_usd double precision,
         cost_incomplete boolean, session_total_usd double precision, session_resumed boolean, implausible text[],
         duration_ms bigint, duration_api_ms bigint, http_status smallint, request_id text, output_files jsonb, steps integer, rev integer,
@@ -190,14 +195,16 @@ WITH f AS (
         resume_session = CASE WHEN f.resumable THEN f.session_id END,
         session_cost_usd = CASE WHEN NOT f.resumable THEN 0 ELSE coalesce(f.session_total_usd, coalesce(f.total_cost_usd, 0) +
             CASE WHEN was.goes_on THEN u.session_cost_usd ELSE 0 END) END,
-        cost_usd = u.cost_usd + coalesce(costs.usd, 0), unpriced_runs = u.unpriced_runs + costs.unpriced
+        cost_usd = u.cost_usd + coalesce(costs.usd, 0), unpriced_runs = u.unpriced_runs + costs.unpriced,
+        denials = ` + sumOfDenials + `
     FROM f JOIN was ON was.id = f.run_id AND was.mine JOIN costs ON costs.id = was.id WHERE u.id = f.unit_id RETURNING u.id
 ), charged AS (
     -- It came back, so its worker process had not died.
     UPDATE work_units u SET deaths = greatest(u.deaths - 1, 0),
         cost_usd = greatest(u.cost_usd + coalesce(costs.usd, 0) - was.counted + coalesce(costs.after_usd - costs.after_counted, 0), 0),
         session_cost_usd = CASE WHEN was.goes_on THEN greatest(u.session_cost_usd, coalesce(f.session_total_usd, 0)) ELSE u.session_cost_usd END,
-        unpriced_runs = u.unpriced_runs + costs.unpriced - was.unpriced
+        unpriced_runs = u.unpriced_runs + costs.unpriced - was.unpriced,
+        denials = ` + sumOfDenials + `
     FROM f JOIN was ON was.id = f.run_id AND was.open AND NOT was.mine JOIN costs ON costs.id = was.id WHERE u.id = f.unit_id
 ), given_back AS (
     UPDATE worker_runs r SET total_cost_usd = costs.after_usd FROM costs WHERE r.id = costs.after_id
@@ -205,7 +212,7 @@ WITH f AS (
     UPDATE worker_runs r SET status = CASE WHEN was.mine THEN f.status ELSE 'fenced' END,
         result = f.result, error_class = f.error_class, error_message = f.error_message,
         rendered_prompt = f.rendered_prompt, model = coalesce(nullif(f.model, ''), r.model),
-        session_id = coalesce(nullif(f.session_id, ''), r.session_id), num_turns = f.num_turns, tool_calls = f.tool_calls,
+        session_id = coalesce(nullif(f.session_id, ''), r.session_id), num_turns = f.num_turns, tool_calls = f.tool_calls, denials = f.denials,
         input_tokens = f.input_tokens, output_tokens = f.output_tokens, cache_read_tokens = f.cache_read_tokens,
         cache_creation_tokens = f.cache_creation_tokens, total_cost_usd = costs.usd,
         cost_incomplete = f.cost_incomplete, session_total_usd = f.session_total_usd, session_resumed = f.session_resumed,
@@ -349,7 +356,7 @@ func (f Finish) row(from int) finishIn {
 		UnitID: f.UnitID, RunID: f.RunID, Attempt: f.Attempt, Status: string(f.Status), Next: string(f.Next),
 		Delay: f.Delay.Seconds(), Failures: f.Failures, Losses: f.Losses, Waits: f.Waits, Crashes: f.Crashes,
 		RenderedPrompt: work.Clean(f.RenderedPrompt), Model: work.Clean(f.Model), SessionID: work.Clean(f.SessionID), Resumable: f.Resumable,
-		NumTurns: f.NumTurns, ToolCalls: f.ToolCalls, InputTokens: f.Usage.InputTokens,
+		NumTurns: f.NumTurns, ToolCalls: f.ToolCalls, Denials: f.Denials, InputTokens: f.Usage.InputTokens,
 		OutputTokens: f.Usage.OutputTokens, CacheRead: f.Usage.CacheReadTokens,
 		CacheCreation: f.Usage.CacheCreationTokens, TotalCostUSD: f.TotalCostUSD, CostIncomplete: f.CostIncomplete,
 		SessionTotal: f.SessionTotalUSD, SessionResumed: f.SessionResumed, Implausible: f.Implausible,

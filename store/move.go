@@ -76,6 +76,7 @@ type Changes struct {
 	Model    *string
 	Prompt   *string
 	MaxTurns *int
+	OnDenied *string
 }
 
 // retryNow holds for units that a retry may begin again. Units of a batch that is
@@ -89,7 +90,7 @@ const retryNow = `NOT EXISTS (SELECT FROM batches b WHERE b.id = work_units.batc
 // with them, and so does one whose synthesis is retried.
 func (s *Store) retry(ctx context.Context, rows any, w where, lock, columns string, c Changes) error {
 	chosen := w.text()
-	model, prompt, turns := w.arg(c.Model), w.arg(c.Prompt), w.arg(c.MaxTurns)
+	model, prompt, turns, denied := w.arg(c.Model), w.arg(c.Prompt), w.arg(c.MaxTurns), w.arg(c.OnDenied)
 	return translate(s.db.SelectContext(ctx, rows, `WITH chosen (unit_id, of_batch, let_go) AS (
 		SELECT id, batch_id, NOT held FROM work_units WHERE `+chosen+` `+lock+`
 	), changed AS (
@@ -103,7 +104,8 @@ func (s *Store) retry(ctx context.Context, rows any, w where, lock, columns stri
 			check_at = CASE WHEN batch_id IS NULL THEN clock_timestamp() + interval '2 seconds' + (SELECT count(*) FROM chosen) * interval '1 millisecond'
 				ELSE 'infinity' END,
 			resume_session = CASE WHEN `+model+`::text IS NULL AND `+prompt+`::text IS NULL THEN resume_session END,
-			model = coalesce(`+model+`, model), prompt = coalesce(`+prompt+`, prompt), max_turns = coalesce(`+turns+`, max_turns)
+			model = coalesce(`+model+`, model), prompt = coalesce(`+prompt+`, prompt), max_turns = coalesce(`+turns+`, max_turns),
+			on_denied = coalesce(`+denied+`, on_denied)
 		FROM chosen WHERE id = unit_id RETURNING work_units.*
 	), forgotten AS (
 		DELETE FROM provider_answers WHERE unit_id IN (SELECT unit_id FROM chosen)

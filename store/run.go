@@ -174,7 +174,7 @@ func (s *Store) claimAll(ctx context.Context, claims []Claim) ([]claimAnswer, er
 
 // runColumns is a run without its prompt, result and transcript.
 const runColumns = `r.id, r.unit_id, r.attempt, r.worker_type, r.worker_process, r.status, r.live_status, r.model,
-    left(r.error_message, 2000) AS error_message, r.error_class, r.session_id, r.num_turns, r.tool_calls, r.input_tokens,
+    left(r.error_message, 2000) AS error_message, r.error_class, r.session_id, r.num_turns, r.tool_calls, r.denials, r.input_tokens,
     r.output_tokens, r.cache_read_tokens, r.cache_creation_tokens, r.total_cost_usd, r.cost_incomplete, r.duration_ms,
     r.duration_api_ms, r.execution_time, r.implausible, r.output_files, r.started_at, r.completed_at, u.title,
     (SELECT t.removed_at FROM transcripts t WHERE t.run_id = r.id) AS transcript_removed_at,

@@ -30,7 +30,7 @@ func TestAcceptKeepsEverything(t *testing.T) {
 		n.Spec = work.Spec{Backend: "claude", Worker: "w", Model: "m", Prompt: "{doc} <&>", SystemPrompt: "be brief",
 			Payload: json.RawMessage(`{"b":1.10,"a":"<p>&amp;</p>","a":12345678901234567890}`), WorkingDirectory: "/tmp",
 			OutputSchema: json.RawMessage(`{"type":"object"}`), MaxTurns: 3, MaxCostUSD: &money, Timeout: 1.5, IdleTimeout: 2, StartupTimeout: 3,
-			MissingKey: "note", SessionPolicy: work.Fresh, MaxRetries: &retries, Queue: "q", Priority: 9, Labels: json.RawMessage(`{"a": "b"}`),
+			MissingKey: "note", SessionPolicy: work.Fresh, OnDenied: work.OnDeniedNote, MaxRetries: &retries, Queue: "q", Priority: 9, Labels: json.RawMessage(`{"a": "b"}`),
 			NotBefore: &due, Deadline: &deadline, ExpiresAt: &deadline}
 	})
 	accepted, replayed, err := l.Accept(t.Context(), n)

@@ -240,6 +240,9 @@ func (b Batch) Sums() []Sum {
 	if done := c.Succeeded + b.Bad(); done > 0 {
 		sums = append(sums, Sum{"Succeeded", share(float64(c.Succeeded), float64(done)), fmt.Sprintf("%s failed or timed out", number(b.Bad()))})
 	}
+	if c.Denied > 0 {
+		sums = append(sums, Sum{"Tools denied", number(c.Denied), "of " + Units(c.Total)})
+	}
 	sums = append(sums, Sum{"Cost", c.CostText(), cost})
 	if hits := c.PromptCacheHitRate; hits != nil {
 		sums = append(sums, Sum{"Prompt cache", share(*hits, 1), "of the input came from it"})
@@ -372,6 +375,7 @@ func (b Batch) rules() string {
 	}{
 		{b.StopWhen.FailureRate, func(v float64) string { return "more than " + share(v, 1) + " fail" }},
 		{b.StopWhen.RefusalRate, func(v float64) string { return "more than " + share(v, 1) + " are refused" }},
+		{b.StopWhen.DenialRate, func(v float64) string { return "a tool is denied in more than " + share(v, 1) }},
 		{b.StopWhen.MeanCostUSD, func(v float64) string { return "they cost more than " + work.Dollars(v) + " each" }},
 	} {
 		if r.limit != nil {

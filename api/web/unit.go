@@ -141,6 +141,9 @@ func (u Unit) Limits() (list []Setting) {
 	if u.MaxCostUSD != nil {
 		add("max cost", work.Dollars(*u.MaxCostUSD))
 	}
+	if u.OnDenied == work.OnDeniedNote {
+		add("denied tools", "noted")
+	}
 	if u.MaxRetries != nil {
 		add("max retries", strconv.Itoa(*u.MaxRetries))
 	}

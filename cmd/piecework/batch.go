@@ -214,6 +214,9 @@ func countsText(c work.BatchCounts) string {
 			parts = append(parts, fmt.Sprintf("%d %s", state.n, state.name))
 		}
 	}
+	if c.Denied > 0 {
+		parts = append(parts, fmt.Sprintf("a tool denied in %d", c.Denied))
+	}
 	text := strconv.Itoa(c.Total)
 	if len(parts) > 0 {
 		text += ": " + strings.Join(parts, ", ")

@@ -46,12 +46,13 @@ type BatchSubmitCommand struct {
 	Model      string `help:"Model, as the backend calls it."`
 	Prompt     string `help:"Prompt template of all units." xor:"prompt" placeholder:"TEXT"`
 	PromptFile string `help:"Read the prompt template from a file." xor:"prompt" placeholder:"FILE"`
+	OnDenied   string `help:"When the agent answers after a tool was denied: fail the run, or note it and let it succeed; fail by default." enum:",fail,note" default:"" placeholder:"POLICY"`
 
 	Title           string   `help:"For people."`
 	TestFirst       int      `help:"Run so many, then wait for an approval." placeholder:"N"`
 	Concurrency     int      `help:"Units at once, at most." placeholder:"N"`
 	MaxCost         *float64 `help:"Most that all units together may cost." placeholder:"USD"`
-	StopWhen        []string `help:"Pause when units go wrong: failure_rate=0.2, refusal_rate=0.1 or mean_cost_usd=0.5, of the last window=20." sep:"none" placeholder:"RULE"`
+	StopWhen        []string `help:"Pause when units go wrong: failure_rate=0.2, refusal_rate=0.1, denial_rate=0.1 or mean_cost_usd=0.5, of the last window=20." sep:"none" placeholder:"RULE"`
 	SynthesisPrompt string   `help:"Prompt of a unit that gets the results as a file when the others are over." placeholder:"TEXT"`
 	DespiteFailures bool     `help:"Make that unit also when some units failed."`
 	SkipInvalid     bool     `help:"Leave out items that no unit can be made of, instead of refusing the batch."`
@@ -155,7 +156,7 @@ func (c *BatchSubmitCommand) unit() (map[string]any, error) {
 		}
 		prompt = string(text)
 	}
-	for name, value := range map[string]string{"prompt": prompt, "backend": c.Backend, "model": c.Model} {
+	for name, value := range map[string]string{"prompt": prompt, "backend": c.Backend, "model": c.Model, "on_denied": c.OnDenied} {
 		if value != "" {
 			unit[name] = value
 		}

@@ -60,6 +60,7 @@ type RetryCommand struct {
 	Model    string `help:"Use this model from now on."`
 	Prompt   string `help:"Use this prompt template from now on." placeholder:"TEXT"`
 	MaxTurns int    `help:"Allow this many turns from now on." placeholder:"N"`
+	OnDenied string `help:"When a tool is denied from now on: fail or note." enum:",fail,note" default:"" placeholder:"POLICY"`
 }
 
 // changes is the body of a retry.
@@ -67,11 +68,12 @@ type changes struct {
 	Model    string `json:"model,omitempty"`
 	Prompt   string `json:"prompt,omitempty"`
 	MaxTurns int    `json:"max_turns,omitempty"`
+	OnDenied string `json:"on_denied,omitempty"`
 }
 
 // Run queues units again.
 func (c *RetryCommand) Run(app *App) error {
-	return c.run(app, c.Remote, "retry", "retried", changes{Model: c.Model, Prompt: c.Prompt, MaxTurns: c.MaxTurns})
+	return c.run(app, c.Remote, "retry", "retried", changes{Model: c.Model, Prompt: c.Prompt, MaxTurns: c.MaxTurns, OnDenied: c.OnDenied})
 }
 
 func (c *Choice) run(app *App, remote Remote, verb, done string, body any) error {

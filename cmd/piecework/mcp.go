@@ -186,6 +186,7 @@ type unitArguments struct {
 	Accept           map[string]any    `json:"accept,omitempty" jsonschema:"what the result must meet: command, file_exists, output_matches or expression"`
 	ProjectSettings  string            `json:"project_settings,omitempty" jsonschema:"read: the agent reads CLAUDE.md and the like of its directory; ignore: it does not"`
 	MCPServers       []string          `json:"mcp_servers,omitempty" jsonschema:"MCP servers that the agent gets, by the operator's names"`
+	OnDenied         string            `json:"on_denied,omitempty" jsonschema:"when the agent answers after a tool was denied: fail (the default) or note"`
 	MaxTurns         int               `json:"max_turns,omitempty" jsonschema:"most turns of a run"`
 	MaxCostUSD       float64           `json:"max_cost_usd,omitempty" jsonschema:"most that a run may cost"`
 	Timeout          string            `json:"timeout,omitempty" jsonschema:"longest a run may take, such as 90s or 1h30m"`
@@ -211,6 +212,7 @@ type toolUnit struct {
 	OutputBytes int           `json:"output_bytes,omitempty"`
 	NextOffset  int           `json:"next_output_offset,omitempty"` // where the rest of the output begins
 	Error       *work.Failure `json:"error,omitempty"`
+	Denials     *int          `json:"denials,omitempty"`
 	work.Cost
 	Runs       int        `json:"runs"`
 	CreatedAt  *time.Time `json:"created_at,omitempty"`
@@ -245,7 +247,7 @@ func (t *tools) oneUnit(ctx context.Context, r request, offset int) (any, error)
 }
 
 func viewUnit(u *unit) toolUnit {
-	return toolUnit{ID: u.ID.String(), CustomID: u.CustomID, Status: u.State, Title: u.Title, Backend: u.Backend, Model: u.Model, Error: u.Error,
+	return toolUnit{ID: u.ID.String(), CustomID: u.CustomID, Status: u.State, Title: u.Title, Backend: u.Backend, Model: u.Model, Error: u.Error, Denials: u.Denials,
 		Cost: u.Cost, Runs: u.RunCount, CreatedAt: &u.CreatedAt, FinishedAt: u.FinishedAt}
 }
 
@@ -352,7 +354,7 @@ type batchArguments struct {
 	TestFirst   int              `json:"test_first,omitempty" jsonschema:"run so many, then wait for approve_batch"`
 	Concurrency int              `json:"concurrency,omitempty" jsonschema:"units at once, at most"`
 	MaxCostUSD  float64          `json:"max_cost_usd,omitempty" jsonschema:"most that all units together may cost"`
-	StopWhen    map[string]any   `json:"stop_when,omitempty" jsonschema:"pause it when of the last window units more than failure_rate failed, more than refusal_rate were refused, or they cost more than mean_cost_usd"`
+	StopWhen    map[string]any   `json:"stop_when,omitempty" jsonschema:"pause it when of the last window units more than failure_rate failed, more than refusal_rate were refused, in more than denial_rate a tool was denied, or they cost more than mean_cost_usd"`
 	Synthesis   map[string]any   `json:"synthesis,omitempty" jsonschema:"a unit that is given the results as a file when the others are over: {unit: {prompt: …}, despite_failures: true}"`
 	OnInvalid   string           `json:"on_invalid,omitempty" jsonschema:"reject (the default) or skip items that no unit can be made of"`
 	DryRun      bool             `json:"dry_run,omitempty" jsonschema:"make nothing, tell what would be made"`

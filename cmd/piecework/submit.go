@@ -34,6 +34,7 @@ type SubmitCommand struct {
 	AcceptExpression string   `help:"Accept the result only if this CEL condition over output and json is true, such as 'json.total > 0'." placeholder:"EXPR"`
 	ProjectSettings  string   `help:"Whether an agent reads instructions and settings of its directory, such as CLAUDE.md: ignore or read; the server's default when left out." enum:",ignore,read" default:"" placeholder:"HOW"`
 	MCPServer        []string `name:"mcp-server" help:"MCP server that the agent gets, by the operator's name for it; may be repeated." sep:"none" placeholder:"NAME"`
+	OnDenied         string   `help:"When the agent answers after a tool was denied: fail the run, or note it and let it succeed; fail by default." enum:",fail,note" default:"" placeholder:"POLICY"`
 	MaxTurns         int      `help:"Most turns a run may take." placeholder:"N"`
 	MaxCostUSD       *float64 `name:"max-cost-usd" help:"Most a run may cost." placeholder:"USD"`
 	Timeout          string   `help:"Longest a run may take, such as 90s or 1h30m." placeholder:"DURATION"`
@@ -61,6 +62,7 @@ type submission struct {
 	Model            string            `json:"model,omitempty"`
 	SystemPrompt     string            `json:"system_prompt,omitempty"`
 	WorkingDirectory string            `json:"working_directory,omitempty"`
+	OnDenied         string            `json:"on_denied,omitempty"`
 	MaxTurns         int               `json:"max_turns,omitempty"`
 	MaxCostUSD       *float64          `json:"max_cost_usd,omitempty"`
 	Timeout          work.Seconds      `json:"timeout,omitempty"`
@@ -119,7 +121,7 @@ func (c *SubmitCommand) Run(app *App) error {
 
 func (c *SubmitCommand) submission(stdin io.Reader) (*submission, error) {
 	body := &submission{
-		Backend: c.Backend, Model: c.Model, SystemPrompt: c.SystemPrompt, MaxTurns: c.MaxTurns, MaxCostUSD: c.MaxCostUSD,
+		Backend: c.Backend, Model: c.Model, SystemPrompt: c.SystemPrompt, OnDenied: c.OnDenied, MaxTurns: c.MaxTurns, MaxCostUSD: c.MaxCostUSD,
 		MaxRetries: c.MaxRetries, Queue: c.Queue, Priority: c.Priority, Lane: c.Lane, CallbackURL: c.CallbackURL,
 		ProjectSettings: c.ProjectSettings, MCPServers: c.MCPServer,
 	}

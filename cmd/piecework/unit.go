@@ -124,6 +124,9 @@ func printUnit(w io.Writer, u *unit) error {
 	facts.row("finished", clock(u.FinishedAt))
 	facts.row("took", took(u.StartedAt, u.FinishedAt))
 	facts.row("cost", u.CostText())
+	if n := u.Denied(); n > 0 {
+		facts.row("denied", fmt.Sprintf("%d tool calls", n))
+	}
 	if u.Lane != "" {
 		facts.row("lane", u.Lane)
 	}
@@ -165,9 +168,12 @@ func printRuns(w io.Writer, runs []work.Run) error {
 	if _, err := fmt.Fprintln(w); err != nil {
 		return fmt.Errorf("write table: %w", err)
 	}
-	t := newTable(w, "RUN", "ID", "STATUS", "TOOK", "TURNS", "TOOLS", "COST", "ERROR")
+	t := newTable(w, "RUN", "ID", "STATUS", "TOOK", "TURNS", "TOOLS", "DENIED", "COST", "ERROR")
 	for _, r := range runs {
-		cost, failure := "-", ""
+		cost, failure, denied := "-", "", "-"
+		if r.Denials != nil {
+			denied = strconv.Itoa(*r.Denials)
+		}
 		if r.CompletedAt != nil {
 			cost = r.Cost().CostText()
 		}
@@ -175,7 +181,7 @@ func printRuns(w io.Writer, runs []work.Run) error {
 			failure = excerpt(r.Error.Error(), 80)
 		}
 		t.row(strconv.Itoa(r.Attempt), r.ID.String(), string(r.Status), took(&r.StartedAt, r.CompletedAt),
-			strconv.Itoa(r.NumTurns), strconv.Itoa(r.ToolCalls), cost, failure)
+			strconv.Itoa(r.NumTurns), strconv.Itoa(r.ToolCalls), denied, cost, failure)
 	}
 	return t.flush()
 }

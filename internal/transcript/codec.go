@@ -133,7 +133,10 @@ func Plain(w io.Writer, steps []Step) error {
 		if s.Name != "" {
 			fmt.Fprintf(out, " %s", work.Visible(s.Name))
 		}
-		if s.IsError {
+		switch {
+		case s.Denied:
+			fmt.Fprint(out, " (denied)")
+		case s.IsError:
 			fmt.Fprint(out, " (error)")
 		}
 		fmt.Fprintln(out)

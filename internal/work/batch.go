@@ -113,7 +113,8 @@ type BatchCounts struct {
 	Succeeded int `json:"succeeded"`
 	Failed    int `json:"failed"`
 	Cancelled int `json:"cancelled"`
-	Expired   int `json:"expired"` // timed out
+	Expired   int `json:"expired"`          // timed out
+	Denied    int `json:"denied,omitempty"` // of all these: a tool was denied
 	Cost
 	Usage *Usage `json:"usage,omitempty"` // of their final runs, once the batch is over
 	// PromptCacheHitRate is how much of the input came from the provider's prompt
@@ -160,6 +161,7 @@ type StopWhen struct {
 	Window      int      `json:"window"`                  // of how many units
 	FailureRate *float64 `json:"failure_rate,omitempty"`  // those that failed or timed out, of 1
 	RefusalRate *float64 `json:"refusal_rate,omitempty"`  // those that the model declined, of 1
+	DenialRate  *float64 `json:"denial_rate,omitempty"`   // those in which a tool was denied, of 1
 	MeanCostUSD *float64 `json:"mean_cost_usd,omitempty"` // of a unit
 }
 

@@ -48,6 +48,7 @@ type Run struct {
 	SessionID      *string      `json:"session_id" db:"session_id"`
 	NumTurns       int          `json:"num_turns" db:"num_turns"`
 	ToolCalls      int          `json:"tool_calls" db:"tool_calls"`
+	Denials        *int         `json:"denials" db:"denials"` // tool calls that were denied; nil: not counted, or it runs
 	Usage          Usage        `json:"usage" db:"-"`
 	TotalCostUSD   *float64     `json:"total_cost_usd" db:"total_cost_usd"`
 	CostIncomplete bool         `json:"cost_incomplete" db:"cost_incomplete"`
@@ -64,3 +65,6 @@ type Run struct {
 
 // Cost is what the run has cost, if it is over.
 func (r Run) Cost() Cost { return RunCost(r.TotalCostUSD, r.CostIncomplete) }
+
+// Denied is how many of its tool calls are known to have been denied.
+func (r Run) Denied() int { return known(r.Denials) }

@@ -46,6 +46,13 @@ const (
 	SettingsNever  = "never" // of a server: no unit may have them read
 )
 
+// What a denied tool call that was never made good means for a run that would
+// have succeeded otherwise: it fails with ClassToolDenied, or it is only noted.
+const (
+	OnDeniedFail = "fail"
+	OnDeniedNote = "note"
+)
+
 // LaneBatch is the way to the model of a unit that may wait: a line in one of the
 // provider's batches, for half the price of a call of its own.
 const LaneBatch = "batch"
@@ -74,6 +81,7 @@ type Spec struct {
 	CacheTTL         Seconds         `json:"cache_ttl,omitempty" db:"cache_ttl"`             // a succeeded result at most this old is taken over; 0: none
 	MissingKey       string          `json:"missing_key" db:"missing_key"`
 	SessionPolicy    string          `json:"session_policy" db:"session_policy"` // Resume or Fresh
+	OnDenied         string          `json:"on_denied" db:"on_denied"`           // OnDeniedFail or OnDeniedNote
 	MaxRetries       *int            `json:"max_retries,omitempty" db:"max_retries"`
 	Queue            string          `json:"queue" db:"queue"`
 	Priority         int             `json:"priority" db:"priority"`
@@ -110,9 +118,20 @@ type Unit struct {
 	CreatedAt         time.Time  `json:"created_at" db:"created_at"`
 	StartedAt         *time.Time `json:"started_at" db:"started_at"`
 	FinishedAt        *time.Time `json:"finished_at" db:"finished_at"`
+	Denials           *int       `json:"denials" db:"denials"` // denied tool calls of all its runs; nil: not counted
 	BatchID           *uuid.UUID `json:"batch_id,omitempty" db:"batch_id"`
 	CustomID          string     `json:"custom_id,omitempty" db:"custom_id"` // within its batch
 	Held              bool       `json:"-" db:"held"`                        // its batch has not let it go
+}
+
+// Denied is how many tool calls are known to have been denied.
+func (u Unit) Denied() int { return known(u.Denials) }
+
+func known(count *int) int {
+	if count == nil {
+		return 0
+	}
+	return *count
 }
 
 // Retries is how many failed runs may be followed by another for a failure of
