@@ -321,7 +321,7 @@ func (a *API) askRetryAll(c echo.Context) error {
 	if p.Count == 0 {
 		return a.ask(c, http.StatusConflict, web.Ask{Title: "That is not possible", Error: "No unit is like this any more.", Back: "/" + given.Query()})
 	}
-	return a.ask(c, http.StatusOK, web.AskRetryAll(given, p.Count, store.MaxBulk, p.CostUSD, p.Units))
+	return a.ask(c, http.StatusOK, web.AskRetryAll(given, p.Count, store.MaxBulk, p.Cost, p.Units))
 }
 
 func (a *API) retryAllForm(c echo.Context) error {

@@ -363,10 +363,7 @@ func (a *API) deleteMessageBatch(c echo.Context) error {
 	if err := a.Store.DeleteBatch(ctx, work.DefaultTenant, b.ID); err != nil {
 		return err
 	}
-	// Nobody sees it any more. What is left of it a worker process removes.
-	if err := a.Store.PurgeBatches(context.WithoutCancel(ctx)); err != nil {
-		a.Log.Warn("a deleted batch could not be removed; a worker process will try again", "batch", b.ID, "err", err)
-	}
+	a.purgeBatches(ctx)
 	return c.JSON(http.StatusOK, map[string]string{"id": c.Param("id"), "type": "message_batch_deleted"})
 }
 

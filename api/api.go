@@ -1,6 +1,7 @@
 // Package api is the front door: HTTP in, work accepted, state and
-// transcripts out. It never runs anything. This file is its table of
-// contents: every route and the order of the middleware.
+// transcripts out. It runs no unit; in the background it makes the units of
+// batches. This file has the order of the middleware and the routes of the JSON
+// API; page.go, action.go, batch_page.go and compatible.go add theirs.
 //
 //	problem.go     errors as problem+json: the one place that turns an error into a status
 //	body.go        what a JSON body must be before anyone looks at its fields
@@ -15,6 +16,7 @@
 //	queue.go       what waits and runs in the queues
 //	pause.go       pause and resume queues and backends
 //	idempotency.go keys that name a unit
+//	patience.go    no caller waits for an answer for ever
 //	wait.go        hold an answer until a unit is final
 //	schedule.go    units that are made again and again
 //	trigger.go     triggers: put, read, list, delete; what came for them
@@ -52,6 +54,7 @@
 //	fill_turn.go   the order in which they begin
 //	batch_page.go  the pages of batches, and what people do on them
 //	compare.go     two runs side by side
+//	openapi_batch.go  the types of batches, for the description
 //	openapi.go     what the description says beyond what the Go types do
 package api
 
@@ -73,6 +76,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"piecework/internal/backend"
 	"piecework/internal/blob"
 	"piecework/internal/expr"
 	"piecework/internal/process"
@@ -91,16 +95,24 @@ type Options struct {
 	Files      *blob.Store
 	Buckets    blob.Buckets // that batches may read
 	FilePolicy work.FilePolicy
-	Webhooks   webhook.Guard // which addresses messages may go to
-	Version    string
-	MaxBody    int64 // bytes of a JSON body
-	Sealer     webhook.Sealer
-	Hosts      []string // names that this server answers to, beside localhost and IP addresses
-	Log        *slog.Logger
-	Registry   *prometheus.Registry
+
+	ProjectSettings string   // of units that do not say; work.SettingsNever: none may have them read
+	MCPServers      []string // names that units may use
+
+	AcceptCommands bool          // acceptance checks of units may be commands
+	Webhooks       webhook.Guard // which addresses messages may go to
+	Version        string
+	MaxBody        int64 // bytes of a JSON body
+	Sealer         webhook.Sealer
+	Hosts          []string // names that this server answers to, beside localhost and IP addresses
+	Log            *slog.Logger
+	Registry       *prometheus.Registry
 	// Containment is how the worker process of this house holds agents
 	// together; empty without one.
 	Containment process.Containment
+	// Prices are what models cost, as far as it is known here. Nil: no limit on
+	// costs is refused.
+	Prices *backend.Prices
 }
 
 // API serves the front door.
@@ -123,6 +135,8 @@ type API struct {
 	// bodyTime is how long a caller may take to send a body. It is not the
 	// server's ReadTimeout, which would also end a held answer.
 	bodyTime time.Duration
+	// answerLimit is how long a caller waits for the first byte of an answer.
+	answerLimit time.Duration
 	// lookAgain is how often a held answer looks without having been told.
 	lookAgain time.Duration
 }
@@ -130,7 +144,7 @@ type API struct {
 // New makes the front door. Call Watch once to make waiting fast.
 func New(o Options) *API {
 	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), filling: make(chan struct{}, 1), hooks: newHooks(), flight: &flight{left: bodiesInFlight * max(o.MaxBody, maxHookBody)}, language: expr.New(),
-		bodyTime: time.Minute, lookAgain: time.Second}
+		bodyTime: time.Minute, answerLimit: answerLimit, lookAgain: time.Second}
 	a.hub = newHub(o.Store, o.Bell, o.Log, o.Registry)
 	metrics := promauto.With(o.Registry)
 	a.accepted = metrics.NewCounterVec(prometheus.CounterOpts{
@@ -148,6 +162,7 @@ func New(o Options) *API {
 	a.echo.Use(
 		a.sendEvents,
 		nameRequest,
+		a.boundAnswer,
 		a.observe,
 		middleware.RecoverWithConfig(middleware.RecoverConfig{DisablePrintStack: true, LogErrorFunc: a.logPanic}),
 		securityHeaders,
@@ -208,6 +223,8 @@ func (a *API) routes() {
 	register(a, op("follow-work-units", "GET", "/events", "Follow what becomes of all units", 200), a.followUnits)
 	register(a, op("retry-work-units", "POST", "/work-units/retry", "Run many final units again", 200, 408, 413, 415), a.retryUnits)
 	register(a, op("cancel-work-units", "POST", "/work-units/cancel", "Cancel many units", 200), a.cancelUnits)
+	register(a, op("delete-work-unit", "DELETE", "/work-units/{id}", "Delete a unit that is over, with its runs, transcripts and output files", 204, 404, 409), a.deleteUnit)
+	register(a, op("prune", "POST", "/prune", "Delete units and batches that ended before a time", 200), a.prune)
 	batch := op("submit-batch", "POST", "/batches", "Submit a batch", 202, 408, 413, 415, 507)
 	batch.Middlewares = huma.Middlewares{a.takeLines}
 	register(a, batch, a.submitBatch)
@@ -224,6 +241,7 @@ func (a *API) routes() {
 	register(a, op("resume-batch", "POST", "/batches/{id}/resume", "Let a batch go on", 200, 404, 408, 409, 413, 415), a.resumeBatch)
 	register(a, op("cancel-batch", "POST", "/batches/{id}/cancel", "Cancel a batch, or reject it after its test", 200, 404, 408, 413, 415), a.cancelBatch)
 	register(a, op("retry-batch", "POST", "/batches/{id}/retry", "Run the units of a batch again that did not succeed", 200, 404, 408, 409, 413, 415), a.retryBatch)
+	register(a, op("delete-batch", "DELETE", "/batches/{id}", "Delete a batch that is over, with its units", 204, 404, 409), a.deleteBatch)
 	register(a, op("list-backends", "GET", "/backends", "List backends: what they can do, and whether they can run", 200), a.listBackends)
 	register(a, op("list-schedules", "GET", "/schedules", "List schedules", 200), a.listSchedules)
 	register(a, op("get-schedule", "GET", "/schedules/{name}", "Read a schedule", 200, 404), a.getSchedule)
@@ -256,7 +274,7 @@ func (a *API) routes() {
 	register(a, op("resume-queue", "POST", "/queues/{name}/resume", "Let a queue go on", 200), a.resumeQueue)
 	register(a, op("list-runs", "GET", "/runs", "List runs, newest first", 200), a.listRuns)
 	register(a, op("get-run", "GET", "/runs/{id}", "Read a run", 200, 404), a.getRun)
-	register(a, op("get-transcript", "GET", "/runs/{id}/transcript", "Read a run's transcript", 200, 404), a.getTranscript)
+	register(a, op("get-transcript", "GET", "/runs/{id}/transcript", "Read a run's transcript", 200, 404, 410), a.getTranscript)
 	upload := op("upload-file", "POST", "/files", "Upload a file", 201, 400, 408, 413, 415, 507)
 	upload.Middlewares = huma.Middlewares{keepRequest}
 	register(a, upload, a.upload)
@@ -302,7 +320,7 @@ func op(id, method, path, summary string, status int, errors ...int) huma.Operat
 
 func tagOf(path string) string {
 	switch {
-	case strings.HasPrefix(path, "/work-units"), path == "/events":
+	case strings.HasPrefix(path, "/work-units"), path == "/events", path == "/prune":
 		return "Units"
 	case strings.HasPrefix(path, "/batches"):
 		return "Batches"

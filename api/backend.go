@@ -26,6 +26,8 @@ type backendProcess struct {
 	Version   string      `json:"version,omitempty"`
 	Detail    string      `json:"detail,omitempty" doc:"Why it is not available, and how to mend it"`
 	Paused    *work.Pause `json:"paused,omitempty" doc:"Why its units do not begin there just now"`
+
+	Limits []work.ModelLimit `json:"limits,omitempty" doc:"Models whose rate limit was met there; units of other models do not wait for it"`
 }
 
 type backendsAnswer struct {
@@ -80,7 +82,7 @@ func (v *backendView) add(p work.Process, o work.Offer) {
 		v.Slots += p.Slots
 	}
 	v.Processes = append(v.Processes, backendProcess{ID: p.ID.String(), Hostname: p.Hostname,
-		Available: o.Available, Version: o.Version, Detail: o.Detail, Paused: o.Paused})
+		Available: o.Available, Version: o.Version, Detail: o.Detail, Paused: o.Paused, Limits: o.Limits})
 }
 
 func statusOf(o work.Offer) string {

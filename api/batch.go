@@ -170,7 +170,7 @@ func (a *API) submitSource(ctx context.Context, n store.NewBatch, body *batchBod
 		return nil, err
 	}
 	defer closing()
-	look := inspection{a: a, ctx: ctx, skip: s.OnInvalid == onInvalidSkip, seen: map[uint64]bool{}, pointer: func(line int) string { return fmt.Sprintf("#/source/items/%d", line) }}
+	look := inspection{a: a, ctx: ctx, batch: n.Batch, skip: s.OnInvalid == onInvalidSkip, seen: map[uint64]bool{}, pointer: func(line int) string { return fmt.Sprintf("#/source/items/%d", line) }}
 	for it, err := range items {
 		if errors.Is(err, source.ErrBroken) {
 			return nil, work.Invalidf("#/source/path", "%v", err)
@@ -209,7 +209,7 @@ func (a *API) submitSource(ctx context.Context, n store.NewBatch, body *batchBod
 // submitUnits looks at every unit, keeps them in a file, and commits the batch:
 // its units are made from the file, also when this process dies now.
 func (a *API) submitUnits(ctx context.Context, n store.NewBatch, o BatchOptions, units iter.Seq2[source.Line, error], pointer func(line int) string) (*batchAnswer, error) {
-	look := inspection{a: a, ctx: ctx, skip: o.OnInvalid == onInvalidSkip, seen: map[uint64]bool{}, pointer: pointer}
+	look := inspection{a: a, ctx: ctx, batch: n.Batch, skip: o.OnInvalid == onInvalidSkip, seen: map[uint64]bool{}, pointer: pointer}
 	file := work.File{ID: uuid.Must(uuid.NewV7()), Tenant: n.Tenant, Name: "batch-" + n.ID.String() + ".jsonl", MediaType: "application/jsonl"}
 	if !o.DryRun {
 		if err := a.Store.ExpectBlobs(ctx, []uuid.UUID{file.ID}); err != nil {
@@ -313,7 +313,7 @@ func (s synthesis) body(unit json.RawMessage, c work.BatchCounts) (json.RawMessa
 	if err := json.Unmarshal(orEmpty(unit), &under); err != nil {
 		return nil, work.Invalidf("#/unit", "must be an object")
 	}
-	for _, name := range []string{"prompt", "payload", "files", "output_schema", "custom_id"} {
+	for _, name := range []string{"prompt", "payload", "files", "output_schema", "accept", "custom_id"} {
 		delete(under, name)
 	}
 	if own["backend"] != nil || own["worker"] != nil {
@@ -375,7 +375,7 @@ func (a *API) viewBatch(ctx context.Context, b work.Batch, t store.Trial) (Batch
 	if b.Concurrency > 0 {
 		slots = min(slots, b.Concurrency)
 	}
-	f := forecast{Trial: t.Finished, Succeeded: t.Succeeded, Left: t.Left, CostUSD: expect(t.Left, t.Cost),
+	f := forecast{Trial: t.Finished, Succeeded: t.Succeeded, Left: t.Left, CostUSD: expectCost(t.Left, t),
 		RunTime: expect(t.Left, t.Time)}
 	f.Elapsed = f.RunTime.over(float64(max(min(slots, t.Left), 1)))
 	v.Forecast = &f
@@ -455,7 +455,7 @@ func whyBatchHolds(b work.Batch) reason {
 	detail := fmt.Sprintf("other units of its batch go before it: %d of %d have finished, and %d may be at work at once", c.Finished(), c.Total,
 		min(cmp.Or(b.Concurrency, work.BatchWindow), work.BatchWindow))
 	if b.MaxCostUSD != nil {
-		detail += fmt.Sprintf("; $%.2f of its budget of $%.2f is spent", c.CostUSD, *b.MaxCostUSD)
+		detail += fmt.Sprintf("; %s of its budget of %s is spent", c.CostText(), work.Dollars(*b.MaxCostUSD))
 	}
 	return reason{Code: "batch_order", Detail: detail}
 }

@@ -9,12 +9,12 @@ import (
 // forecast is what the rest of a batch will probably take, with the range in
 // which it lies nineteen times out of twenty if the trial was like the rest.
 type forecast struct {
-	Trial     int         `json:"trial" doc:"Units that have run"`
-	Succeeded int         `json:"succeeded" doc:"Of those"`
-	Left      int         `json:"left" doc:"Units that have not"`
-	CostUSD   expectation `json:"cost_usd" doc:"Of those that are left"`
-	RunTime   expectation `json:"run_time" doc:"Seconds of all their runs, one after the other"`
-	Elapsed   expectation `json:"elapsed" doc:"Seconds until the last has ended, with the slots that there are now"`
+	Trial     int          `json:"trial" doc:"Units that have run"`
+	Succeeded int          `json:"succeeded" doc:"Of those"`
+	Left      int          `json:"left" doc:"Units that have not"`
+	CostUSD   *expectation `json:"cost_usd" doc:"Of those that are left; null when it is not known what units cost"`
+	RunTime   expectation  `json:"run_time" doc:"Seconds of all their runs, one after the other"`
+	Elapsed   expectation  `json:"elapsed" doc:"Seconds until the last has ended, with the slots that there are now"`
 }
 
 type expectation struct {
@@ -32,6 +32,14 @@ func expect(n int, trial store.Spread) expectation {
 	sum := float64(n) * trial.Mean
 	off := studentT(trial.N-1) * math.Sqrt(trial.Variance*(float64(n)+float64(n)*float64(n)/float64(trial.N)))
 	return expectation{Low: max(sum-off, 0), Mean: sum, High: sum + off}
+}
+
+// expectCost is what n further units will probably cost; nil: nobody knows.
+func expectCost(n int, t store.Trial) *expectation {
+	if t.Cost == nil {
+		return nil
+	}
+	return new(expect(n, *t.Cost))
 }
 
 // studentT is the two-sided 95 % quantile of Student's distribution; of none

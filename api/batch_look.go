@@ -19,6 +19,7 @@ import (
 type inspection struct {
 	a       *API
 	ctx     context.Context
+	batch   work.Batch
 	skip    bool
 	pointer func(line int) string
 
@@ -104,6 +105,9 @@ func (l *inspection) unit(it item) (*store.NewUnit, error) {
 		var err error
 		if n, it.wrong, err = l.a.unitFrom(l.ctx, it.body); err != nil {
 			return nil, err
+		}
+		if len(it.wrong) == 0 {
+			it.wrong = l.a.unpriced(l.batch, &n)
 		}
 	}
 	hash := hashOf(it.customID)

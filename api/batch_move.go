@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -70,22 +69,8 @@ func (a *API) cancelBatch(ctx context.Context, in *cancelBatchInput) (*oneBatch,
 		why = in.Body.Why
 	}
 	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		return a.stopBatch(ctx, id, why)
+		return a.Store.CancelBatch(ctx, work.DefaultTenant, id, why)
 	})
-}
-
-// stopBatch cancels a batch, and its synthesis if that is at work.
-func (a *API) stopBatch(ctx context.Context, id uuid.UUID, why string) (work.Batch, error) {
-	b, err := a.Store.CancelBatch(ctx, work.DefaultTenant, id, why)
-	if err == nil && b.Status == work.BatchCancelling && b.SynthesisUnit != nil {
-		if _, err := a.Store.Cancel(ctx, work.DefaultTenant, *b.SynthesisUnit); err != nil && !errors.Is(err, work.ErrConflict) {
-			return b, err
-		}
-		if err := a.Bell.Cancelled(ctx, *b.SynthesisUnit); err != nil {
-			a.Log.Debug("tell of a cancelled unit; the next beat will", "unit", *b.SynthesisUnit, "err", err)
-		}
-	}
-	return b, err
 }
 
 type retryBatchInput struct {
@@ -114,16 +99,12 @@ func (a *API) retryBatch(ctx context.Context, in *retryBatchInput) (*oneBatch, e
 				return work.Batch{}, err
 			}
 			total += len(moved)
-			bells := make([]store.Dispatch, len(moved))
-			for i, m := range moved {
-				bells[i] = m.Dispatch
-			}
-			if err := a.Bell.Ring(context.WithoutCancel(ctx), bells...); err != nil {
-				a.Log.Debug("ring for retried units; the reconciler will", "batch", id, "err", err)
-			}
 		}
 		b, err := a.Store.Batch(ctx, work.DefaultTenant, id)
-		if err == nil && total == 0 {
+		switch {
+		case err == nil && total == 0 && (b.Status == work.BatchFinalizing || b.Status == work.BatchCancelling):
+			err = fmt.Errorf("%w: the batch is %s; retry its units when it is over", work.ErrConflict, b.Status)
+		case err == nil && total == 0:
 			err = fmt.Errorf("%w: the batch has no unit to run again", work.ErrConflict)
 		}
 		return b, err

@@ -265,7 +265,7 @@ func (a *API) batchOf(c echo.Context) (web.Batch, error) {
 		return page, err
 	}
 	for _, g := range groups {
-		page.Failures = append(page.Failures, web.Failure{Class: g.Class, Count: g.Count, CostUSD: g.Cost, Message: g.Message})
+		page.Failures = append(page.Failures, web.Failure{Class: g.Class, Count: g.Count, Cost: g.Cost, Message: g.Message})
 	}
 	if page.Bad() > maxFailures {
 		page.FailedOf = maxFailures
@@ -281,13 +281,14 @@ func (a *API) expected(ctx context.Context, b work.Batch, t store.Trial) (*web.F
 		return nil, err
 	}
 	asRange := func(e expectation) web.Range { return web.Range(e) }
+	asCost := func(e *expectation) *web.Range { return (*web.Range)(e) }
 	if f := view.Forecast; f != nil {
 		return &web.Forecast{Trial: f.Trial, Succeeded: f.Succeeded, Left: f.Left,
-			CostUSD: asRange(f.CostUSD), RunTime: asRange(f.RunTime), Elapsed: asRange(f.Elapsed)}, nil
+			CostUSD: asCost(f.CostUSD), RunTime: asRange(f.RunTime), Elapsed: asRange(f.Elapsed)}, nil
 	}
 	if b.Status != work.BatchInProgress || t.Finished < leastTrial {
 		return nil, nil
 	}
 	left := b.Counts.Total - b.Counts.Finished()
-	return &web.Forecast{Trial: t.Finished, Succeeded: t.Succeeded, Left: left, CostUSD: asRange(expect(left, t.Cost))}, nil
+	return &web.Forecast{Trial: t.Finished, Succeeded: t.Succeeded, Left: left, CostUSD: asCost(expectCost(left, t))}, nil
 }

@@ -21,23 +21,23 @@ import (
 
 // result is one unit of a batch in its results.
 type result struct {
-	CustomID   string        `json:"custom_id"`
-	ID         uuid.UUID     `json:"id"`
-	Status     work.State    `json:"status"`
-	Output     *string       `json:"output"`
-	Error      *work.Failure `json:"error"`
-	Backend    string        `json:"backend"`
-	Model      string        `json:"model,omitempty"`
-	CostUSD    float64       `json:"cost_usd"`
-	Usage      work.Usage    `json:"usage"`
-	RunCount   int           `json:"run_count"`
-	StartedAt  *time.Time    `json:"started_at"`
-	FinishedAt *time.Time    `json:"finished_at"`
+	CustomID string        `json:"custom_id"`
+	ID       uuid.UUID     `json:"id"`
+	Status   work.State    `json:"status"`
+	Output   *string       `json:"output"`
+	Error    *work.Failure `json:"error"`
+	Backend  string        `json:"backend"`
+	Model    string        `json:"model,omitempty"`
+	work.Cost
+	Usage      work.Usage `json:"usage"`
+	RunCount   int        `json:"run_count"`
+	StartedAt  *time.Time `json:"started_at"`
+	FinishedAt *time.Time `json:"finished_at"`
 }
 
 func resultOf(r store.BatchResult) result {
 	return result{CustomID: r.CustomID, ID: r.ID, Status: r.State, Output: r.Output, Error: r.Error, Backend: r.Backend, Model: r.RunModel,
-		CostUSD: r.CostUSD, Usage: r.Usage, RunCount: r.RunCount, StartedAt: utc(r.StartedAt), FinishedAt: utc(r.FinishedAt)}
+		Cost: r.Cost, Usage: r.Usage, RunCount: r.RunCount, StartedAt: utc(r.StartedAt), FinishedAt: utc(r.FinishedAt)}
 }
 
 func utc(t *time.Time) *time.Time {
@@ -113,13 +113,16 @@ func writeResults(w io.Writer, each eachResult) error {
 
 func writeTable(w io.Writer, each eachResult) error {
 	out := csv.NewWriter(w)
-	columns := []string{"custom_id", "id", "status", "output", "error_class", "error_message", "backend", "model", "cost_usd", "run_count", "started_at", "finished_at"}
+	columns := []string{"custom_id", "id", "status", "output", "error_class", "error_message", "backend", "model", "cost_usd", "unpriced_runs", "run_count", "started_at", "finished_at"}
 	if err := out.Write(columns); err != nil {
 		return err
 	}
 	err := each(func(r store.BatchResult) error {
 		row := []string{r.CustomID, r.ID.String(), string(r.State), "", "", "", r.Backend, r.RunModel,
-			strconv.FormatFloat(r.CostUSD, 'f', -1, 64), strconv.Itoa(r.RunCount), timeText(r.StartedAt), timeText(r.FinishedAt)}
+			"", strconv.FormatInt(r.Unpriced, 10), strconv.Itoa(r.RunCount), timeText(r.StartedAt), timeText(r.FinishedAt)}
+		if !r.CostUnknown() {
+			row[8] = strconv.FormatFloat(r.Known(), 'f', -1, 64)
+		}
 		if r.Output != nil {
 			row[3] = *r.Output
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/internal/backend"
 	"piecework/internal/blob"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
@@ -130,7 +131,7 @@ func TestBatchOfUnits(t *testing.T) {
 	f.becomes(b.ID, work.BatchInProgress)
 	f.works(b.ID, nil)
 	done := f.becomes(b.ID, work.BatchCompleted)
-	if c := done.Counts; c.Total != 3 || c.Succeeded != 3 || c.CostUSD != 0.75 || done.Title != "letters" || string(done.Metadata) != `{"case":"7"}` {
+	if c := done.Counts; c.Total != 3 || c.Succeeded != 3 || c.Known() != 0.75 || done.Title != "letters" || string(done.Metadata) != `{"case":"7"}` {
 		t.Errorf("%+v %s", c, done.Metadata)
 	}
 	var units struct{ Items []work.Unit }
@@ -490,5 +491,100 @@ func TestExpect(t *testing.T) {
 	}
 	if none := expect(100, store.Spread{}); none != (expectation{}) {
 		t.Errorf("%+v", none)
+	}
+}
+
+// However units of a batch are retried, no more of them begin than the batch
+// lets, and they begin without the reconciler.
+func TestRetriesGoThroughTheWindow(t *testing.T) {
+	t.Parallel()
+	f, _ := newBatches(t)
+	b := f.batch(`{"concurrency":2,"unit":{"backend":"mock","prompt":"p"},"units":[{},{},{},{},{},{}]}`)
+	f.becomes(b.ID, work.BatchInProgress)
+	bad := func(work.Unit) bool { return true }
+	for f.works(b.ID, bad) > 0 {
+	}
+	ways := []func(id uuid.UUID){
+		func(id uuid.UUID) { f.post("/batches/"+id.String()+"/retry", "").is(200) },
+		func(id uuid.UUID) { f.post("/work-units/retry?batch="+id.String(), "").is(200) },
+		func(id uuid.UUID) {
+			units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: id})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, u := range units {
+				f.post("/work-units/"+u.ID.String()+"/retry", "").is(202)
+			}
+		},
+	}
+	for i, retry := range ways {
+		f.becomes(b.ID, work.BatchCompletedWithFailures)
+		retry(b.ID)
+		units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID, States: []work.State{work.Queued}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := slices.DeleteFunc(slices.Clone(units), func(u work.Unit) bool { return u.Held })
+		if len(units) != 6 || len(begin) != 2 {
+			t.Errorf("way %d: %d of %d queued units may begin; the batch has a concurrency of 2", i, len(begin), len(units))
+		}
+		for f.works(b.ID, bad) > 0 {
+		}
+	}
+}
+
+// A limit on costs that nobody can keep is refused.
+func TestLimitsWithoutPrices(t *testing.T) {
+	t.Parallel()
+	docs := t.TempDir()
+	f := openFront(t, testkit.DB(t, migrate), nowhere, func(o *Options) {
+		var err error
+		if o.Prices, err = backend.ReadPrices(nil); err != nil {
+			t.Fatal(err)
+		}
+		if o.Roots, err = o.Roots.With("docs", docs); err != nil {
+			t.Fatal(err)
+		}
+	})
+	const unit = `{"backend":"anthropic","model":"nobody-knows","prompt":"x"}`
+	f.post("/work-units", `{"backend":"anthropic","model":"nobody-knows","prompt":"x","max_cost_usd":1}`).refused(422, "#/max_cost_usd", "--unknown-price")
+	f.post("/work-units", unit).is(202)
+	f.post("/batches", `{"max_cost_usd":1,"units":[`+unit+`]}`).refused(400, "#/units/0/model", "max_cost_usd cannot be kept: the price of model nobody-knows is not known")
+	f.post("/batches", `{"stop_when":{"mean_cost_usd":1},"units":[`+unit+`]}`).refused(400, "#/units/0/model", "or leave mean_cost_usd in stop_when out")
+	if err := os.WriteFile(filepath.Join(docs, "lines.jsonl"), []byte("{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.post("/batches", `{"max_cost_usd":1,"unit":`+unit+`,"source":{"type":"jsonl","path":"docs:lines.jsonl"}}`).refused(400, "#/source/items/1/model", "cannot be kept")
+	for _, body := range []string{
+		`{"units":[` + unit + `]}`,
+		`{"max_cost_usd":1,"units":[{"backend":"claude","model":"nobody-knows","prompt":"x"}]}`, // it tells what it costs
+		`{"max_cost_usd":1,"units":[{"backend":"anthropic","prompt":"x"}]}`,                     // the worker process names the model
+	} {
+		f.post("/batches", body).is(202)
+	}
+}
+
+// A batch that a limit on costs has stopped says so, and its forecast is null.
+func TestBatchOfUnknownCost(t *testing.T) {
+	t.Parallel()
+	f, _ := newBatches(t)
+	b := f.batch(`{"test_first":1,"unit":{"backend":"mock","prompt":"p"},"units":[{},{},{}]}`)
+	f.becomes(b.ID, work.BatchTesting)
+	f.advance(b.ID)
+	units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := f.claim(units[2].ID)
+	if _, err := f.Store.Finish(t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunSucceeded, Next: work.Succeeded}); err != nil {
+		t.Fatal(err)
+	}
+	f.advance(b.ID)
+	a := f.get("/batches/" + b.ID.String()).is(200)
+	if b := f.becomes(b.ID, work.BatchAwaitingApproval); b.Forecast == nil || b.Forecast.CostUSD != nil || b.Forecast.Left != 2 {
+		t.Errorf("%s", a.body)
+	}
+	if err := f.misfit("BatchDetail", a.body); err != nil || !strings.Contains(string(a.body), `"cost_usd":null,"run_time"`) {
+		t.Errorf("%v: %s", err, a.body)
 	}
 }

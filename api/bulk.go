@@ -56,12 +56,12 @@ func (in *Bulk) chosen(verb string, usual, possible []work.State) (store.UnitFil
 
 // bulkResult is what a bulk has changed, or would change.
 type bulkResult struct {
-	DryRun  bool       `json:"dry_run"`
-	Count   int        `json:"count" doc:"Units that were changed; in a dry run all that would be"`
-	Stopped int        `json:"stopped,omitempty" doc:"Those of them that were running: they were asked to stop, and end soon"`
-	CostUSD float64    `json:"cost_usd" doc:"What they have cost so far"`
-	More    bool       `json:"more" doc:"Others match: one call changes 10000, the oldest first. Call again"`
-	Items   []unitItem `json:"items" nullable:"false" doc:"In a dry run the first 20"`
+	DryRun  bool `json:"dry_run"`
+	Count   int  `json:"count" doc:"Units that were changed; in a dry run all that would be"`
+	Stopped int  `json:"stopped,omitempty" doc:"Those of them that were running: they were asked to stop, and end soon"`
+	work.Cost
+	More  bool       `json:"more" doc:"Others match: one call changes 10000, the oldest first. Call again"`
+	Items []unitItem `json:"items" nullable:"false" doc:"In a dry run the first 20"`
 }
 
 type bulkAnswer struct {
@@ -72,7 +72,7 @@ type bulkAnswer struct {
 const previewed = 20
 
 func viewPreview(p store.Preview, err error) (*bulkAnswer, error) {
-	v := bulkResult{DryRun: true, Count: p.Count, CostUSD: p.CostUSD, More: p.Count > store.MaxBulk, Items: make([]unitItem, len(p.Units))}
+	v := bulkResult{DryRun: true, Count: p.Count, Cost: p.Cost, More: p.Count > store.MaxBulk, Items: make([]unitItem, len(p.Units))}
 	for i, u := range p.Units {
 		v.Items[i].Unit = u
 	}
@@ -82,7 +82,7 @@ func viewPreview(p store.Preview, err error) (*bulkAnswer, error) {
 func viewMoved(moved []store.Moved, more bool) *bulkAnswer {
 	v := bulkResult{Count: len(moved), More: more, Items: []unitItem{}}
 	for _, m := range moved {
-		v.CostUSD += m.CostUSD
+		v.Cost = v.Cost.Plus(m.Cost())
 		if m.State == work.Running {
 			v.Stopped++
 		}
@@ -115,15 +115,38 @@ func (a *API) retryAll(ctx context.Context, f store.UnitFilter, changes store.Ch
 	if err != nil {
 		return nil, err
 	}
-	bells := make([]store.Dispatch, len(moved))
-	for i, m := range moved {
-		bells[i] = m.Dispatch
+	a.requeued(ctx, moved)
+	return viewMoved(moved, more), nil
+}
+
+// advancedAtOnce is how many batches are looked at before a bulk is answered;
+// the reconciler looks at the others.
+const advancedAtOnce = 20
+
+// requeued rings for units that were retried, and lets their batches admit those
+// that are held. They are committed: what goes wrong here is not the caller's
+// problem.
+func (a *API) requeued(ctx context.Context, moved []store.Moved) {
+	ctx = context.WithoutCancel(ctx)
+	var bells []store.Dispatch
+	var batches []uuid.UUID
+	for _, m := range moved {
+		switch {
+		case !m.Held && m.State == work.Queued:
+			bells = append(bells, m.Dispatch)
+		case m.Held && !slices.Contains(batches, *m.BatchID) && len(batches) < advancedAtOnce:
+			batches = append(batches, *m.BatchID)
+		}
 	}
-	// They are committed: what goes wrong from here on is not the caller's problem.
-	if err := a.Bell.Ring(context.WithoutCancel(ctx), bells...); err != nil {
+	if err := a.Bell.Ring(ctx, bells...); err != nil {
 		a.Log.Warn("units are queued again, but not all bells rang; the reconciler will", "units", len(bells), "err", err)
 	}
-	return viewMoved(moved, more), nil
+	for _, id := range batches {
+		if err := a.Bell.AdvanceBatch(ctx, a.Store, id); err != nil {
+			a.Log.Debug("advance a batch; the reconciler will", "batch", id, "err", err)
+		}
+		a.kept.drop(id)
+	}
 }
 
 func (a *API) cancelUnits(ctx context.Context, in *Bulk) (*bulkAnswer, error) {

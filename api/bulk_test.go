@@ -54,13 +54,13 @@ func TestBulkRetry(t *testing.T) {
 	f.post("/work-units/"+gone.String()+"/cancel", "").is(202)
 
 	const byClass = "/work-units/retry?class=refusal"
-	if v := f.bulk(byClass+"&dry_run=true", ""); !v.DryRun || v.Count != 1 || v.CostUSD != 0.5 || len(v.Items) != 1 || v.Items[0].ID != refused {
+	if v := f.bulk(byClass+"&dry_run=true", ""); !v.DryRun || v.Count != 1 || v.Known() != 0.5 || len(v.Items) != 1 || v.Items[0].ID != refused {
 		t.Errorf("preview %+v", v)
 	}
 	if f.state(refused) != work.Failed {
 		t.Error("the preview changed something")
 	}
-	if v := f.bulk(byClass, `{"model":"better","max_turns":7}`); v.DryRun || v.Count != 1 || v.More || v.CostUSD != 0.5 {
+	if v := f.bulk(byClass, `{"model":"better","max_turns":7}`); v.DryRun || v.Count != 1 || v.More || v.Known() != 0.5 {
 		t.Errorf("retried %+v", v)
 	}
 	u, err := f.Store.Unit(t.Context(), work.DefaultTenant, refused)

@@ -16,7 +16,7 @@ import (
 
 // reason is one thing that a unit waits for.
 type reason struct {
-	Code   string     `json:"code" enum:"ended,running,approval,provider_batch,scheduled,retry,no_worker_process,queue_not_served,backend_unavailable,backend_paused,rate_limited,queue_paused,batch_paused,batch_enumerating,batch_testing,batch_awaits_approval,batch_cancelling,batch_order,busy,next" doc:"For programs"`
+	Code   string     `json:"code" enum:"ended,running,approval,provider_batch,scheduled,retry,no_worker_process,no_sign_of_life,queue_not_served,backend_unavailable,backend_paused,rate_limited,queue_paused,batch_paused,batch_enumerating,batch_testing,batch_awaits_approval,batch_cancelling,batch_order,taken,busy,next" doc:"For programs"`
 	Detail string     `json:"detail" doc:"For people: what it waits for and what to do"`
 	Until  *time.Time `json:"until,omitempty" doc:"When this reason ends, if that is known"`
 
@@ -84,6 +84,10 @@ func (a *API) explain(ctx context.Context, id uuid.UUID) (explanation, error) {
 	if a.Bell.Up() && a.Bell.Paused(ctx, jobs.Lane(u.Queue, u.Backend, u.Priority)) {
 		e.Reasons = append(e.Reasons, reason{Code: "queue_paused", Detail: fmt.Sprintf(
 			"the Asynq queue %s is paused in Redis", jobs.Lane(u.Queue, u.Backend, u.Priority))})
+	}
+	if len(e.Reasons) == 0 && a.Bell.Up() && a.Bell.Taken(ctx, store.DispatchOf(u)) {
+		e.Reasons = append(e.Reasons, reason{Code: "taken", Detail: "a worker process has taken its message and has not begun it; " +
+			"after two seconds it is offered to the others again"})
 	}
 	if len(e.Reasons) == 0 {
 		e.Reasons = append(e.Reasons, whenNext(u, place, processes))
@@ -163,19 +167,30 @@ func whyNowhere(u work.Unit, processes []work.Process) []reason {
 		return []reason{{Code: "queue_not_served", Detail: fmt.Sprintf(
 			"no live worker process serves the queue %q: name it in the PIECEWORK_QUEUES of one", u.Queue)}}
 	}
+	serving = slices.DeleteFunc(serving, func(p work.Process) bool { return p.Quiet })
+	if len(serving) == 0 {
+		return []reason{{Code: "no_sign_of_life", Detail: fmt.Sprintf(
+			"the worker processes of the queue %q give no sign of life, so they take no units: they have lost Postgres, or are frozen; start another, or wait for them", u.Queue)}}
+	}
 	missing := reason{Code: "backend_unavailable", Detail: fmt.Sprintf("no live worker process of the queue %q has the backend %s", u.Queue, u.Backend)}
 	var paused *reason
+	sooner := func(r reason) {
+		if paused == nil || r.Until != nil && paused.Until != nil && r.Until.Before(*paused.Until) {
+			paused = &r
+		}
+	}
 	for _, p := range serving {
 		o, ok := offerOf(p, u.Backend)
 		switch {
 		case !ok:
-		case statusOf(o) == "available":
-			return nil
 		case !o.Available:
 			missing.Detail = o.Detail
-		case paused == nil || o.Paused.Until != nil && paused.Until != nil && o.Paused.Until.Before(*paused.Until):
-			r := whyPaused(u.Backend, *o.Paused)
-			paused = &r
+		case o.Paused != nil:
+			sooner(whyPaused(u.Backend, *o.Paused))
+		case isShut(o, u.Model):
+			sooner(whyShut(u.Backend, *o.LimitOf(u.Model)))
+		default:
+			return nil
 		}
 	}
 	if paused != nil {
@@ -192,13 +207,32 @@ func whyPaused(backend string, p work.Pause) reason {
 		backend, web.When(p.Since), p.Class, p.Message, p.Class.Advice())}
 }
 
+// isShut tells whether a model waits for the end of its rate limit.
+func isShut(o work.Offer, model string) bool {
+	l := o.LimitOf(model)
+	return l != nil && l.Until != nil
+}
+
+func whyShut(backend string, l work.ModelLimit) reason {
+	return reason{Code: "rate_limited", Until: l.Until, Detail: fmt.Sprintf("the limit of %s for %s was met, its units begin again at %s: %s",
+		backend, l.Name(), web.When(*l.Until), l.Message)}
+}
+
 func whenNext(u work.Unit, place store.Place, processes []work.Process) reason {
-	slots, running := 0, 0
+	slots, running, pace, unpaced := 0, 0, 0.0, false
 	for _, p := range processes {
 		o, _ := offerOf(p, u.Backend)
-		if p.Live && statusOf(o) == "available" && slices.Contains(p.Queues, u.Queue) {
+		if p.Live && !p.Quiet && statusOf(o) == "available" && slices.Contains(p.Queues, u.Queue) && !isShut(o, u.Model) {
 			slots, running = slots+p.Slots, running+p.Running
+			if l := o.LimitOf(u.Model); l == nil {
+				unpaced = true
+			} else {
+				pace += l.PerSecond
+			}
 		}
+	}
+	if !unpaced && pace > 0 {
+		return reason{Code: "rate_limited", Detail: fmt.Sprintf("the limit of %s for its model was met; about %.2g units of that model begin in a second until it is known to be over", u.Backend, pace)}
 	}
 	if running >= slots {
 		return reason{Code: "busy", Detail: fmt.Sprintf("all %d slots of its worker processes are in use; %d units go before it", slots, place.Ahead)}

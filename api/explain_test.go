@@ -31,6 +31,9 @@ func TestExplainQueued(t *testing.T) {
 	}
 	auth := paused(work.Pause{Class: work.ClassAuth, Message: "401", Since: time.Now()})
 	full := work.Offer{Name: "claude", Available: true}
+	shut := func(model string) work.Offer {
+		return work.Offer{Name: "claude", Available: true, Limits: []work.ModelLimit{{Model: model, Until: &soon, Message: "429"}}}
+	}
 	for _, test := range []struct {
 		code, words string
 		processes   []work.Process
@@ -38,6 +41,7 @@ func TestExplainQueued(t *testing.T) {
 		{"no_worker_process", "start `piecework worker`", nil},
 		{"no_worker_process", "is alive", []work.Process{{Queues: []string{"default"}, Backends: []work.Offer{full}}}},
 		{"queue_not_served", "PIECEWORK_QUEUES", []work.Process{{Live: true, Queues: []string{"other"}, Backends: []work.Offer{full}}}},
+		{"no_sign_of_life", "lost Postgres", []work.Process{{Live: true, Quiet: true, Queues: []string{"default"}, Backends: []work.Offer{full}}}},
 		{"backend_unavailable", "has the backend claude", []work.Process{{Live: true, Queues: []string{"default"}}}},
 		{"backend_unavailable", "not installed", []work.Process{{Live: true, Queues: []string{"default"}, Backends: []work.Offer{{Name: "claude", Detail: "not installed"}}}}},
 		{"backend_paused", "auth: 401", []work.Process{{Live: true, Queues: []string{"default"}, Backends: []work.Offer{auth}}}},
@@ -45,12 +49,19 @@ func TestExplainQueued(t *testing.T) {
 			{Live: true, Queues: []string{"default"}, Backends: []work.Offer{paused(work.Pause{Class: work.ClassRateLimit, Until: &later})}},
 			{Live: true, Queues: []string{"default"}, Backends: []work.Offer{paused(work.Pause{Class: work.ClassRateLimit, Until: &soon, Message: "sooner"})}},
 		}},
+		{"rate_limited", "for opus was met", []work.Process{{Live: true, Queues: []string{"default"}, Backends: []work.Offer{shut("opus")}}}},
+		{"", "", []work.Process{{Live: true, Queues: []string{"default"}, Backends: []work.Offer{shut("haiku")}}}},
 		{"", "", []work.Process{
+			{Live: true, Queues: []string{"default"}, Backends: []work.Offer{shut("opus")}},
+			{Live: true, Queues: []string{"default"}, Backends: []work.Offer{full}},
+		}},
+		{"", "", []work.Process{
+			{Live: true, Quiet: true, Queues: []string{"default"}, Backends: []work.Offer{auth}},
 			{Live: true, Queues: []string{"default"}, Backends: []work.Offer{auth}},
 			{Live: true, Queues: []string{"default"}, Backends: []work.Offer{full}},
 		}},
 	} {
-		got := whyNowhere(work.Unit{Spec: work.Spec{Backend: "claude", Queue: "default"}}, test.processes)
+		got := whyNowhere(work.Unit{Spec: work.Spec{Backend: "claude", Model: "opus", Queue: "default"}}, test.processes)
 		if test.code == "" {
 			if len(got) != 0 {
 				t.Errorf("%+v", got)
@@ -74,6 +85,16 @@ func TestExplain(t *testing.T) {
 	f.crew(work.Offer{Name: "mock", Available: true})
 	if e := f.explained(id); e.Reasons[0].Code != "next" || !strings.Contains(e.Reasons[0].Detail, "1 units go before") {
 		t.Errorf("%+v", e)
+	}
+	message := "asynq:{" + jobs.Lane("default", "mock", work.DefaultPriority) + "}:t:" + jobs.TaskID(id, 1)
+	if err := f.Bell.Redis().HSet(t.Context(), message, "state", "active").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if e := f.explained(id); e.Reasons[0].Code != "taken" {
+		t.Errorf("%+v", e)
+	}
+	if err := f.Bell.Redis().Del(t.Context(), message).Err(); err != nil {
+		t.Fatal(err)
 	}
 	key := "asynq:{" + jobs.Lane("default", "mock", work.DefaultPriority) + "}:paused"
 	if err := f.Bell.Redis().Set(t.Context(), key, 1, 0).Err(); err != nil {

@@ -152,6 +152,7 @@ const uploadTime = time.Hour
 // patient reads a body for as long as something comes: each piece may take
 // what a whole JSON body may.
 func (a *API) patient(c echo.Context) io.Reader {
+	holdAnswer(c.Request().Context())
 	control, end := http.NewResponseController(c.Response()), time.Now().Add(uploadTime)
 	return readerFunc(func(p []byte) (int, error) {
 		next := time.Now().Add(a.bodyTime)

@@ -285,6 +285,9 @@ func (f *filler) unit(ctx context.Context, it *item) (n store.NewUnit, err error
 		if n, it.wrong, err = f.a.unitFrom(ctx, it.body); err != nil || len(it.wrong) > 0 {
 			return n, err
 		}
+		if it.wrong = f.a.unpriced(f.batch.Batch, &n); len(it.wrong) > 0 {
+			return n, nil
+		}
 	}
 	if len(it.customID) > maxCustomID {
 		it.wrong = []ProblemError{{Pointer: "#/custom_id", Detail: fmt.Sprintf("is longer than %d bytes", maxCustomID)}}

@@ -63,8 +63,8 @@ func (a *API) readyz(ctx context.Context, _ *struct{}) (*readyAnswer, error) {
 }
 
 func (a *API) checkPostgres(ctx context.Context) check {
-	if err := a.Store.Ping(ctx); err != nil {
-		return check{Detail: "cannot be reached; units are refused until it is back"}
+	if err := a.Store.Writable(ctx); err != nil {
+		return check{Detail: "takes no writes, or does not answer in time; units are refused until it does"}
 	}
 	behind, err := a.Store.Behind(ctx)
 	if err != nil {
@@ -95,7 +95,10 @@ func (a *API) checkWorkers(ctx context.Context, checks map[string]check) {
 	}
 	live, slots := 0, 0
 	for _, p := range processes {
-		if p.Live {
+		switch {
+		case p.Live && p.Blocked != "":
+			checks["worker process "+p.ID.String()] = check{Detail: fmt.Sprintf("on %s takes no units: %s", p.Hostname, p.Blocked)}
+		case p.Live:
 			live, slots = live+1, slots+p.Slots
 		}
 	}
@@ -127,7 +130,9 @@ func (v *backendView) trouble() string {
 }
 
 // Health serves the health and the metrics of a worker process without an API.
-func Health(registry *prometheus.Registry, ledger *store.Store, bell *jobs.Bell, containment process.Containment) http.Handler {
+//
+// Blocked says why the worker process takes no units at all; empty: it takes them.
+func Health(registry *prometheus.Registry, ledger *store.Store, bell *jobs.Bell, containment process.Containment, blocked func() string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -135,8 +140,14 @@ func Health(registry *prometheus.Registry, ledger *store.Store, bell *jobs.Bell,
 		_, _ = io.WriteString(w, `{"status":"ok"}`) // the prober has gone away
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if err := ledger.Ping(r.Context()); err != nil {
-			http.Error(w, "postgres cannot be reached", http.StatusServiceUnavailable)
+		ctx, cancel := context.WithTimeout(r.Context(), 3*time.Second)
+		defer cancel()
+		if err := ledger.Writable(ctx); err != nil {
+			http.Error(w, "postgres takes no writes, or does not answer in time; no unit is taken until it does", http.StatusServiceUnavailable)
+			return
+		}
+		if why := blocked(); why != "" {
+			http.Error(w, "takes no units: "+why, http.StatusServiceUnavailable)
 			return
 		}
 		redis := "takes writes"

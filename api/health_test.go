@@ -69,7 +69,7 @@ func TestNotReadyWithoutPostgres(t *testing.T) {
 	}
 	f.get("/healthz").is(200)
 	f.get("/metrics").is(200)
-	worker := httptest.NewServer(Health(f.Registry, f.Store, f.Bell, process.Subreaper))
+	worker := httptest.NewServer(Health(f.Registry, f.Store, f.Bell, process.Subreaper, func() string { return "" }))
 	defer worker.Close()
 	for path, status := range map[string]int{"/healthz": 200, "/metrics": 200, "/readyz": 503, "/work-units": 404} {
 		resp, err := http.Get(worker.URL + path)
@@ -88,5 +88,34 @@ func TestNotReadyWithoutSchema(t *testing.T) {
 	f := openFront(t, testkit.DB(t, nil), nowhere, nil)
 	if r := f.ready(503); r.Checks["postgres"].OK {
 		t.Errorf("%+v", r)
+	}
+}
+
+// A worker process that takes nothing says why: in the API's readiness, on the
+// page, and by its own.
+func TestReadinessTellsOfAFullDisk(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	id := f.crew(work.Offer{Name: "mock"})
+	const why = "the disk of /data is full: free some space"
+	if err := f.Store.Block(t.Context(), id, why); err != nil {
+		t.Fatal(err)
+	}
+	r := f.ready(200)
+	if c := r.Checks["worker process "+id.String()]; c.OK || !strings.Contains(c.Detail, why) || r.Checks["workers"].OK {
+		t.Errorf("%+v", r)
+	}
+	if page := string(f.get("/worker-processes").is(200).body); !strings.Contains(page, why) || !strings.Contains(page, "takes no units") {
+		t.Errorf("the page does not say so: %s", page)
+	}
+	worker := httptest.NewServer(Health(f.Registry, f.Store, f.Bell, process.Subreaper, func() string { return why }))
+	defer worker.Close()
+	resp, err := http.Get(worker.URL + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("its own readiness: %d", resp.StatusCode)
 	}
 }

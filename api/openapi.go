@@ -89,6 +89,7 @@ func (a *API) describe() {
 	schemas := doc.Components.Schemas.Map()
 	steps := doc.Components.Schemas.Schema(reflect.TypeFor[[]transcript.Step](), true, "")
 	steps.Nullable = false
+	describeMoney(schemas)
 	for name, s := range schemas {
 		if !slices.Contains(requestBodies, name) {
 			s.AdditionalProperties = nil // later versions add fields
@@ -142,6 +143,20 @@ func describeOperation(o *huma.Operation) {
 	}
 }
 
+// describeMoney makes a number or null of amounts, whose Go type the schema
+// cannot look into.
+func describeMoney(schemas map[string]*huma.Schema) {
+	for _, s := range schemas {
+		for field, p := range s.Properties {
+			if p.Ref == "#/components/schemas/USD" {
+				s.Properties[field] = &huma.Schema{Type: huma.TypeNumber, Format: "double", Nullable: true,
+					Description: "US dollars, as far as known; null when nothing is. It is the whole when unpriced_runs is 0"}
+			}
+		}
+	}
+	delete(schemas, "USD")
+}
+
 func describeUnits(schemas map[string]*huma.Schema) {
 	for _, name := range []string{"Unit", "UnitSummary"} {
 		p := schemas[name].Properties
@@ -156,8 +171,8 @@ func describeUnits(schemas map[string]*huma.Schema) {
 			"timeout": "Seconds", "idle_timeout": "Seconds", "startup_timeout": "Seconds; the backend's own when absent",
 			"cache_ttl":   "Seconds: how old a result may be that is taken over from an earlier run; absent when none may be",
 			"cache":       "hit: the result is an earlier run's and cost nothing; miss: there was none to take over; absent until the unit has ended, and when it did not look",
-			"cached_from": "The run whose result this is; it may be gone by now", "cost_usd": "Of all runs so far",
-			"failures": "Runs that failed and count against max_retries", "losses": "Runs whose worker process died or was stopped",
+			"cached_from": "The run whose result this is; it may be gone by now",
+			"failures":    "Runs that failed and count against max_retries", "losses": "Runs whose worker process died or was stopped",
 			"waits": "Runs that met a rate limit", "crashes": "Runs in which the backend's own process died",
 		} {
 			p[field].Description = text
@@ -166,6 +181,8 @@ func describeUnits(schemas map[string]*huma.Schema) {
 	p := schemas["Unit"].Properties
 	p["payload"].Type, p["payload"].AdditionalProperties = huma.TypeObject, true
 	p["output_schema"].Type, p["output_schema"].AdditionalProperties = huma.TypeObject, true
+	p["accept"].Type, p["accept"].AdditionalProperties = huma.TypeObject, true
+	p["accept"].Description = "What the result must meet"
 	p["request"].Type, p["request"].AdditionalProperties = huma.TypeObject, true
 	p["request"].Description = "One call of the backend's API, in place of a prompt"
 	p["output"].Description = "Whole; partial when the unit did not succeed"
@@ -183,7 +200,8 @@ func describeRuns(schemas map[string]*huma.Schema) {
 			"attempt": "Counts a unit's runs from 1", "task": "The unit's title", "worker_type": "The backend",
 			"live_status": "What it does now, or did last", "execution_time": "Seconds from claim to end",
 			"duration_ms": "As the backend measured it", "duration_api_ms": "Spent waiting for the model",
-			"cost_incomplete": "The run ended before its whole cost was known", "has_transcript": "There are steps to read",
+			"cost_incomplete": "The run ended before its whole cost was known", "implausible": "Figures that the backend told and that cannot be true: they are left out", "has_transcript": "There are steps to read",
+			"transcript_removed_at": "When they were removed because they were old; null: they were not",
 		} {
 			p[field].Description = text
 		}
@@ -247,7 +265,7 @@ func describeTriggers(schemas map[string]*huma.Schema) {
 func describeRest(schemas map[string]*huma.Schema) {
 	spec := schemas["Spec"].Properties
 	spec["labels"].Type, spec["labels"].AdditionalProperties = huma.TypeObject, &huma.Schema{Type: huma.TypeString}
-	for _, field := range []string{"payload", "output_schema", "request"} {
+	for _, field := range []string{"payload", "output_schema", "accept", "request"} {
 		spec[field].Type, spec[field].AdditionalProperties = huma.TypeObject, true
 	}
 	schemas["Schedule"].Properties["catch_up"].Enum = schemas["NewSchedule"].Properties["catch_up"].Enum
@@ -348,8 +366,9 @@ func addExamples(schemas map[string]*huma.Schema) {
 			Paused: &operatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}}}},
 		"NewPause":   newPause{By: "ann", Why: "the provider has an outage"},
 		"PauseState": pauseState{Name: "default", Paused: &operatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}},
-		"BulkResult": bulkResult{DryRun: true, Count: 1, CostUSD: 0.25, Items: []unitItem{{Unit: short}}},
+		"BulkResult": bulkResult{DryRun: true, Count: 1, Cost: work.NewCost(0.25, 0), Items: []unitItem{{Unit: short}}},
 		"Health":     map[string]any{"status": "ok"},
+		"Pruned":     map[string]any{"dry_run": true, "units": 1200, "batches": 3, "files": 40, "bytes": 123456, "more": false},
 		"Stats":      exampleStats(run.StartedAt),
 		"Readiness": map[string]any{"status": "ready", "checks": map[string]check{
 			"postgres": {OK: true, Detail: "reachable, schema up to date"}, "redis": {OK: true, Detail: "takes writes (single server)"},
@@ -364,13 +383,13 @@ func addExamples(schemas map[string]*huma.Schema) {
 }
 
 func exampleStats(from time.Time) stats {
-	finished, spent := map[work.State]int64{work.Succeeded: 11, work.Failed: 1}, work.Spent{Runs: 13, Cost: 0.42}
+	finished, spent := map[work.State]int64{work.Succeeded: 11, work.Failed: 1}, work.Spent{Runs: 13, Cost: work.NewCost(0.42, 0)}
 	return stats{
 		Figures: work.Figures{
 			Window: "24h", From: from, To: from.Add(time.Hour), Bucket: 3600, Accepted: 12, Finished: finished, Cost: spent,
 			Series: []work.Interval{{From: from, Accepted: 12, Finished: finished, Cost: spent}},
-			Runs:   []work.Outcome{{Status: work.RunSucceeded, Count: 11, Cost: 0.4}, {Status: work.RunFailed, Class: work.ClassRefusal, Count: 1, Cost: 0.02}},
-			Models: []work.Spent{{Name: "mock", Runs: 13, Cost: 0.42}}, Backends: []work.Spent{{Name: "mock", Runs: 13, Cost: 0.42}}, Workers: []work.Spent{},
+			Runs:   []work.Outcome{{Status: work.RunSucceeded, Count: 11, Cost: work.NewCost(0.4, 0)}, {Status: work.RunFailed, Class: work.ClassRefusal, Count: 1, Cost: work.NewCost(0.02, 0)}},
+			Models: []work.Spent{{Name: "mock", Runs: 13, Cost: work.NewCost(0.42, 0)}}, Backends: []work.Spent{{Name: "mock", Runs: 13, Cost: work.NewCost(0.42, 0)}}, Workers: []work.Spent{},
 			Run: []work.Latency{},
 		},
 		Queues: []queueView{}, Processes: []work.Process{}, Checks: map[string]check{"redis": {OK: true, Detail: "takes writes (single server)"}},

@@ -37,12 +37,17 @@ func describeBatches(doc *huma.OpenAPI, schemas map[string]*huma.Schema) {
 			p[field].Description = text
 		}
 	}
-	for field, text := range map[string]string{"expired": "Timed out", "cost_usd": "Of all units so far",
+	for field, text := range map[string]string{"expired": "Timed out",
 		"usage":                 "Of the units' final runs, once the batch is over",
 		"prompt_cache_hit_rate": "With usage: how much of the input came from the provider's prompt cache, cache_read_tokens in cache_read_tokens + cache_creation_tokens + input_tokens, from 0 to 1",
 	} {
 		schemas["BatchCounts"].Properties[field].Description = text
 	}
+	cost := schemas["Forecast"].Properties["cost_usd"]
+	text := cost.Description
+	cost.Description = ""
+	schemas["Forecast"].Properties["cost_usd"] = orNull(cost)
+	schemas["Forecast"].Properties["cost_usd"].Description = text
 	schemas["BatchList"].Properties["next"] = nextCursor()
 	submit := doc.Paths["/batches"].Post
 	submit.Description = linesDescription
@@ -84,5 +89,5 @@ func exampleBatch() work.Batch {
 	return work.Batch{ID: uuid.MustParse("0198f0c2-9a01-7c3a-9d55-2f6a1c0e4b77"), Title: "contracts", Status: work.BatchInProgress, Protocol: work.ProtocolNative,
 		Source: json.RawMessage(`{"type":"files","path":"docs:contracts","suffix":[".pdf"],"on_invalid":"reject"}`),
 		Unit:   json.RawMessage(`{"backend":"mock","prompt":"Summarise {file_name}"}`), Metadata: json.RawMessage(`{}`),
-		Counts: work.BatchCounts{Total: 120, Queued: 70, Running: 8, Succeeded: 41, Failed: 1, CostUSD: 3.2}, CreatedAt: begun, EnumeratedAt: &listed}
+		Counts: work.BatchCounts{Total: 120, Queued: 70, Running: 8, Succeeded: 41, Failed: 1, Cost: work.NewCost(3.2, 0)}, CreatedAt: begun, EnumeratedAt: &listed}
 }

@@ -3,8 +3,10 @@ package api
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/hibiken/asynqmon"
 	"github.com/labstack/echo/v4"
@@ -55,7 +57,18 @@ func (a *API) pages() {
 		RootPath: "/asynqmon", RedisConnOpt: a.Bell, ReadOnly: true,
 	}))
 	a.echo.GET("/asynqmon", dashboard, foreign)
-	a.echo.GET("/asynqmon/*", dashboard, foreign)
+	a.echo.GET("/asynqmon/*", dashboard, foreign, a.asksRedis)
+}
+
+// asksRedis refuses what would ask Redis one question after the other while it does
+// not answer.
+func (a *API) asksRedis(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if !a.Bell.Up() && strings.HasPrefix(c.Request().URL.Path, "/asynqmon/api/") {
+			return &work.Unavailable{What: "redis", RetryAfter: 2 * time.Second, Err: errors.New("it takes no writes")}
+		}
+		return next(c)
+	}
 }
 
 func foreign(next echo.HandlerFunc) echo.HandlerFunc {

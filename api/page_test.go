@@ -28,7 +28,7 @@ func TestPagesShowWhatThereIs(t *testing.T) {
 		"/":                                {"Count the words", "succeeded", "/units/" + id.String()},
 		"/?q=words":                        {"Count the words"},
 		"/?q=nothing":                      {"No task contains “nothing”"},
-		"/units/" + id.String():            {"Three words.", "begin &lt;b&gt;", "count", "$0.2500", "2 turns", "1 tool call<"},
+		"/units/" + id.String():            {"Three words.", "begin &lt;b&gt;", "count", "$0.25", "2 turns", "1 tool call<"},
 		"/?q=" + strings.Repeat("x", 5000): {"No task contains"},
 	} {
 		a := f.get(path).is(200)

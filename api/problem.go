@@ -79,8 +79,11 @@ func newFieldsProblem(status int, fields ...ProblemError) *Problem {
 // problem is the one place where an error becomes an answer. What a caller
 // may not see is logged here and nowhere else.
 func (a *API) problem(ctx context.Context, err error) *Problem {
+	if errors.Is(context.Cause(ctx), errNoAnswer) {
+		err = errNoAnswer
+	}
 	p := problemOf(err)
-	if ctx.Err() != nil && p.Status >= 500 {
+	if ctx.Err() != nil && p.Status >= 500 && !errors.Is(err, errNoAnswer) {
 		p = newProblem(statusClientGone, "the caller has gone away")
 	}
 	p.RequestID = requestIDFrom(ctx)
@@ -94,6 +97,7 @@ func problemOf(err error) *Problem {
 	var p *Problem
 	var invalid *work.Invalid
 	var away *work.Unavailable
+	var removed *work.RemovedError
 	var route *echo.HTTPError
 	switch {
 	case errors.As(err, &p):
@@ -107,6 +111,8 @@ func problemOf(err error) *Problem {
 		return p
 	case errors.Is(err, work.ErrNotFound):
 		return newProblem(http.StatusNotFound, "there is no such thing here; check the id")
+	case errors.As(err, &removed):
+		return newProblem(http.StatusGone, removed.Error())
 	case errors.Is(err, work.ErrConflict):
 		return newProblem(http.StatusConflict, conflictDetail(err))
 	case errors.As(err, &away):
@@ -133,7 +139,7 @@ func conflictDetail(err error) string {
 func routeDetail(e *echo.HTTPError) string {
 	switch e.Code {
 	case http.StatusNotFound:
-		return "no such path; /docs lists them all"
+		return "no such path; /docs describes the API"
 	case http.StatusMethodNotAllowed:
 		return "this path does not take that method; /docs lists what it takes"
 	}

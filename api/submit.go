@@ -16,6 +16,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"piecework/internal/accept"
 	"piecework/internal/backend"
 	"piecework/internal/prompt"
 	"piecework/internal/transcript"
@@ -26,7 +27,7 @@ import (
 // unitBody is what a caller submits.
 type unitBody struct {
 	Backend string `json:"backend,omitempty" doc:"How the model is reached; this or worker" example:"mock"`
-	Worker  string `json:"worker,omitempty" doc:"A named definition; this or backend"`
+	Worker  string `json:"worker,omitempty" doc:"Kept for named definitions, which there are none of yet: every value is refused"`
 	Prompt  string `json:"prompt,omitempty" minLength:"1" doc:"This or request. A template: {key} and {payload.key} take values from the payload, {{ }} are literal braces" example:"Summarise {text}"`
 	Request object `json:"request,omitempty" doc:"In place of a prompt, one call of the backend's API: endpoint, such as /v1/chat/completions, and body, which goes there unchanged, but for stream. The API's answer is the output"`
 	Payload object `json:"payload,omitempty" doc:"Values for the prompt. file_path and file_paths attach files; working_directory is where the work happens"`
@@ -36,6 +37,9 @@ type unitBody struct {
 	SystemPrompt     string     `json:"system_prompt,omitempty"`
 	WorkingDirectory string     `json:"working_directory,omitempty" doc:"name:path in a root, or an absolute path inside one; an own empty directory when left out"`
 	OutputSchema     object     `json:"output_schema,omitempty" doc:"JSON Schema that the output must fit"`
+	Accept           object     `json:"accept,omitempty" doc:"What the result must meet, beyond that the backend says it is done; all parts that are given must hold. command: a text for a shell, or a list of program and arguments, run in the unit's directory with the output on its standard input, exit status 0 accepts (only where the operator allows it), with its timeout, 5 min when left out; file_exists: a path or a glob in the unit's directory; output_matches: an RE2 regular expression; expression: a CEL condition over output, a text, and json, its value. A result that does not meet it is asked for once more in the same session, then the unit fails with not_accepted"`
+	ProjectSettings  string     `json:"project_settings,omitempty" enum:"ignore,read" doc:"Whether an agent reads the instructions and settings that lie in the directory it works in, such as CLAUDE.md and .mcp.json. read trusts that directory: what lies there may run commands. The server's default when left out (PIECEWORK_PROJECT_SETTINGS)"`
+	MCPServers       []string   `json:"mcp_servers,omitempty" nullable:"false" maxItems:"20" doc:"MCP servers that an agent gets, by the names that the operator has given them (PIECEWORK_MCP_SERVERS)"`
 	MissingKey       string     `json:"missing_key,omitempty" enum:"fail,note" doc:"What to do when the payload lacks a key of the prompt: fail before any money is spent, or note it in the prompt and go on"`
 	SessionPolicy    string     `json:"session_policy,omitempty" enum:"resume,fresh" doc:"After a loss, a shutdown, a timeout or a rate limit the next run goes on with the agent's session, where the backend has such, or begins afresh; resume when left out"`
 	MaxTurns         int        `json:"max_turns,omitempty" minimum:"1" maximum:"10000" doc:"No limit when left out"`
@@ -127,7 +131,7 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 		s.WorkingDirectory = payloadDirectory(s.Payload)
 	}
 	for _, check := range []func(context.Context, *unitBody, *store.NewUnit) error{
-		checkAsked, checkBackend, checkTimes, checkLabels, checkRequest, checkLimits, checkLane, a.checkCallback, a.checkFiles,
+		checkAsked, checkBackend, checkTimes, checkLabels, checkRequest, checkLimits, a.checkPrice, a.checkAccept, a.checkProject, checkLane, a.checkCallback, a.checkFiles,
 	} {
 		if err := check(ctx, b, &n); err != nil {
 			return n, err
@@ -137,6 +141,30 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 		n.Title = title(s)
 	}
 	return n, nil
+}
+
+// checkPrice refuses a limit on costs that nobody could keep.
+func (a *API) checkPrice(_ context.Context, _ *unitBody, n *store.NewUnit) error {
+	if n.MaxCostUSD != nil && a.Prices.Unpriced(n.Backend, n.Model) {
+		return work.Invalidf("#/max_cost_usd", "cannot be kept: %s, or leave max_cost_usd out", backend.NoPrice(n.Model))
+	}
+	return nil
+}
+
+// unpriced is what is wrong with a unit of a batch whose limit on costs nobody
+// could keep.
+func (a *API) unpriced(b work.Batch, n *store.NewUnit) []ProblemError {
+	limit := ""
+	switch {
+	case b.MaxCostUSD != nil:
+		limit = "max_cost_usd"
+	case b.StopWhen != nil && b.StopWhen.MeanCostUSD != nil:
+		limit = "mean_cost_usd in stop_when"
+	}
+	if limit == "" || !a.Prices.Unpriced(n.Backend, n.Model) {
+		return nil
+	}
+	return []ProblemError{{Pointer: "#/model", Detail: fmt.Sprintf("the batch's %s cannot be kept: %s, or leave %[1]s out", limit, backend.NoPrice(n.Model))}}
 }
 
 // checkRequest looks at the call that is in place of a prompt. Everything that
@@ -365,6 +393,67 @@ func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	if failure := backend.CheckSchema(n.OutputSchema); failure != nil {
 		return work.Invalidf("#/output_schema", "%s", failure.Message)
 	}
+	return nil
+}
+
+// checkAccept looks at the check that the result must meet.
+func (a *API) checkAccept(_ context.Context, b *unitBody, n *store.NewUnit) error {
+	if len(b.Accept) == 0 {
+		return nil
+	}
+	check, err := accept.Parse(json.RawMessage(b.Accept))
+	if err != nil {
+		return err
+	}
+	switch {
+	case check.NeedsDirectory() && len(b.Request) > 0:
+		return work.Invalidf("#/accept", "a request has no directory: check its answer by output_matches or expression")
+	case check.HasCommand() && !a.AcceptCommands:
+		return work.Invalidf("#/accept/command", "this server runs no commands for checks; its operator can allow them with --accept-commands (PIECEWORK_ACCEPT_COMMANDS). Use file_exists, output_matches or expression")
+	case check.FileExists != "" && n.WorkingDirectory == "" && !backend.WritesFiles(b.Backend):
+		return work.Invalidf("#/accept/file_exists", "the backend %s writes no files: check its output by output_matches or expression", b.Backend)
+	}
+	n.Accept = json.RawMessage(b.Accept)
+	return nil
+}
+
+// checkProject looks at what an agent is to read of its directory, and at the MCP
+// servers it gets.
+func (a *API) checkProject(_ context.Context, b *unitBody, n *store.NewUnit) error {
+	agent := backend.Can(b.Backend, work.CanTools) && len(b.Request) == 0
+	switch {
+	case !agent && b.ProjectSettings == work.SettingsRead:
+		return work.Invalidf("#/project_settings", "the backend %s reads no directory: leave it out", b.Backend)
+	case !agent && len(b.MCPServers) > 0:
+		return work.Invalidf("#/mcp_servers", "the backend %s takes no MCP servers; agents do", b.Backend)
+	case b.ProjectSettings == work.SettingsIgnore && backend.MustReadProject(b.Backend):
+		return work.Invalidf("#/project_settings", "%s reads %s of its directory whatever it is told: leave it out, or choose another backend", b.Backend, strings.Join(backend.ProjectFiles(b.Backend), ", "))
+	case agent && backend.MustReadProject(b.Backend) && a.ProjectSettings == work.SettingsNever:
+		return work.Invalidf("#/backend", "%s reads the settings of its directory whatever it is told, and this server lets no agent do so (PIECEWORK_PROJECT_SETTINGS)", b.Backend)
+	case b.ProjectSettings == work.SettingsRead && a.ProjectSettings == work.SettingsNever:
+		return work.Invalidf("#/project_settings", "this server lets no agent read the settings of its directory (PIECEWORK_PROJECT_SETTINGS)")
+	}
+	if agent {
+		n.ProjectSettings = cmp.Or(b.ProjectSettings, a.ProjectSettings)
+	}
+	if n.ProjectSettings == work.SettingsNever || agent && n.ProjectSettings == "" {
+		n.ProjectSettings = work.SettingsIgnore
+	}
+	if agent && backend.MustReadProject(b.Backend) {
+		n.ProjectSettings = work.SettingsRead
+	}
+	for i, name := range b.MCPServers {
+		pointer := fmt.Sprintf("#/mcp_servers/%d", i)
+		switch {
+		case len(a.MCPServers) == 0:
+			return work.Invalidf(pointer, "this server has no MCP servers for units; its operator names them in PIECEWORK_MCP_SERVERS")
+		case !slices.Contains(a.MCPServers, name):
+			return work.Invalidf(pointer, "there is no MCP server %.70q here; choose of %s", name, strings.Join(a.MCPServers, ", "))
+		case slices.Contains(b.MCPServers[:i], name):
+			return work.Invalidf(pointer, "is named twice")
+		}
+	}
+	n.MCPServers = b.MCPServers
 	return nil
 }
 

@@ -212,6 +212,7 @@ type unitItem struct {
 	Payload      leftOut `json:"payload,omitempty" hidden:"true"`
 	SystemPrompt leftOut `json:"system_prompt,omitempty" hidden:"true"`
 	OutputSchema leftOut `json:"output_schema,omitempty" hidden:"true"`
+	Accept       leftOut `json:"accept,omitempty" hidden:"true"`
 	Request      leftOut `json:"request,omitempty" hidden:"true"`
 	Output       leftOut `json:"output,omitempty" hidden:"true"`
 }
@@ -316,6 +317,7 @@ func (a *API) retryUnit(ctx context.Context, in *retryInput) (*unitAnswer, error
 	if err != nil {
 		return nil, err
 	}
-	a.ring(ctx, unit)
+	a.requeued(ctx, []store.Moved{{Dispatch: store.DispatchOf(unit), State: unit.State, BatchID: unit.BatchID, Held: unit.Held}})
+	a.hub.poke(id)
 	return a.answerUnit(ctx, id, 0)
 }

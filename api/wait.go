@@ -34,6 +34,7 @@ func (a *API) await(ctx context.Context, id uuid.UUID, wait waitFor) (unitView, 
 	if wait == 0 {
 		return a.viewUnit(ctx, id)
 	}
+	holdAnswer(ctx)
 	changed, forget := a.watchers.watch(id)
 	defer forget()
 	deadline := time.NewTimer(time.Duration(wait))

@@ -99,27 +99,33 @@ func (r *batchRound) see(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
+	case r.b.RemoteID == nil && r.b.SendingAt != nil:
+		return r.find(ctx) // also when nobody waits: what is there costs money until it is cancelled
 	case !waits:
 		return r.dismiss(ctx)
 	case r.b.RemoteID != nil:
 		return r.look(ctx)
-	case r.b.SendingAt != nil:
-		return r.find(ctx)
 	}
 	return r.send(ctx)
 }
 
 // dismiss ends a batch that nobody waits for any more: all of its units were
-// cancelled, or run live.
+// cancelled, or run live. The provider is asked to stop until it has said that it
+// does, or that the batch is over. What may be another's batch is left alone.
 func (r *batchRound) dismiss(ctx context.Context) error {
-	if r.b.RemoteID != nil {
-		call, cancel := context.WithTimeout(ctx, laneCall)
-		defer cancel()
-		if err := r.batcher.CancelBatch(call, *r.b.RemoteID); err != nil {
-			r.w.Log.Warn("cancel a provider's batch that nobody waits for", "batch", *r.b.RemoteID, "err", err)
-		}
+	if r.b.RemoteID == nil || r.b.Guessed {
+		return r.finish(ctx, nil)
 	}
-	return r.finish(ctx, nil)
+	call, cancel := context.WithTimeout(ctx, laneCall)
+	defer cancel()
+	err := r.batcher.CancelBatch(call, *r.b.RemoteID)
+	if err == nil {
+		return r.finish(ctx, nil)
+	}
+	if news, look := r.batcher.LookAtBatch(call, *r.b.RemoteID); look == nil && news.Ended {
+		return r.finish(ctx, nil)
+	}
+	return r.unreadable(ctx, fmt.Errorf("cancel it, for nobody waits for it any more: %w", err))
 }
 
 func (r *batchRound) finish(ctx context.Context, failed *work.Failure) error {
@@ -255,7 +261,7 @@ func (r *batchRound) find(ctx context.Context) error {
 	switch {
 	case len(found) > 0:
 		r.w.Log.Info("provider's batch was found again", "batch", found[0], "backend", r.b.Backend)
-		return r.w.Store.SentProviderBatch(ctx, r.w.id, r.b.ID, found[0], 0)
+		return r.w.Store.FoundProviderBatch(ctx, r.w.id, r.b.ID, found[0], !r.batcher.KeepsKey())
 	case time.Since(*r.b.SendingAt) < cmp.Or(r.w.find, findFor):
 		return r.later(ctx, 0, errors.New("nobody knows whether it was sent; it is looked for"))
 	}
@@ -282,7 +288,7 @@ func (r *batchRound) look(ctx context.Context) error {
 // it does not have, when its day is over, is lost.
 func (r *batchRound) unreadable(ctx context.Context, err error) error {
 	if errors.As(err, new(*work.Failure)) && r.b.SentAt != nil && time.Since(*r.b.SentAt) > laneDay {
-		r.w.Log.Error("provider's batch is given up; its units run live", "batch", r.remote(), "backend", r.b.Backend, "err", err)
+		r.w.Log.Error("provider's batch is given up; units that wait for it run live", "batch", r.remote(), "backend", r.b.Backend, "err", err)
 		return r.finish(ctx, nil)
 	}
 	return r.later(ctx, 0, err)

@@ -30,6 +30,7 @@ type provider struct {
 	send      []error // of the next calls of SendBatch; after one of unknown outcome the batch is there
 	keyless   bool    // it keeps no key, and finds what has as many lines, the newest first
 	cancelled []string
+	cancel    []error // of the next calls of CancelBatch
 }
 
 type sentBatch struct {
@@ -106,9 +107,16 @@ func (p *provider) BatchAnswers(_ context.Context, id string, each func(backend.
 func (p *provider) CancelBatch(_ context.Context, id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if len(p.cancel) > 0 {
+		var err error
+		err, p.cancel = p.cancel[0], p.cancel[1:]
+		return err
+	}
 	p.cancelled = append(p.cancelled, id)
 	return nil
 }
+
+func (p *provider) KeepsKey() bool { return !p.keyless }
 
 // sent waits until so many batches are at the provider, and returns the last.
 func (p *provider) sent(t *testing.T, n int) *sentBatch {
@@ -454,6 +462,57 @@ func TestBatchLaneNobodyWaits(t *testing.T) {
 	}
 }
 
+// What may be at the provider is looked for although its units are cancelled, and
+// is cancelled there until that is known.
+func TestBatchLaneCancelsWhatItSent(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*provider){
+		"reply lost":   func(*provider) {},
+		"cancel fails": func(p *provider) { p.cancel = []error{errors.New("no route"), work.Fail(work.ClassInfra, "try again")} },
+		"over by then": func(p *provider) {
+			p.cancel = slices.Repeat([]error{work.Fail(work.ClassInvalidRequest, "it has ended")}, 1000)
+		},
+		"may be others": func(p *provider) { p.keyless = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newLaneHouse(t)
+			change(h.provider)
+			gone, dead := h.wait("gone"), uuid.Must(uuid.NewV7())
+			b := h.packedBy(dead)
+			if err := h.store.SendingProviderBatch(t.Context(), dead, b.ID, 1); err != nil {
+				t.Fatal(err)
+			}
+			line, _ := h.provider.Line(backend.Request{Prompt: "gone"})
+			line.ID = lineID(b.ID, gone)
+			remote, err := h.provider.SendBatch(t.Context(), b.ID.String(), []backend.Line{line})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, gone); err != nil {
+				t.Fatal(err)
+			}
+			if name == "over by then" {
+				h.provider.end(h.provider.sent(t, 1), echo)
+			}
+			h.startLane(nil)
+			testkit.Eventually(t, "the batch is seen to its end", func() bool {
+				lane, err := h.store.BatchLaneOf(t.Context(), gone)
+				return err == nil && lane.Batch.FinishedAt != nil
+			})
+			want := []string{remote}
+			if name == "over by then" || name == "may be others" {
+				want = nil
+			}
+			h.provider.mu.Lock()
+			defer h.provider.mu.Unlock()
+			if !slices.Equal(h.provider.cancelled, want) || name == "cancel fails" && len(h.provider.cancel) > 0 {
+				t.Errorf("cancelled %v, want %v", h.provider.cancelled, want)
+			}
+		})
+	}
+}
+
 // A run that was stopped leaves the answer for the next; one that failed with it
 // does not, and the retry is a call.
 func TestBatchLaneAnswerIsUsedOnce(t *testing.T) {
@@ -516,9 +575,9 @@ func TestBatchLaneAtAProvider(t *testing.T) {
 				switch {
 				case *u.Output != "fine" || u.RunCount != 1:
 					t.Errorf("output %q after %d runs", *u.Output, u.RunCount)
-				case u.CostUSD == cost:
+				case u.Known() == cost:
 					full++
-				case math.Abs(u.CostUSD-cost/2) < 1e-9:
+				case math.Abs(u.Known()-cost/2) < 1e-9:
 					half++
 				}
 			}

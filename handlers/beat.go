@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
@@ -30,25 +31,75 @@ func (w *Worker) register(ctx context.Context) error {
 	return w.confirm(sent)
 }
 
-// beat gives a sign of life at every beat and acts on the answer: runs that
-// were asked to stop, and runs that belong to another by now.
+// beat gives a sign of life at every beat, and soon again when one did not come
+// through. It waits for nothing else.
 func (w *Worker) beat(ctx context.Context) {
-	ticker := time.NewTicker(w.Beat)
-	defer ticker.Stop()
+	timer := time.NewTimer(w.Beat)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
-		case <-w.news:
+		case <-timer.C:
 		}
+		next := w.Beat
 		if err := w.beatOnce(ctx); err != nil && ctx.Err() == nil {
 			w.Log.Warn("no sign of life given", "err", err)
+			next = w.Beat / 10
+		}
+		timer.Reset(next)
+	}
+}
+
+func (w *Worker) beatOnce(ctx context.Context) error {
+	sent, cut, mine := process.Uptime(), w.cutOff(), w.runIDs()
+	err := w.Store.Beat(ctx, w.id, w.Lease, len(mine), w.offers())
+	switch {
+	case errors.Is(err, work.ErrNotFound):
+		if err = w.register(ctx); err != nil {
+			err = fmt.Errorf("register again: %w", err)
+		}
+		for _, run := range mine { // the lease that they were claimed under has been ended
+			w.stopRun(run, work.ErrFenced)
+		}
+	case err == nil:
+		err = w.confirm(sent)
+	}
+	if err != nil {
+		return err
+	}
+	if cut {
+		w.Log.Info("signs of life come through again; units are taken")
+		w.wake()
+		w.wakeDeliveries()
+	}
+	w.askForNews()
+	return nil
+}
+
+// cutOff tells whether this process seems to have lost Postgres: a write has no
+// answer, or signs of life are late. Whatever it took from Redis then, others
+// would have to wait for.
+func (w *Worker) cutOff() bool {
+	return process.Uptime()-w.confirmed() > 2*w.Beat || w.Store.Trouble() != nil
+}
+
+// watchNews reads what has become of the work here after each sign of life, and
+// when there is something to hear.
+func (w *Worker) watchNews(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.news:
+		}
+		if err := w.newsOnce(ctx); err != nil && ctx.Err() == nil {
+			w.Log.Warn("no news of the runs here", "err", err)
 		}
 	}
 }
 
-// askForNews brings the next sign of life forward.
+// askForNews has the news read at once.
 func (w *Worker) askForNews() {
 	select {
 	case w.news <- struct{}{}:
@@ -56,26 +107,17 @@ func (w *Worker) askForNews() {
 	}
 }
 
-func (w *Worker) beatOnce(ctx context.Context) error {
+// newsOnce acts on what has become of the work here: runs that were asked to
+// stop, and runs that belong to another by now.
+func (w *Worker) newsOnce(ctx context.Context) error {
 	// Taken before the question, so that a run claimed in between is not
 	// missing in the answer.
 	mine := w.runIDs()
-	sent := process.Uptime()
-	ask, cancel := context.WithTimeout(ctx, w.Lease)
-	defer cancel()
-	news, err := w.Store.Beat(ask, w.id, w.Lease, len(mine), w.offers())
-	switch {
-	case errors.Is(err, work.ErrNotFound):
-		if err = w.register(ctx); err != nil {
-			err = fmt.Errorf("register again: %w", err)
-		}
-	case err == nil:
-		err = w.confirm(sent)
-		w.heed(news.Pauses)
-	}
+	news, err := w.Store.News(ctx, w.id)
 	if err != nil {
 		return err
 	}
+	w.heed(news.Pauses)
 	theirs := map[uuid.UUID]bool{}
 	for _, o := range news.Owned {
 		theirs[o.RunID] = true
@@ -94,20 +136,34 @@ func (w *Worker) beatOnce(ctx context.Context) error {
 	return nil
 }
 
-// disown gives back a run that the ledger counts as ours and that we know
-// nothing of: the answer to its claim never came. If it has just ended, this
-// changes nothing.
+// disown gives back a run that the ledger counts as ours and that does not run
+// here. When its end is still to be handed in, that is what happens. Otherwise
+// this process knows nothing of it: the answer to its claim never came. If it has
+// just ended, this changes nothing.
 func (w *Worker) disown(ctx context.Context, o store.Owned) {
-	blob, err := w.Store.Encode(nil)
-	if err == nil {
-		_, err = w.Store.Finish(ctx, store.Finish{
-			UnitID: o.UnitID, RunID: o.RunID, Attempt: o.Attempt, Status: work.RunLost, Next: work.Queued, Losses: 1, Blob: blob,
-			Error: work.Fail(work.ClassInfra, "the run was claimed, but the worker process never heard of it"),
-		})
+	left, ended := w.leftover(o.RunID)
+	var err error
+	switch {
+	case left.finish != nil:
+		err = w.handIn(ctx, *left.finish, time.Now())
+	case !left.gone && w.spooled(o.RunID):
+		err = w.handInFile(ctx, o.RunID)
+	case ended && !left.gone:
+		w.gone(o.RunID) // somebody has taken it from the disk: if he handed it in, the next sign of life tells
+	default:
+		if err = w.Store.GiveUp(ctx, w.id, o, left.gone); err == nil {
+			w.settled(o.RunID)
+		}
 	}
 	if err != nil {
-		w.Log.Warn("give back a run that was never heard of", "unit", o.UnitID, "err", err)
+		w.Log.Warn("settle a run that does not run here", "unit", o.UnitID, "run", o.RunID, "err", err)
 	}
+}
+
+// spooled tells whether the end of a run is on disk.
+func (w *Worker) spooled(run uuid.UUID) bool {
+	_, err := os.Stat(w.spoolPath(run))
+	return !errors.Is(err, fs.ErrNotExist) // when in doubt it is
 }
 
 // watchLease stops every run before the lease ends, on this machine's clock,

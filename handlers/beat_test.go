@@ -51,7 +51,7 @@ func TestRunEndedByItsKeeperIsLost(t *testing.T) {
 	}
 	a := w.attempt(claimed)
 	a.ran.Result = backend.Result{Output: "so far"}
-	w.called(a.ctx, a, errors.Join(process.ErrLapsed))
+	w.returned(a.ctx, a, errors.Join(process.ErrLapsed))
 	_ = w.conclude(a)
 	w.end(claimed.RunID)
 	u, err := h.store.Unit(t.Context(), work.DefaultTenant, id)

@@ -31,6 +31,9 @@ type cacheInput struct {
 	SystemPrompt string
 	Payload      json.RawMessage `json:",omitempty"`
 	OutputSchema json.RawMessage `json:",omitempty"`
+	Accept       json.RawMessage `json:",omitempty"` // a result that is kept has met it
+	ReadsProject bool            `json:",omitempty"`
+	MCPServers   []string        `json:",omitempty"`
 	MaxTurns     int
 	MaxCostUSD   *float64
 	Files        []string // names, in their order
@@ -93,7 +96,7 @@ func (w *Worker) cacheKey(a *attempt) ([]byte, error) {
 	c, req := a.claimed, a.prep.req
 	what := cacheInput{
 		Form: cacheForm, Backend: c.Backend, Worker: c.Worker, Model: req.Model, Prompt: req.Prompt, SystemPrompt: req.SystemPrompt,
-		OutputSchema: req.OutputSchema, MaxTurns: req.MaxTurns, MaxCostUSD: req.MaxCostUSD,
+		OutputSchema: req.OutputSchema, Accept: c.Accept, ReadsProject: c.ProjectSettings == work.SettingsRead, MCPServers: c.MCPServers, MaxTurns: req.MaxTurns, MaxCostUSD: req.MaxCostUSD,
 	}
 	if backend.ReadsPayload(c.Backend) {
 		what.Payload = req.Payload

@@ -66,7 +66,7 @@ func (h *cacheHouse) ask(changes ...func(*work.Spec)) uuid.UUID {
 func (h *cacheHouse) hits(id uuid.UUID, output string) work.Unit {
 	h.t.Helper()
 	u := h.becomes(id, work.Succeeded)
-	if u.Cache != work.CacheHit || u.CachedFrom == nil || *u.Output != output || u.CostUSD != 0 || len(h.puppet.started) != 0 {
+	if u.Cache != work.CacheHit || u.CachedFrom == nil || *u.Output != output || u.Known() != 0 || len(h.puppet.started) != 0 {
 		h.t.Fatalf("unit %+v, %d runs began", u, len(h.puppet.started))
 	}
 	return u
@@ -80,7 +80,7 @@ func (h *cacheHouse) misses(p *puppet, id uuid.UUID, output string) {
 		h.t.Fatalf("another unit runs")
 	}
 	run.end <- succeed(output)
-	if u := h.becomes(id, work.Succeeded); u.Cache != work.CacheMiss || u.CachedFrom != nil || u.CostUSD != 0.25 {
+	if u := h.becomes(id, work.Succeeded); u.Cache != work.CacheMiss || u.CachedFrom != nil || u.Known() != 0.25 {
 		h.t.Fatalf("unit %+v", u)
 	}
 }

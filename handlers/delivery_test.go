@@ -268,6 +268,51 @@ func TestABacklogForOneReceiverHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// Receivers that hang hold no slot that one which answers needs: its messages
+// arrive while the others' first tries still go on.
+func TestReceiversThatHangDoNotDelayOneThatAnswers(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	release := make(chan struct{})
+	hanging := make(chan struct{}, 1000)
+	hang := newPostbox(t, func(_ int, _ http.ResponseWriter, r *http.Request) {
+		hanging <- struct{}{}
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	})
+	const many = 16
+	for range many {
+		h.endpoint(hang.URL)
+	}
+	h.ends(nil)
+	h.start(func(o *Options) {
+		o.Sender = webhook.NewSender(webhook.Guard{Allow: webhook.Loopback()}, "test", testkit.Patience)
+	})
+	for range many {
+		<-hanging // each of them has a message that is not answered
+	}
+	fine := newPostbox(t, status(200))
+	e := h.endpoint(fine.URL)
+	const messages = 30
+	for range messages {
+		h.ends(nil)
+	}
+	testkit.Eventually(t, "all messages to the receiver that answers", func() bool {
+		return len(h.deliveries(store.DeliveryFilter{Endpoint: e.ID, States: []work.DeliveryState{work.DeliveryDelivered}})) == messages
+	})
+	if failed := h.deliveries(store.DeliveryFilter{States: []work.DeliveryState{work.DeliveryDead}}); len(failed) > 0 {
+		t.Errorf("%+v", failed)
+	}
+	for _, d := range h.deliveries(store.DeliveryFilter{States: []work.DeliveryState{work.DeliveryPending}}) {
+		if d.TriedAt != nil {
+			t.Errorf("a try to a receiver that hangs has ended: nothing is shown. %+v", d)
+		}
+	}
+	close(release)
+}
+
 // Without Redis, and after Redis has lost what it was told.
 func TestDeliveriesDoNotNeedRedis(t *testing.T) {
 	t.Parallel()

@@ -1,12 +1,15 @@
 package handlers
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"piecework/internal/backend"
+	"piecework/internal/testkit"
 	"piecework/internal/work"
 )
 
@@ -36,22 +39,38 @@ func TestFullDiskIsNotTheUnitsFault(t *testing.T) {
 	h.becomes(unit, work.Succeeded)
 }
 
-func TestOutOfDisk(t *testing.T) {
+func TestLacked(t *testing.T) {
 	t.Parallel()
 	w := New(Options{Data: t.TempDir()})
 	for _, c := range []struct {
 		failure *work.Failure
-		want    bool
+		want    error
 	}{
-		{nil, false},
-		{work.Fail(work.ClassInfra, "the backend could not run: mkdir /x: no space left on device"), true},
-		{work.Fail(work.ClassCrash, "claude ended (exit status 1) without a result\nstderr: Error: ENOSPC: no space left"), true},
-		{work.Fail(work.ClassCrash, "it died"), false},
-		{work.Fail(work.ClassRefusal, "I will not write about ENOSPC"), false},
+		{nil, nil},
+		{work.Fail(work.ClassInfra, "the backend could not run: mkdir /x: no space left on device"), errDiskFull},
+		{work.Fail(work.ClassCrash, "claude ended (exit status 1) without a result\nstderr: Error: ENOSPC: no space left"), errDiskFull},
+		{work.Fail(work.ClassInfra, "the agent's process could not be started: fork/exec /bin/claude: too many open files"), errNoFiles},
+		{work.Fail(work.ClassCrash, "claude ended (exit status 1) without a result\nstderr: Error: EMFILE: too many open files"), nil},
+		{work.Fail(work.ClassCrash, "it died"), nil},
+		{work.Fail(work.ClassRefusal, "I will not write about ENOSPC"), nil},
 	} {
-		if got := w.outOfDisk(backend.Result{Error: c.failure, Success: c.failure == nil}); got != c.want {
-			t.Errorf("%v: %t", c.failure, got)
+		if got := w.lacked(backend.Result{Error: c.failure, Success: c.failure == nil}); !errors.Is(got, c.want) {
+			t.Errorf("%v: %v", c.failure, got)
 		}
+	}
+}
+
+// An agent that could not be started for want of file descriptors is tried again
+// without using up a retry.
+func TestTooManyFilesIsNotTheUnitsFault(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.start(nil)
+	unit := h.submit(func(s *work.Spec) { s.MaxRetries = ptr(0) })
+	h.begun().end <- backend.Result{Error: work.Fail(work.ClassInfra, "the agent's process could not be started: pipe2: too many open files")}
+	u := h.becomes(unit, work.Queued)
+	if u.Failures != 0 || u.Losses != 1 || u.NotBefore == nil || u.Error == nil || !contains(u.Error.Message, "ulimit -n") {
+		t.Errorf("%+v, %v", u, u.Error)
 	}
 }
 
@@ -71,5 +90,84 @@ func TestDirectoryThatCannotBeMade(t *testing.T) {
 	unit := h.submit(func(s *work.Spec) { s.MaxRetries = ptr(0) })
 	if u := h.becomes(unit, work.Failed); u.Error == nil || u.Error.Class != work.ClassInfra {
 		t.Errorf("%v", u.Error)
+	}
+}
+
+// bytesBelow adds up the files in a directory.
+func bytesBelow(dir string) (n int64) {
+	_ = filepath.WalkDir(dir, func(_ string, e os.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			if info, err := e.Info(); err == nil {
+				n += info.Size()
+			}
+		}
+		return nil
+	})
+	return n
+}
+
+// What finished runs have left on a small disk makes room for others; what a unit
+// that is not over has there stays.
+func TestRoomIsMadeOfFinishedRuns(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	data := t.TempDir()
+	const disk = 1 << 20
+	full := func() bool { return bytesBelow(filepath.Join(data, "units")) > disk }
+	w := h.start(func(o *Options) { o.Data, o.full, o.short, o.diskEvery = data, full, full, 20*time.Millisecond })
+	fill := func(r *puppetRun) {
+		if err := os.WriteFile(filepath.Join(r.req.Dir, "big"), make([]byte, disk*2/3), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	greedy, other := h.submit(nil), h.submit(nil)
+	first, second := h.begun(), h.begun()
+	fill(first)
+	first.end <- succeed("done")
+	done, goesOn := greedy, other
+	if first.req.UnitID != greedy {
+		done, goesOn = other, greedy
+	}
+	h.becomes(done, work.Succeeded)
+	fill(second) // now the disk is full
+	testkit.Eventually(t, "room is made", func() bool { return !full() })
+	if _, err := os.Stat(filepath.Join(second.req.Dir, "big")); err != nil {
+		t.Errorf("the directory of a unit that runs: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(w.unitsDir(), done.String())); !os.IsNotExist(err) {
+		t.Errorf("the directory of a unit that is over: %v", err)
+	}
+	next := h.submit(nil)
+	h.begun().end <- succeed("done")
+	h.becomes(next, work.Succeeded)
+	second.end <- succeed("done")
+	h.becomes(goesOn, work.Succeeded)
+}
+
+// A worker process that takes nothing for lack of room says so in the ledger, and
+// no more when there is room again.
+func TestFullDiskIsTold(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	var full atomic.Bool
+	full.Store(true)
+	w := h.start(func(o *Options) { o.full, o.short, o.diskEvery = full.Load, full.Load, 20*time.Millisecond })
+	blocked := func(want bool) func() bool {
+		return func() bool {
+			all, err := h.store.Processes(t.Context())
+			return err == nil && len(all) == 1 && (all[0].Blocked != "") == want
+		}
+	}
+	testkit.Eventually(t, "the full disk is told", blocked(true))
+	if !contains(w.Blocked(), "the disk of") {
+		t.Errorf("it says %q", w.Blocked())
+	}
+	unit := h.submit(nil)
+	full.Store(false)
+	testkit.Eventually(t, "the room is told", blocked(false))
+	h.begun().end <- succeed("done")
+	h.becomes(unit, work.Succeeded)
+	if w.Blocked() != "" {
+		t.Errorf("it says %q", w.Blocked())
 	}
 }

@@ -171,11 +171,12 @@ func (w *Worker) bring(ctx context.Context, f work.File, dir, name string) (err 
 	return nil
 }
 
-// Bounds of what a run may leave behind. What goes beyond is listed, if that,
-// and not stored.
+// Bounds of what a run may leave behind. What goes beyond is listed with the
+// reason, and not stored.
 const (
-	maxOutputFiles = 200 // listed
-	maxOutputs     = 10  // times the largest file: stored in all
+	maxOutputFiles = 200  // stored
+	maxListed      = 1000 // listed by name; the rest is counted
+	maxOutputs     = 10   // times the largest file: stored in all
 
 	// noteTime is how long to wait for the ledger, without which nothing can
 	// be stored: a finished run must soon be where it is safe.
@@ -246,7 +247,20 @@ func (w *Worker) outputFiles(ctx context.Context, p prepared, redact func(string
 		}
 	}
 	slices.SortFunc(files, func(a, b work.OutputFile) int { return strings.Compare(a.Name, b.Name) })
-	files = files[:min(len(files), maxOutputFiles)]
+	first := min(len(files), maxOutputFiles)
+	return append(w.storeFirst(ctx, p, files[:first:first], redact), tooMany(files[first:])...)
+}
+
+// tooMany lists the files beyond those that a run may leave.
+func tooMany(files []work.OutputFile) []work.OutputFile {
+	listed := refuseAll(files[:min(len(files), maxListed-maxOutputFiles)], fmt.Sprintf("the run left more than %d files", maxOutputFiles))
+	if more := len(files) - len(listed); more > 0 {
+		listed = append(slices.Clip(listed), work.OutputFile{Name: fmt.Sprintf("… and %d more", more), Reason: listed[0].Reason})
+	}
+	return listed
+}
+
+func (w *Worker) storeFirst(ctx context.Context, p prepared, files []work.OutputFile, redact func(string) string) []work.OutputFile {
 	if len(files) == 0 {
 		return nil
 	}

@@ -1,29 +1,38 @@
 // Package handlers is what happens when the bell rings: a worker process. It
 // claims units from the ledger, runs them on backends, and writes down how
-// they ended. (They are Asynq's handlers, not HTTP's.) It is stateless: what
-// it holds can be lost at any line, and the ledger will find out.
+// they ended. (They are Asynq's handlers, not HTTP's.) What it holds can
+// be lost at any line, and the ledger will find out; finished runs that Postgres
+// has not taken yet are on its disk (spool), and are handed in later.
 //
 //	handlers.go  Worker: start, hear, drain, stop
 //	unit.go      one unit: claim, prepare, execute, settle, announce
 //	prepare.go   a claimed unit made ready for its backend
 //	file.go      uploaded files on their way in, output files on their way out
+//	accept.go    whether a result is what its unit asked for
 //	cache.go     results taken over from earlier runs
 //	outcome.go   what becomes of a unit after a run
 //	batch.go     batches of which a unit has ended here
 //	batch_lane.go  calls that go through a provider's own batches
 //	lane.go      whether a unit of a backend may begin here just now
+//	limiter.go   the rate limit of one model, or of one account
+//	admit.go     units that wait for the rate limit of their model
 //	pause.go     what operators have paused
 //	probe.go     which backends there are, looked at again and again
 //	recorder.go  steps on their way to the ledger
 //	beat.go      signs of life, and what comes back with them
+//	neighbour.go worker processes of this machine that have died
+//	metrics.go   what is counted
 //	poll.go      work without Redis
 //	delivery.go  messages to receivers of webhooks
+//	courier.go   which receivers have a message on its way
+//	settle.go    the end of a run on its way to the ledger
 //	spool.go     finished runs on disk while Postgres is away
-//	disk.go      no room for a run
-//	prune.go     old directories of units, bytes that are no file's, old results
+//	disk.go      no room for a run, and how it is made
+//	prune.go     directories of units on this disk that are old
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -68,14 +77,24 @@ type Options struct {
 	Sender     *webhook.Sender // of messages to receivers of webhooks
 	FilePolicy work.FilePolicy
 	Secrets    []string // values that must not be stored
-	Version    string
-	Log        *slog.Logger
-	Metrics    prometheus.Registerer
-	Hears      chan<- struct{} // closed when units are taken; may be nil
 
-	full     func() bool   // there is no room for another run; the tests set it
-	find     time.Duration // a provider's batch is looked for, before it is sent again; 0: findFor
-	packMost int           // bytes of the lines of one provider batch; 0: backend.MaxBatchBytes
+	MCPServers     map[string]backend.MCPServer // that units may name
+	AcceptCommands bool                         // acceptance checks of units may be commands
+	CommandEnv     []string                     // of these, as NAME=VALUE
+	Keeper         process.Keeper
+
+	Version string
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+	Hears   chan<- struct{} // closed when units are taken; may be nil
+
+	Keep jobs.Retention // how long what is over is kept
+
+	full      func() bool   // there is no room for another run; the tests set it
+	short     func() bool   // room is to be made; the tests set it
+	diskEvery time.Duration // between two looks at the disk; 0: shortagePause
+	find      time.Duration // a provider's batch is looked for, before it is sent again; 0: findFor
+	packMost  int           // bytes of the lines of one provider batch; 0: backend.MaxBatchBytes
 }
 
 // GCPercent is what every server process sets Go's GC percent to: with thousands
@@ -91,7 +110,7 @@ type Worker struct {
 	lanes    []*lane // one for each backend
 	slots    chan struct{}
 	rung     chan struct{}
-	news     chan struct{}   // the next sign of life is due at once: there is something to hear
+	news     chan struct{}   // there is something to hear
 	draining context.Context // ends when no new unit is taken
 	letGo    context.CancelCauseFunc
 	metrics  metrics
@@ -105,13 +124,18 @@ type Worker struct {
 	keepTime  time.Duration // for storing a run's output files
 	redact    func(string) string
 
-	mu      sync.Mutex
-	running map[uuid.UUID]*running // by run
-	asking  map[uuid.UUID]bool     // runs whose claim is not answered yet
-	idle    *sync.Cond             // running has become empty
-	held    map[held]bool          // what operators have paused
-	beatAt  time.Duration          // process.Uptime when the last confirmed sign of life was sent
-	lease   *process.Lease         // of the runs that are claimed from now on
+	mu       sync.Mutex
+	drainsAt time.Time              // when the drain began
+	running  map[uuid.UUID]*running // by run
+	asking   map[uuid.UUID]bool     // runs whose claim is not answered yet
+	idle     *sync.Cond             // running has become empty
+	// finished runs that the ledger has not taken
+	unsettled map[uuid.UUID]unsettled
+	held      map[held]bool      // what operators have paused
+	delayed   map[uuid.UUID]bool // units that begin in a moment, when their model's limiter lets them
+	later     sync.WaitGroup     // of these
+	beatAt    time.Duration      // process.Uptime when the last confirmed sign of life was sent
+	lease     *process.Lease     // of the runs that are claimed from now on
 }
 
 type running struct {
@@ -128,12 +152,18 @@ func New(o Options) *Worker {
 	w := &Worker{
 		Options: o, id: uuid.Must(uuid.NewV7()),
 		slots: make(chan struct{}, o.Slots), rung: make(chan struct{}, 1), news: make(chan struct{}, 1),
-		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, asking: map[uuid.UUID]bool{},
-		batches: newMarks(), courier: newCourier(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
+		metrics: newMetrics(o.Metrics), redact: transcript.Redactor(o.Secrets), running: map[uuid.UUID]*running{}, delayed: map[uuid.UUID]bool{}, asking: map[uuid.UUID]bool{},
+		unsettled: map[uuid.UUID]unsettled{},
+		batches:   newMarks(), deliveryRung: make(chan struct{}, 1), keepTime: 2 * time.Minute, aloneTime: 30 * time.Second,
 	}
+	w.courier = newCourier(w.deliverNext)
 	if w.full == nil {
 		w.full = func() bool { return diskFull(o.Data) }
 	}
+	if w.short == nil {
+		w.short = func() bool { return diskShort(o.Data) }
+	}
+	w.diskEvery = cmp.Or(w.diskEvery, shortagePause)
 	for _, b := range o.Backends {
 		w.lanes = append(w.lanes, &lane{backend: b})
 	}
@@ -160,8 +190,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.register(ctx); err != nil {
 		return err
 	}
-	w.unspool(ctx)                          // before a lease that such a run needs is ended
-	if err := w.beatOnce(ctx); err != nil { // before a bell is heard that a pause should keep
+	w.unspool(ctx) // before a lease that such a run needs is ended
+	if err := w.beatOnce(ctx); err != nil {
+		return err
+	}
+	<-w.news                                // which the beat has asked for
+	if err := w.newsOnce(ctx); err != nil { // before a bell is heard that a pause should keep
 		return err
 	}
 	if err := w.buryNeighbours(ctx); err != nil {
@@ -171,7 +205,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchNeighbours, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune} {
+	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchNews, w.watchNeighbours, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune, w.watchDisk,
+		(&jobs.Janitor{Store: w.Store, Files: w.Files, Log: w.Log, Keep: w.Keep, Metrics: w.Metrics}).Run} {
 		loops.Go(func() { loop(life) })
 	}
 	stop, err := w.serve(jobs.Lanes(w.Queues, w.laneNames(everyLane)))
@@ -193,7 +228,11 @@ func (w *Worker) Run(ctx context.Context) error {
 	delivered.Wait()
 	end()
 	loops.Wait()
-	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	w.later.Wait()
+	if w.cutOff() {
+		return nil // nobody would hear it
+	}
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := w.Store.Stop(bye, w.id); err != nil {
 		w.Log.Warn("sign off", "err", err)
@@ -230,10 +269,28 @@ func (w *Worker) serve(lanes map[string]int) (stops [2]func(), err error) {
 	}
 	halt := func() {
 		client.Release()
-		server.Stop()
+		w.asynqEnds(server.Stop)
 	}
-	return [2]func(){halt, server.Shutdown}, nil
+	return [2]func(){halt, func() { w.asynqEnds(server.Shutdown) }}, nil
 }
+
+// asynqEnds waits for a stop of Asynq's server, but not for a Redis that says
+// nothing: the server asks for each of its lanes in turn. What it leaves undone its
+// own recovery does, as after a crash.
+func (w *Worker) asynqEnds(stop func()) {
+	ended := make(chan struct{})
+	go func() { defer close(ended); stop() }()
+	select {
+	case <-ended:
+	case <-time.After(asynqPatience):
+		w.Bell.LeaveOpen() // Asynq's server still uses it
+		w.Log.Warn("redis does not answer; not waiting for it")
+	}
+}
+
+// asynqPatience is how long a stop of Asynq's server may take: it waits a second
+// for its handlers, which have all ended.
+const asynqPatience = 2 * time.Second
 
 // ProcessTask hears one bell. It does not return before the run's process
 // tree is dead, whatever Asynq's own context says. The error of a failed run
@@ -263,13 +320,17 @@ func (w *Worker) passOn(unit uuid.UUID) error {
 	return w.Bell.Ring(ctx, bells...)
 }
 
-// hear turns notices into action: a bell ends the wait for work, a cancel
-// ends a run, a pause or a resume brings the next sign of life forward.
+// hear turns notices into action: a bell ends the wait for work; a cancel of a
+// unit that runs here, a pause and a resume have the news read at once. A notice
+// may be late or wrong, so it cancels nothing itself: Postgres says whether the
+// run that goes on now was asked to stop.
 func (w *Worker) hear(ctx context.Context) {
 	w.Bell.Listen(ctx, func(n jobs.Notice) {
 		switch n.Kind {
 		case jobs.NoticeCancel:
-			w.stopUnit(n.Unit, work.ErrCancelled)
+			if w.runsUnit(n.Unit) {
+				w.askForNews()
+			}
 		case jobs.NoticeWatch:
 			w.watch(n.Units)
 		case jobs.NoticePause:
@@ -287,6 +348,9 @@ func (w *Worker) hear(ctx context.Context) {
 // drain takes no new unit, waits for the grace period, and then stops what is
 // left. Every unit is settled when it returns.
 func (w *Worker) drain(why error, stops [2]func()) {
+	w.mu.Lock()
+	w.drainsAt = time.Now()
+	w.mu.Unlock()
 	w.letGo(why)
 	stops[0]()
 	w.Log.Info("draining", "running", w.count(), "grace", w.Grace)
@@ -308,6 +372,13 @@ func (w *Worker) drain(why error, stops [2]func()) {
 		<-done
 	}
 	stops[1]()
+}
+
+// drains is when the drain began.
+func (w *Worker) drains() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.drainsAt
 }
 
 func (w *Worker) count() int {
@@ -366,14 +437,15 @@ func (w *Worker) end(run uuid.UUID) {
 	}
 }
 
-func (w *Worker) stopUnit(unit uuid.UUID, why error) {
+func (w *Worker) runsUnit(unit uuid.UUID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.running {
 		if r.unit == unit {
-			r.stop(why)
+			return true
 		}
 	}
+	return false
 }
 
 // watchTime is how long a word that somebody watches counts.

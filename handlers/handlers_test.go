@@ -260,8 +260,8 @@ func TestUnitRunsAndItsStepsAreSeenMeanwhile(t *testing.T) {
 	})
 	run.end <- succeed("the word is hunter2-hunter2\x00")
 	u := h.becomes(id, work.Succeeded)
-	if *u.Output != "the word is [redacted]" || u.CostUSD != 0.25 {
-		t.Errorf("output %q, cost %v", *u.Output, u.CostUSD)
+	if *u.Output != "the word is [redacted]" || u.Known() != 0.25 {
+		t.Errorf("output %q, cost %v", *u.Output, u.Known())
 	}
 	r := h.runs(id)[0]
 	if *r.RenderedPrompt != "Say [redacted]" || r.Status != work.RunSucceeded {
@@ -414,13 +414,13 @@ func TestLateFinishIsFenced(t *testing.T) {
 	run.steps.Add(transcript.Step{Type: transcript.SystemText, Text: "late words"})
 	run.end <- succeed("too late")
 	testkit.Eventually(t, "the first run fenced", func() bool { return h.runs(id)[0].Status == work.RunFenced })
-	if u := h.unit(id); u.State != work.Running || u.CostUSD != 0.25 {
-		t.Errorf("after the late finish the unit is %s and has cost %v", u.State, u.CostUSD)
+	if u := h.unit(id); u.State != work.Running || u.Known() != 0.25 {
+		t.Errorf("after the late finish the unit is %s and has cost %v", u.State, u.Known())
 	}
 	second.end <- succeed("in time")
 	u := h.becomes(id, work.Succeeded)
-	if *u.Output != "in time" || u.Losses != 1 || u.CostUSD != 0.5 {
-		t.Errorf("output %q, losses %d, cost %v", *u.Output, u.Losses, u.CostUSD)
+	if *u.Output != "in time" || u.Losses != 1 || u.Known() != 0.5 {
+		t.Errorf("output %q, losses %d, cost %v", *u.Output, u.Losses, u.Known())
 	}
 	if steps := h.steps(h.runs(id)[0].ID); len(steps) != 1 || steps[0].Text != "late words" {
 		t.Errorf("transcript of the fenced run: %+v", steps)

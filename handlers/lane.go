@@ -1,7 +1,9 @@
 package handlers
 
 import (
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,13 +13,14 @@ import (
 
 // lane is the way to one backend in this worker process: whether a unit may
 // begin on it just now, and why not. What one backend meets shuts its own lane
-// and no other.
+// and no other. A worker process has one credential for each backend, so the
+// lane is that credential's too.
 //
 // A backend that cannot run here shuts it. So do refused credentials and an
 // empty account; then every probe that finds the backend in place lets one
 // unit try, and the first that the model answers opens the lane. A rate limit
-// shuts it until the reset; then units begin at half the pace that got through
-// before, and faster step by step.
+// shuts the model that met it and no other, unless the provider says that it
+// holds for the account.
 type lane struct {
 	backend backend.Backend
 
@@ -33,119 +36,147 @@ type lane struct {
 	doubt   bool          // a look is due: it was not there, or a run failed
 	good    time.Time     // when the newest run began that the model answered
 
-	limit    *work.Failure // the rate limit that was met last
-	until    time.Time     // no unit begins before
-	reopened time.Time     // limits met by runs that began before are old news
-	begun    []time.Time   // in the last second
-	hits     int           // limits met since the lane was last open
-	strikes  int           // limits of no known reset, one after another
+	account limiter             // of every model of the credential
+	models  map[string]*limiter // of models that have met a limit, by name
+	recent  []begin             // in the last window
+}
 
-	pace    float64 // units a second; 0: as many as come
-	ceiling float64 // the pace at which the limit was met
-	next    time.Time
+// begin is a unit that began.
+type begin struct {
+	at    time.Time
+	model string
 }
 
 const (
 	never = time.Duration(math.MaxInt64)
-	// maxShut is how long a lane keeps shut for one limit: a limit may hold for
-	// one model or account only, so another unit tries now and then.
-	maxShut = 5 * time.Minute
-	// window is what the pace is taken from.
-	window  = time.Second
-	minPace = 1.0 / 30
-	// A pace grows by this factor a second while it is below the ceiling, and,
-	// when that has held for a while, beyond: the limit may have been raised.
-	eager    = 1.10
-	cautious = 1.01
-	believed = time.Minute
+	// maxModels bounds the limiters of a lane: callers choose the names of
+	// models. The models beyond it that meet a limit share one more.
+	maxModels   = 64
+	otherModels = "(other models)"
 )
 
-// wait tells how long until a unit may begin.
+// wait tells how long until a unit of any model may begin.
 func (l *lane) wait() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	switch {
-	case l.missing != "" || l.paused != nil && !l.trial:
+	if l.missing != "" || l.paused != nil && !l.trial {
 		return never
-	case now.Before(l.until):
-		return l.until.Sub(now)
 	}
-	if l.hits > 0 {
-		l.reopen(now)
-	}
-	return max(0, l.next.Sub(now))
+	return l.account.wait(time.Now())
 }
 
-// reopen ends a rate limit.
-func (l *lane) reopen(now time.Time) {
-	l.ceiling = l.pace
-	if l.pace == 0 {
-		l.ceiling = max(1, float64(len(l.begun)-l.hits)/window.Seconds())
-	}
-	l.pace = max(l.ceiling/2, minPace)
-	l.hits, l.begun, l.reopened, l.next = 0, nil, now, now
-}
-
-// took notes that a unit begins.
+// took notes that a unit of the backend was taken from the queue.
 func (l *lane) took() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
 	l.trial = false
-	if l.hits == 0 { // what got through before a limit is known by now
-		l.forget(now)
+	l.account.took(time.Now())
+}
+
+// limited tells whether any model has met a limit that still counts.
+func (l *lane) limited() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.models) > 0
+}
+
+// admit gives a unit of a model its place; see limiter.admit.
+func (l *lane) admit(model string) (at time.Time, admitted bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if of := l.limiterOf(model); of != nil {
+		return of.admit(now)
 	}
-	l.begun = append(l.begun, now)
-	if l.pace == 0 {
-		return
-	}
-	since := max(0, now.Sub(l.next).Seconds()) + 1/l.pace
-	if most := 0.9 * l.ceiling; l.pace < most {
-		l.pace = min(most, l.pace*math.Pow(eager, min(since, 60)))
-	} else if now.Sub(l.reopened) > believed {
-		l.pace *= math.Pow(cautious, min(since, 60))
-	}
-	l.next = now.Add(time.Duration(float64(time.Second) / l.pace))
-	if l.pace > 4*l.ceiling && l.pace > 1 {
-		l.pace = 0
-	}
+	return now, true
+}
+
+// began notes that a run of a model began.
+func (l *lane) began(model string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	l.forget(now)
+	l.recent = append(l.recent, begin{now, model})
 }
 
 func (l *lane) forget(now time.Time) {
 	old := 0
-	for old < len(l.begun) && now.Sub(l.begun[old]) > window {
+	for old < len(l.recent) && now.Sub(l.recent[old].at) > window {
 		old++
 	}
-	l.begun = l.begun[old:]
+	l.recent = l.recent[old:]
 }
 
-// ended takes in how a run ended that began at the given time, and tells
-// whether that paused the lane or opened it again.
-func (l *lane) ended(began time.Time, answered bool, f *work.Failure) (paused, opened bool) {
+// limiterOf is the limiter that holds for a model, nil when none does.
+func (l *lane) limiterOf(model string) *limiter {
+	if of := l.models[model]; of != nil {
+		return of
+	}
+	return l.models[otherModels]
+}
+
+// limit is the limiter of a model that has met a limit. When there are too many
+// the oldest that is open makes room.
+func (l *lane) limit(model string, now time.Time) *limiter {
+	if of := l.models[model]; of != nil {
+		return of
+	}
+	if len(l.models) >= maxModels {
+		oldest := ""
+		for name, of := range l.models {
+			if !of.isShut(now) && (oldest == "" || of.reopened.Before(l.models[oldest].reopened)) {
+				oldest = name
+			}
+		}
+		if oldest == "" {
+			model = otherModels
+		}
+		delete(l.models, oldest)
+	}
+	if l.models == nil {
+		l.models = map[string]*limiter{}
+	}
+	if l.models[model] == nil {
+		l.models[model] = &limiter{}
+	}
+	return l.models[model]
+}
+
+// ended takes in how a run of a model ended that began at the given time, and
+// tells what that has changed.
+func (l *lane) ended(model string, began time.Time, answered bool, f *work.Failure) (c change) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
 	switch {
 	case f != nil && f.Class.Follow() == work.FollowPause && began.Before(l.mended):
 	case f != nil && f.Class.Follow() == work.FollowPause:
-		paused = l.paused == nil
-		if paused {
+		c.paused = l.paused == nil
+		if c.paused {
 			l.since = now
 		}
 		l.paused, l.trial, l.doubt = f, false, true
 	case f != nil && f.Class == work.ClassRateLimit:
-		l.shut(began, now, f)
+		c.limited = l.shut(model, began, now, f)
 	case answered:
-		opened = l.paused != nil
-		l.paused, l.strikes = nil, 0
+		c.opened = l.paused != nil
+		l.paused = nil
+		l.answered(model, now)
 		if began.After(l.good) {
 			l.good = began
 		}
 	case f != nil && f.Class == work.ClassInfra:
 		l.doubt = true
 	}
-	return paused, opened
+	return c
+}
+
+// change is what the end of a run has changed in its lane.
+type change struct {
+	paused  bool // nothing begins any more
+	opened  bool // units begin again
+	limited bool // a model, or the account, has met a rate limit
 }
 
 // resume takes in that an operator resumed the backend at the given time, and
@@ -162,25 +193,32 @@ func (l *lane) resume(at time.Time) (opened bool) {
 	return opened
 }
 
-func (l *lane) shut(began, now time.Time, f *work.Failure) {
-	if began.Before(l.reopened) {
-		return // an answer to what the last limit was met with
+// shut takes in a rate limit, and tells whether its limiter was open until then.
+func (l *lane) shut(model string, began, now time.Time, f *work.Failure) (first bool) {
+	l.forget(now)
+	if f.WholeAccount {
+		return l.account.shut(began, now, f, len(l.recent))
 	}
-	if l.hits == 0 {
-		l.forget(now)
-		l.strikes++
+	recent := 0
+	for _, b := range l.recent {
+		if b.model == model {
+			recent++
+		}
 	}
-	l.hits++
-	l.limit = f
-	until := f.ResetAt
-	if until.IsZero() {
-		until = began.Add(5 * time.Second << min(l.strikes-1, 6))
+	return l.limit(model, now).shut(began, now, f, recent)
+}
+
+// answered takes in that a model answered. A limiter that holds nothing back any
+// more is forgotten.
+func (l *lane) answered(model string, now time.Time) {
+	l.account.strikes = 0
+	if of := l.limiterOf(model); of != nil {
+		of.strikes = 0
 	}
-	if until.After(now.Add(maxShut)) {
-		until = now.Add(maxShut)
-	}
-	if until.After(l.until) {
-		l.until = until
+	for name, of := range l.models {
+		if of.idle(now) {
+			delete(l.models, name)
+		}
 	}
 }
 
@@ -220,6 +258,7 @@ func (l *lane) answeredSince(t time.Time) bool {
 func (l *lane) offer() work.Offer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := time.Now()
 	o := work.Offer{
 		Name: l.backend.Name(), Available: l.missing == "", Detail: l.missing, Version: l.version,
 		Capabilities: backend.Capabilities(l.backend.Name()),
@@ -227,9 +266,26 @@ func (l *lane) offer() work.Offer {
 	switch {
 	case l.paused != nil:
 		o.Paused = &work.Pause{Class: l.paused.Class, Message: l.paused.Message, Since: l.since.UTC()}
-	case time.Now().Before(l.until):
-		until := l.until.UTC()
-		o.Paused = &work.Pause{Class: l.limit.Class, Message: l.limit.Message, Until: &until}
+	case l.account.isShut(now):
+		until := l.account.until.UTC()
+		o.Paused = &work.Pause{Class: work.ClassRateLimit, Message: l.account.limit.Message, Until: &until}
+	}
+	for _, model := range slices.Sorted(maps.Keys(l.models)) {
+		if of := l.models[model]; !of.idle(now) {
+			o.Limits = append(o.Limits, limitOf(model, of, now))
+		}
 	}
 	return o
+}
+
+func limitOf(model string, of *limiter, now time.Time) work.ModelLimit {
+	limit := work.ModelLimit{Model: model}
+	limit.Message, _ = work.Cut(of.limit.Message, 500)
+	if of.isShut(now) {
+		until := of.until.UTC()
+		limit.Until = &until
+	} else {
+		limit.PerSecond = of.pace
+	}
+	return limit
 }

@@ -39,21 +39,22 @@ func TestLaneKeepsUnderALimit(t *testing.T) {
 				l, start := newLane(), time.Now()
 				asked, left := map[int]int{}, 200 // requests by second; units
 				for left > 0 {
-					if wait := l.wait(); wait > 0 {
-						time.Sleep(wait)
+					at, admitted := l.admit("m")
+					time.Sleep(time.Until(at))
+					if !admitted {
 						continue
 					}
 					began := time.Now()
-					l.took()
+					l.began("m")
 					second := int(time.Since(start) / time.Second)
 					if asked[second]++; asked[second] > allowed {
 						if second > 0 {
 							t.Fatalf("%d requests in second %d, %d left", asked[second], second, left)
 						}
-						l.ended(began, false, limited(3*time.Second))
+						l.ended("m", began, false, limited(3*time.Second))
 					} else {
 						left--
-						l.ended(began, true, nil)
+						l.ended("m", began, true, nil)
 					}
 					time.Sleep(time.Millisecond)
 				}
@@ -65,35 +66,55 @@ func TestLaneKeepsUnderALimit(t *testing.T) {
 	}
 }
 
-// A limit that holds for hours does not shut a lane for hours: it may hold for
-// one model only.
+// begins has a unit of a model begin when the lane admits it, and returns when
+// that was.
+func (l *lane) begins(model string) time.Time {
+	for {
+		at, admitted := l.admit(model)
+		time.Sleep(time.Until(at))
+		if admitted {
+			l.began(model)
+			return at
+		}
+	}
+}
+
+// shutFor tells for how long no unit of a model begins.
+func (l *lane) shutFor(model string) time.Duration {
+	if limit := l.offer().LimitOf(model); limit != nil && limit.Until != nil {
+		return time.Until(*limit.Until)
+	}
+	return 0
+}
+
+// A limit that holds for hours does not shut a model for hours: it may have been
+// raised.
 func TestLaneTriesNowAndThen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLane()
-		l.took()
-		l.ended(time.Now(), false, limited(10*time.Hour))
-		if wait := l.wait(); wait != maxShut {
+		l.ended("m", l.begins("m"), false, limited(10*time.Hour))
+		if wait := l.shutFor("m"); wait != maxShut {
 			t.Errorf("shut for %s", wait)
 		}
-		time.Sleep(l.wait())
-		l.wait()
-		l.took()
-		if wait := l.wait(); wait < time.Second {
+		first := l.begins("m")
+		if wait := l.begins("m").Sub(first); wait < time.Second {
 			t.Errorf("%s between two units", wait)
 		}
-		l.ended(time.Now(), true, nil)
+		l.ended("m", time.Now(), true, nil)
 		for range 3000 {
-			time.Sleep(l.wait())
-			l.took()
+			l.begins("m")
 		}
-		if l.pace != 0 {
-			t.Errorf("still paced at %v a second", l.pace)
+		if pace := l.models["m"].pace; pace != 0 {
+			t.Errorf("still paced at %v a second", pace)
+		}
+		if l.ended("m", time.Now(), true, nil); len(l.models) != 0 || l.limited() {
+			t.Errorf("still knows of %d limits", len(l.models))
 		}
 	})
 }
 
-// Limits of unknown length shut the lane for longer each time; late answers to
+// Limits of unknown length shut the model for longer each time; late answers to
 // the same wave do not count again.
 func TestLaneStrikes(t *testing.T) {
 	t.Parallel()
@@ -101,21 +122,94 @@ func TestLaneStrikes(t *testing.T) {
 		l := newLane()
 		for _, want := range []time.Duration{5, 10, 20, 40, 80, 160, 300, 300} {
 			first, second := time.Now(), time.Now()
-			l.took()
-			l.took()
-			l.ended(first, false, limited(0))
-			if wait := l.wait(); wait != want*time.Second {
+			l.ended("m", first, false, limited(0))
+			if wait := l.shutFor("m"); wait != want*time.Second {
 				t.Errorf("shut for %s, want %ds", wait, want)
 			}
-			time.Sleep(l.wait())
-			if l.wait() != 0 {
+			time.Sleep(l.shutFor("m"))
+			if _, admitted := l.admit("m"); !admitted {
 				t.Error("not open in time")
 			}
-			l.ended(second, false, limited(0))
-			if l.wait() != 0 {
+			l.ended("m", second, false, limited(0))
+			if l.shutFor("m") != 0 {
 				t.Error("shut by an old answer")
 			}
 			time.Sleep(time.Second)
+		}
+	})
+}
+
+// A limit shuts the model that met it and no other; one of the account shuts
+// all.
+func TestLimitOfOneModel(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLane()
+		if c := l.ended("slow", time.Now(), false, limited(time.Minute)); !c.limited {
+			t.Error("does not tell of the limit")
+		}
+		if c := l.ended("slow", time.Now(), false, limited(time.Minute)); c.limited {
+			t.Error("tells twice")
+		}
+		for _, model := range []string{"", "fast", "slow "} {
+			if _, admitted := l.admit(model); !admitted || l.wait() != 0 {
+				t.Errorf("model %q waits for another's limit", model)
+			}
+		}
+		if _, admitted := l.admit("slow"); admitted || l.shutFor("slow") != time.Minute {
+			t.Error("the model that met the limit begins")
+		}
+		if o := l.offer(); o.Paused != nil || len(o.Limits) != 1 || o.Limits[0].Message != "429" {
+			t.Errorf("offers %+v", o)
+		}
+		whole := limited(time.Minute)
+		whole.WholeAccount = true
+		l.ended("fast", time.Now(), false, whole)
+		if l.wait() != time.Minute || l.offer().Paused == nil || l.offer().LimitOf("fast") != nil {
+			t.Errorf("waits %s, offers %+v", l.wait(), l.offer())
+		}
+	})
+}
+
+// Units that are sent away come again one after another, not all at once, and
+// none later than another unit tries.
+func TestSentAwayUnitsComeOneByOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, start := newLane(), time.Now()
+		l.ended("m", start, false, limited(10*time.Second))
+		seconds := map[int]int{}
+		for range 1000 {
+			at, admitted := l.admit("m")
+			if admitted || at.Sub(start) < 10*time.Second || at.Sub(start) > maxShut {
+				t.Fatalf("comes again after %s", at.Sub(start))
+			}
+			seconds[int(at.Sub(start)/time.Second)]++
+		}
+		if seconds[10] > 2 || seconds[100] > 2 {
+			t.Errorf("come at once: %v", seconds)
+		}
+	})
+}
+
+// Callers choose the names of models.
+func TestLimitersAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLane()
+		for i := range 10_000 {
+			l.ended(fmt.Sprint("model ", i), time.Now(), false, limited(time.Minute))
+		}
+		if len(l.models) != maxModels+1 || len(l.offer().Limits) != maxModels+1 {
+			t.Errorf("%d limiters, %d told", len(l.models), len(l.offer().Limits))
+		}
+		if _, admitted := l.admit("model 9999"); admitted {
+			t.Error("a model beyond the bound has no limit")
+		}
+		time.Sleep(2 * time.Minute)
+		l.ended("new", time.Now(), false, limited(time.Minute))
+		if l.models["new"] == nil || len(l.models) > maxModels+1 {
+			t.Errorf("an open limiter makes no room: %d", len(l.models))
 		}
 	})
 }
@@ -126,10 +220,10 @@ func TestLanePauses(t *testing.T) {
 		l, refused := newLane(), work.Fail(work.ClassAuth, "401")
 		began := time.Now()
 		time.Sleep(time.Second)
-		if paused, _ := l.ended(began, false, refused); !paused {
+		if !l.ended("", began, false, refused).paused {
 			t.Error("not paused")
 		}
-		if paused, _ := l.ended(began, false, refused); paused {
+		if l.ended("", began, false, refused).paused {
 			t.Error("alerts twice")
 		}
 		if l.wait() != never || l.offer().Paused.Class != work.ClassAuth || !l.doubtful() {
@@ -143,11 +237,11 @@ func TestLanePauses(t *testing.T) {
 		if l.wait() != never {
 			t.Error("two trials")
 		}
-		l.ended(time.Now(), false, refused)
+		l.ended("", time.Now(), false, refused)
 		l.probed("", "1.0")
 		l.took()
 		tried := time.Now()
-		if _, opened := l.ended(tried, true, nil); !opened || l.wait() != 0 || l.offer().Paused != nil {
+		if !l.ended("", tried, true, nil).opened || l.wait() != 0 || l.offer().Paused != nil {
 			t.Error("not open after an answer")
 		}
 		if !l.answeredSince(began) || l.answeredSince(tried) {
@@ -169,7 +263,7 @@ func TestLaneDoubts(t *testing.T) {
 	if changed := l.probed("", "1.0"); !changed || l.wait() != 0 || l.doubtful() {
 		t.Error("not taken back")
 	}
-	l.ended(time.Now(), false, work.Fail(work.ClassInfra, "no such file"))
+	l.ended("", time.Now(), false, work.Fail(work.ClassInfra, "no such file"))
 	if l.probed("gone", ""); l.wait() != never {
 		t.Error("a run failed and the look too")
 	}
@@ -235,7 +329,7 @@ func TestOwnFault(t *testing.T) {
 	if w.ownFault(unit(work.ClassAuth, before)) {
 		t.Error("nobody was answered")
 	}
-	l.ended(before.Add(time.Second), true, nil)
+	l.ended("", before.Add(time.Second), true, nil)
 	if !w.ownFault(unit(work.ClassAuth, before)) || w.ownFault(unit(work.ClassInfra, before)) || w.ownFault(unit(work.ClassAuth, before.Add(time.Minute))) {
 		t.Error("does not tell whose fault it is")
 	}

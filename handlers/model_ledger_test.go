@@ -282,14 +282,14 @@ func (p postgres) cancel(unit uuid.UUID) {
 
 func (p postgres) beat(process uuid.UUID) []store.Owned {
 	p.must(p.store.Register(p.t.Context(), work.Process{ID: process, Queues: []string{"default"}}, time.Hour))
-	news, err := p.store.Beat(p.t.Context(), process, time.Hour, 0, nil)
+	p.must(p.store.Beat(p.t.Context(), process, time.Hour, 0, nil))
+	news, err := p.store.News(p.t.Context(), process)
 	p.must(err)
 	return news.Owned
 }
 
 func (p postgres) lapse(process uuid.UUID) {
-	_, err := p.store.Beat(p.t.Context(), process, -time.Second, 0, nil)
-	p.must(err)
+	p.must(p.store.Beat(p.t.Context(), process, -time.Second, 0, nil))
 }
 
 func (p postgres) expire() {

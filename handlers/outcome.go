@@ -15,6 +15,7 @@ import (
 // unit's matter alone.
 func outcome(c *store.Claimed, r ran, cause error, ownFault bool) store.Finish {
 	f := finishOf(c, r.Result)
+	var lack *shortage
 	switch {
 	case r.Success:
 		f.Status, f.Next, f.Error = work.RunSucceeded, work.Succeeded, nil
@@ -22,9 +23,9 @@ func outcome(c *store.Claimed, r ran, cause error, ownFault bool) store.Finish {
 		f.Status, f.Next, f.Error = work.RunCancelled, work.Cancelled, nil
 	case errors.Is(cause, work.ErrShutdown):
 		f.Status, f.Next, f.Losses, f.Error = work.RunReleased, work.Queued, 1, nil
-	case errors.Is(cause, errDiskFull):
-		f.Status, f.Next, f.Losses, f.Delay = work.RunReleased, work.Queued, 1, diskPause
-		f.Error = work.Fail(work.ClassInfra, errDiskFull.Error()+"; free some space, the unit goes on by itself: "+f.Error.Message)
+	case errors.As(cause, &lack):
+		f.Status, f.Next, f.Losses, f.Delay = work.RunReleased, work.Queued, 1, shortagePause
+		f.Error = work.Fail(work.ClassInfra, lack.what+"; "+lack.mend+", the unit goes on by itself: "+f.Error.Message)
 	case errors.Is(cause, work.ErrFenced):
 		f.Status, f.Next, f.Losses = work.RunLost, work.Queued, 1
 		f.Error = work.Fail(work.ClassInfra, "the worker process lost its lease and stopped the run")
@@ -38,7 +39,7 @@ func outcome(c *store.Claimed, r ran, cause error, ownFault bool) store.Finish {
 		}
 	}
 	f.Resumable = resumable(c, f)
-	return f
+	return f.Plausible()
 }
 
 // resumable tells whether the next run may go on with the session of one that
@@ -88,10 +89,13 @@ func untilReset(reset time.Time, waits int) time.Duration {
 
 func finishOf(c *store.Claimed, r backend.Result) store.Finish {
 	m := r.Metadata
+	if m.TotalCostUSD == nil && c.Backend == work.MockBackend {
+		m.TotalCostUSD = new(0.0)
+	}
 	return store.Finish{
 		UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount,
 		Result: r.Output, Error: r.Error, Model: m.Model, SessionID: m.SessionID, NumTurns: m.NumTurns,
-		Usage: m.Usage, TotalCostUSD: m.TotalCostUSD, CostIncomplete: r.CostIncomplete,
+		Usage: m.Usage, TotalCostUSD: m.TotalCostUSD, CostIncomplete: r.CostIncomplete, SessionTotalUSD: m.SessionTotalUSD, SessionResumed: m.SessionResumed,
 		DurationMS: m.DurationMS, DurationAPIMS: m.DurationAPIMS, HTTPStatus: m.HTTPStatus, RequestID: m.RequestID,
 	}
 }

@@ -47,7 +47,7 @@ func (w *Worker) holds(queue, backend string) bool {
 // laneWait tells how long until a unit of a queue and a backend may begin here.
 func (w *Worker) laneWait(queue, backend string) time.Duration {
 	l := w.lane(backend)
-	if l == nil || w.secluded.Load() || w.holds(queue, backend) || w.full() {
+	if l == nil || w.secluded.Load() || w.holds(queue, backend) || w.cutOff() || w.full() {
 		return never
 	}
 	return l.wait()

@@ -147,7 +147,7 @@ func TestPauseWithoutRedis(t *testing.T) {
 	h.redis.Stop()
 	testkit.Eventually(t, "redis is known to be away", func() bool { return !h.bell.Up() })
 	id := h.submit(nil)
-	if due, err := h.store.Due(t.Context(), []string{"default"}, []string{"mock"}, 5); err != nil || len(due) != 0 {
+	if due, err := h.store.Due(t.Context(), []string{"default"}, []string{"mock"}, nil, 5); err != nil || len(due) != 0 {
 		t.Errorf("due %v, error %v", due, err)
 	}
 	h.resume(store.PauseQueue, "default")
@@ -184,15 +184,15 @@ func TestLaneResumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, refused := newLane(), work.Fail(work.ClassAuth, "401")
 		before, said := time.Now(), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-		l.ended(before, false, refused)
+		l.ended("", before, false, refused)
 		time.Sleep(time.Second)
 		if !l.resume(said) || l.wait() != 0 {
 			t.Error("not opened")
 		}
-		if paused, _ := l.ended(before, false, refused); paused || l.wait() != 0 {
+		if l.ended("", before, false, refused).paused || l.wait() != 0 {
 			t.Error("shut by an old refusal")
 		}
-		if paused, _ := l.ended(time.Now(), false, refused); !paused || l.wait() != never {
+		if !l.ended("", time.Now(), false, refused).paused || l.wait() != never {
 			t.Error("not shut by a new refusal")
 		}
 		if l.resume(said) || l.resume(said.Add(-time.Hour)) || l.wait() != never {

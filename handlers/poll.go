@@ -14,8 +14,8 @@ const (
 )
 
 // poll claims units straight from the ledger while Redis is away: once a second,
-// and when a slot that was filled so is free again. A sign of life each second
-// brings the cancels and pauses that nobody can tell us of.
+// and when a slot that was filled so is free again. News each second bring the
+// cancels and pauses that nobody can tell us of.
 func (w *Worker) poll(ctx context.Context) {
 	var runs sync.WaitGroup
 	defer runs.Wait()
@@ -46,7 +46,7 @@ func (w *Worker) claimDue(ctx context.Context, runs *sync.WaitGroup, freed chan<
 	if free == 0 {
 		return
 	}
-	due, err := w.Store.Due(ctx, w.queueNames(), w.open(), free)
+	due, err := w.Store.Due(ctx, w.queueNames(), w.open(), w.shutModels(), free)
 	if err != nil {
 		w.Log.Warn("look for work without redis", "err", err)
 		return

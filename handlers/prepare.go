@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"piecework/internal/accept"
 	"piecework/internal/backend"
 	"piecework/internal/prompt"
 	"piecework/internal/work"
@@ -18,6 +19,7 @@ type prepared struct {
 	req backend.Request
 	own string // the run's own directory; empty when the unit named one
 
+	accept *accept.Check    // that the result must meet; nil: there is none
 	inputs string           // where uploaded files are
 	before map[string]stamp // what own held before the run
 }
@@ -33,6 +35,9 @@ func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work
 		IdleTimeout: c.IdleTimeout.Duration(), StartupTimeout: c.StartupTimeout.Duration(), SessionID: c.SessionID, SessionCostUSD: c.SessionCostUSD,
 	}}
 	var err error
+	if p.accept, err = w.acceptance(c); err != nil {
+		return p, work.Fail(work.ClassInvalidRequest, err.Error())
+	}
 	if p.req.Call, err = c.Call(); err != nil {
 		return p, work.Fail(work.ClassInvalidRequest, err.Error())
 	}
@@ -43,7 +48,14 @@ func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work
 	if err != nil {
 		return p, work.Fail(work.ClassInvalidRequest, err.Error())
 	}
-	p.req.Prompt = rendered
+	p.req.Prompt, p.req.ProjectSettings = rendered, c.ProjectSettings
+	for _, name := range c.MCPServers {
+		server, known := w.MCPServers[name]
+		if !known {
+			return p, work.Fail(work.ClassInvalidRequest, fmt.Sprintf("this worker process knows no MCP server %q: give API and worker processes the same PIECEWORK_MCP_SERVERS", name))
+		}
+		p.req.MCPServers = append(p.req.MCPServers, server)
+	}
 	failure := w.directories(c, &p)
 	if failure != nil {
 		return p, failure

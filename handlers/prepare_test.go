@@ -93,7 +93,8 @@ func TestOutputFilesAreListedAndEmptyDirectoriesRemoved(t *testing.T) {
 
 func TestPruneRemovesOldDirectoriesOnly(t *testing.T) {
 	t.Parallel()
-	w := New(Options{Data: t.TempDir(), Slots: 1, Metrics: nil})
+	h := newHouse(t)
+	w := New(Options{Store: h.store, Log: h.log, Data: t.TempDir(), Slots: 1, Metrics: nil})
 	for _, name := range []string{"old", "new"} {
 		if err := os.MkdirAll(filepath.Join(w.unitsDir(), name, "work"), 0o700); err != nil {
 			t.Fatal(err)
@@ -103,7 +104,7 @@ func TestPruneRemovesOldDirectoriesOnly(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(w.unitsDir(), "old"), long, long); err != nil {
 		t.Fatal(err)
 	}
-	w.pruneOnce(time.Now().Add(-keepDirectories))
+	w.pruneOnce(t.Context(), time.Now().Add(-keepDirectories))
 	entries, err := os.ReadDir(w.unitsDir())
 	if err != nil || len(entries) != 1 || entries[0].Name() != "new" {
 		t.Errorf("left: %v, %v", entries, err)

@@ -2,7 +2,6 @@ package handlers
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -125,7 +124,7 @@ func (w *Worker) offers() []work.Offer {
 	for _, l := range w.lanes {
 		o := l.offer()
 		if full {
-			o.Available, o.Detail = false, fmt.Sprintf("the disk of %s is full: free some space", w.Data)
+			o.Available, o.Detail = false, w.fullDisk()
 		}
 		offers = append(offers, o)
 	}

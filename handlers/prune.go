@@ -4,32 +4,26 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // keepDirectories is how long a unit's directory stays after its last change:
 // output files and sessions are in it.
 const keepDirectories = 7 * 24 * time.Hour
 
-// prune removes directories of units that nobody has touched for a week, bytes
-// that no file stands for, files whose time is over, deleted batches, results that
-// are too old to be taken over, and deliveries that were settled long ago.
+// pruneEvery is how often old directories are looked for.
+const pruneEvery = time.Hour
+
+// prune removes directories of units that nobody has touched for a week, and of
+// units that are not in the ledger any more.
 func (w *Worker) prune(ctx context.Context) {
-	ticker := time.NewTicker(time.Hour)
+	ticker := time.NewTicker(pruneEvery)
 	defer ticker.Stop()
 	for {
-		w.pruneOnce(time.Now().Add(-keepDirectories))
-		if err := w.Store.ExpireFiles(ctx); err != nil {
-			w.Log.Warn("look for files whose time is over", "err", err)
-		}
-		if err := w.Store.PurgeBatches(ctx); err != nil {
-			w.Log.Warn("remove deleted batches", "err", err)
-		}
-		w.sweepBlobs(ctx)
-		if err := w.Store.PruneCache(ctx); err != nil {
-			w.Log.Warn("forget old results", "err", err)
-		}
-		w.pruneDeliveries(ctx, time.Now().Add(-keepDeliveries))
+		w.pruneOnce(ctx, time.Now().Add(-keepDirectories))
 		select {
 		case <-ctx.Done():
 			return
@@ -38,49 +32,63 @@ func (w *Worker) prune(ctx context.Context) {
 	}
 }
 
-func (w *Worker) pruneOnce(before time.Time) {
-	entries, err := os.ReadDir(w.unitsDir())
+func (w *Worker) pruneOnce(ctx context.Context, before time.Time) {
+	dirs, err := w.unitDirectories()
 	if err != nil {
 		w.Log.Warn("look for old directories", "err", err)
 		return
 	}
-	for _, e := range entries {
-		info, err := e.Info()
-		if err != nil || info.ModTime().After(before) {
-			continue
-		}
-		if err := os.RemoveAll(filepath.Join(w.unitsDir(), e.Name())); err != nil {
-			w.Log.Warn("remove old directory", "err", err)
+	_, gone, err := w.Store.Leftover(ctx, idsOf(dirs))
+	if err != nil {
+		w.Log.Warn("look for units of directories", "err", err)
+	}
+	for _, d := range dirs {
+		if d.changed.Before(before) || gone[d.unit] && d.changed.Before(time.Now().Add(-pruneEvery)) {
+			w.removeDirectory(d, "old")
 		}
 	}
 }
 
-// sweepAtOnce is how many blobs are removed between two looks at the ledger.
-const sweepAtOnce = 100
+// directory is what a unit has on this disk.
+type directory struct {
+	path    string
+	unit    uuid.UUID // uuid.Nil: of none
+	changed time.Time
+}
 
-// sweepBlobs removes what uploads and runs that died left in the file store,
-// and what could not be removed when its file was deleted. Several processes
-// at it do no harm.
-func (w *Worker) sweepBlobs(ctx context.Context) {
-	for ctx.Err() == nil {
-		ids, err := w.Store.StrayBlobs(ctx, sweepAtOnce)
-		if err != nil {
-			w.Log.Warn("look for stray blobs", "err", err)
-			return
-		}
-		for i, id := range ids {
-			if err := w.Files.Delete(ctx, id); err != nil {
-				w.Log.Warn("remove stray blob; the next round tries again", "file", id, "err", err)
-				ids = ids[:i]
-				break
-			}
-		}
-		if len(ids) == 0 {
-			return
-		}
-		if err := w.Store.BlobsGone(ctx, ids); err != nil {
-			w.Log.Warn("forget stray blobs", "err", err)
-			return
-		}
+func idsOf(dirs []directory) []uuid.UUID {
+	ids := make([]uuid.UUID, len(dirs))
+	for i, d := range dirs {
+		ids[i] = d.unit
 	}
+	return ids
+}
+
+// unitDirectories are those of all units, the one that was changed first at the
+// front.
+func (w *Worker) unitDirectories() ([]directory, error) {
+	entries, err := os.ReadDir(w.unitsDir())
+	if err != nil {
+		return nil, err
+	}
+	dirs := make([]directory, 0, len(entries))
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			continue // it has gone
+		}
+		id, _ := uuid.Parse(e.Name())
+		dirs = append(dirs, directory{path: filepath.Join(w.unitsDir(), e.Name()), unit: id, changed: info.ModTime()})
+	}
+	slices.SortFunc(dirs, func(a, b directory) int { return a.changed.Compare(b.changed) })
+	return dirs, nil
+}
+
+func (w *Worker) removeDirectory(d directory, why string) bool {
+	if err := os.RemoveAll(d.path); err != nil {
+		w.Log.Warn("remove a directory", "directory", d.path, "err", err)
+		return false
+	}
+	w.metrics.directories.WithLabelValues(why).Inc()
+	return true
 }

@@ -142,7 +142,8 @@ func (r *recorder) close(f *store.Finish) {
 // liveStatus says in a line what a step is about.
 func liveStatus(s transcript.Step) string {
 	line := s.Text
-	for _, c := range s.Content {
+	if n := len(s.Content); n > 0 {
+		c := s.Content[n-1]
 		if line = c.Text; c.Type == transcript.ToolCall {
 			line = c.Name + " " + c.Args
 		}

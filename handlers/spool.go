@@ -23,6 +23,7 @@ const (
 	spoolAfter = time.Second      // without an answer
 	spoolEvery = 30 * time.Second // between two looks at what is left there
 	spoolEnd   = ".json"
+	refusedEnd = ".refused" // behind spoolEnd: what the ledger has refused
 )
 
 func (w *Worker) spoolDir() string { return filepath.Join(w.Data, "spool") }
@@ -32,7 +33,9 @@ func (w *Worker) spoolPath(run uuid.UUID) string {
 }
 
 // spool writes a finish to disk for good, or not at all.
-func (w *Worker) spool(f store.Finish) error {
+func (w *Worker) spool(f store.Finish) error { return w.spoolAs(f, "") }
+
+func (w *Worker) spoolAs(f store.Finish, end string) error {
 	raw, err := json.Marshal(f)
 	if err != nil {
 		return fmt.Errorf("encode finish of run %s: %w", f.RunID, err)
@@ -47,7 +50,7 @@ func (w *Worker) spool(f store.Finish) error {
 	_, err = file.Write(raw)
 	err = errors.Join(err, file.Sync(), file.Close())
 	if err == nil {
-		err = os.Rename(file.Name(), w.spoolPath(f.RunID))
+		err = os.Rename(file.Name(), w.spoolPath(f.RunID)+end)
 	}
 	if err != nil {
 		_ = os.Remove(file.Name())
@@ -64,9 +67,15 @@ func syncDir(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// unspool hands in what was spooled, by this process or by one that died. The
-// run number tells the ledger whether it still wants it.
+// unspool hands in what was spooled, by this process or by one that died, and
+// what this process could not spool. The run number tells the ledger whether it
+// still wants it.
 func (w *Worker) unspool(ctx context.Context) {
+	for _, f := range w.inMemory() {
+		if err := w.handIn(ctx, f, time.Now()); err != nil {
+			w.Log.Warn("finished run still waits in memory", "unit", f.UnitID, "err", err)
+		}
+	}
 	entries, err := os.ReadDir(w.spoolDir())
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -75,39 +84,55 @@ func (w *Worker) unspool(ctx context.Context) {
 		return
 	}
 	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), spoolEnd) {
+		run, err := uuid.Parse(strings.TrimSuffix(e.Name(), spoolEnd))
+		if err != nil || !strings.HasSuffix(e.Name(), spoolEnd) {
 			continue
 		}
-		verdict, err := w.handIn(ctx, filepath.Join(w.spoolDir(), e.Name()))
+		err = w.handInFile(ctx, run)
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // another has handed it in
+			w.gone(run)
 		case err != nil:
 			w.Log.Warn("finished run still waits on disk", "file", e.Name(), "err", err)
 			if errors.As(err, new(*work.Unavailable)) {
 				return
 			}
-		default:
-			w.Log.Warn("finished run handed in from disk", "file", e.Name(), "verdict", verdict)
 		}
 	}
 }
 
-func (w *Worker) handIn(ctx context.Context, path string) (store.Verdict, error) {
+func (w *Worker) handInFile(ctx context.Context, run uuid.UUID) error {
+	path := w.spoolPath(run)
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return "", err
+		return err
 	}
 	var f store.Finish
 	if err := json.Unmarshal(raw, &f); err != nil {
 		// It was written whole, so the disk has changed it.
-		return "", errors.Join(fmt.Errorf("read %s, which is set aside: %w", path, err), os.Rename(path, path+".bad"))
+		w.gone(run)
+		return errors.Join(fmt.Errorf("read %s, which is set aside: %w", path, err), os.Rename(path, path+".bad"))
 	}
-	verdict, err := w.Store.Finish(ctx, f)
+	if err := w.handIn(ctx, f, info.ModTime()); err != nil {
+		return err
+	}
+	return os.Remove(path)
+}
+
+// handIn gives the ledger the end of a run that it did not take before.
+func (w *Worker) handIn(ctx context.Context, f store.Finish, begun time.Time) error {
+	written, verdict, err := w.record(ctx, f, begun)
 	if err != nil {
-		return "", err
+		return err
 	}
+	w.settled(f.RunID)
 	w.announce(f.UnitID)
-	return verdict, os.Remove(path)
+	w.Log.Warn("finished run handed in late", "unit", f.UnitID, "run", f.RunID, "status", written.Status, "verdict", verdict)
+	return nil
 }
 
 // watchSpool hands in what a settle has given up.

@@ -100,8 +100,8 @@ func TestNextWorkerProcessHandsInWhatIsOnDisk(t *testing.T) {
 	}
 	h.start(func(o *Options) { o.Data = data })
 	u := h.becomes(id, work.Succeeded)
-	if *u.Output != "paid for" || u.CostUSD != cost || u.RunCount != 1 || len(h.puppet.started) != 0 {
-		t.Errorf("output %q, cost %v, %d runs", *u.Output, u.CostUSD, u.RunCount)
+	if *u.Output != "paid for" || u.Known() != cost || u.RunCount != 1 || len(h.puppet.started) != 0 {
+		t.Errorf("output %q, cost %v, %d runs", *u.Output, u.Known(), u.RunCount)
 	}
 	if exists(dead.spoolPath(c.RunID)) || exists(spoilt) || !exists(spoilt+".bad") {
 		t.Error("the disk is not cleared")

@@ -4,17 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"runtime/debug"
-	"sync"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 
 	"piecework/internal/backend"
 	"piecework/internal/process"
+	"piecework/internal/transcript"
 	"piecework/internal/work"
 	"piecework/jobs"
 	"piecework/store"
@@ -34,6 +33,7 @@ type attempt struct {
 	timeout time.Duration
 	prep    prepared
 	look    cacheLook
+	called  bool // the backend was
 	ran     ran
 }
 
@@ -41,6 +41,13 @@ type attempt struct {
 // announce. It returns the failure of a failed run, and nil when there was
 // nothing to claim.
 func (w *Worker) runUnit(unit uuid.UUID) error {
+	if admitted, err := w.admit(unit); err != nil || !admitted {
+		return err
+	}
+	return w.runAdmitted(unit)
+}
+
+func (w *Worker) runAdmitted(unit uuid.UUID) error {
 	if w.full() || w.secluded.Load() || !w.alone.TryRLock() {
 		return w.passOn(unit) // there is no room, or a suspect is to run alone
 	}
@@ -95,6 +102,7 @@ func (w *Worker) runClaimed(claimed *store.Claimed, err error) error {
 }
 
 func (w *Worker) attempt(c *store.Claimed) *attempt {
+	w.lane(c.Backend).began(c.Model)
 	w.logOf(c).Info("run begins")
 	w.announce(c.ID)
 	r := w.runs(c.RunID)
@@ -114,10 +122,14 @@ func (w *Worker) logOf(c *store.Claimed) *slog.Logger {
 // conclude writes the end of an attempt into the ledger and announces it.
 func (w *Worker) conclude(a *attempt) error {
 	claimed, unit, log := a.claimed, a.claimed.ID, w.logOf(a.claimed)
+	if !a.called && a.ran.Metadata.TotalCostUSD == nil {
+		a.ran.Metadata.TotalCostUSD = new(0.0)
+	}
 	cause := context.Cause(a.ctx)
-	if cause == nil && claimed.Losses <= maxDiskLosses && w.outOfDisk(a.ran.Result) {
-		cause = errDiskFull
-		log.Error("DISK FULL: no unit begins here until there is room", "data", w.Data, "error", a.ran.Error)
+	if cause == nil && claimed.Losses <= maxShortageLosses {
+		if cause = w.lacked(a.ran.Result); cause != nil {
+			log.Error("the unit goes back to the queue: "+cause.Error(), "data", w.Data, "error", a.ran.Error)
+		}
 	}
 	finish := outcome(claimed, a.ran, cause, w.ownFault(claimed))
 	finish.ToolCalls = a.rec.steps.ToolCalls()
@@ -127,15 +139,19 @@ func (w *Worker) conclude(a *attempt) error {
 	if a.look.from != nil {
 		finish.CachedFrom = &a.look.from.RunID
 	}
+	if len(finish.Implausible) > 0 {
+		a.rec.steps.Add(transcript.Step{Type: transcript.SystemText, IsError: true,
+			Text: "The backend told figures that cannot be true. They are left out: " + strings.Join(finish.Implausible, ", ") + "."})
+	}
 	a.rec.close(&finish)
 	redact(&finish, w.redact)
 	if finish.CachedFrom == nil {
 		w.learn(claimed, a.begun, finish)
 	}
 
-	verdict, err := w.settle(finish)
+	finish, verdict, err := w.settle(finish)
 	if err != nil {
-		log.Error("run ended but could not be recorded; the unit will be run again", "err", err)
+		log.Error("run ended and is not in the ledger yet: it is handed in later", "err", err)
 		return err
 	}
 	w.metrics.finished(claimed.Backend, finish, verdict, time.Since(a.begun))
@@ -170,13 +186,17 @@ func (w *Worker) learn(c *store.Claimed, begun time.Time, f store.Finish) {
 		return // its own fault
 	}
 	answered := f.Status == work.RunSucceeded || f.Usage.OutputTokens > 0
-	paused, opened := w.lane(c.Backend).ended(begun, answered, f.Error)
-	if paused {
+	changed := w.lane(c.Backend).ended(c.Model, begun, answered, f.Error)
+	if changed.limited {
+		w.metrics.limited.WithLabelValues(c.Backend).Inc()
+		w.Log.Warn("rate limit: units of this model wait", "backend", c.Backend, "model", c.Model, "account", f.Error.WholeAccount, "unit", c.ID, "error", f.Error)
+	}
+	if changed.paused {
 		w.metrics.paused.WithLabelValues(c.Backend, string(f.Error.Class)).Inc()
 		w.Log.Error("BACKEND PAUSED: its units wait until one of them is answered again",
 			"backend", c.Backend, "unit", c.ID, "error", f.Error, "mend", f.Error.Class.Advice())
 	}
-	if opened {
+	if changed.opened {
 		w.Log.Warn("backend goes on", "backend", c.Backend, "unit", c.ID)
 		w.wake()
 	}
@@ -187,6 +207,8 @@ func (w *Worker) learn(c *store.Claimed, begun time.Time, f store.Finish) {
 func (w *Worker) claim(unit uuid.UUID, alone bool) (*store.Claimed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), w.Lease)
 	defer cancel()
+	stopWaiting := context.AfterFunc(w.draining, func() { time.AfterFunc(claimPatience, cancel) })
+	defer stopWaiting()
 	if process.Uptime()-w.confirmed() > w.Lease/2 {
 		// Perhaps this process was frozen. What it claims on a lease that has
 		// run out would be taken away again at once.
@@ -211,10 +233,14 @@ func (w *Worker) claim(unit uuid.UUID, alone bool) (*store.Claimed, error) {
 
 // untilAnswered repeats ask while the ledger is away.
 func (w *Worker) untilAnswered(ctx context.Context, ask func() error) error {
+	return until(ctx, ask, func(err error) bool { return errors.As(err, new(*work.Unavailable)) })
+}
+
+// until repeats ask, ever more slowly, while its error is worth it.
+func until(ctx context.Context, ask func() error, again func(error) bool) error {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		err := ask()
-		var away *work.Unavailable
-		if err == nil || !errors.As(err, &away) {
+		if err == nil || !again(err) {
 			return err
 		}
 		select {
@@ -244,7 +270,7 @@ func (w *Worker) execute(a *attempt) {
 	defer cancel()
 	defer a.prep.tidy()
 	if w.ready(ctx, a) && !w.fromCache(ctx, a) {
-		w.called(ctx, a, w.call(ctx, a))
+		w.returned(ctx, a, w.callAccepted(ctx, a))
 		a.keepable()
 	}
 }
@@ -271,13 +297,16 @@ func (w *Worker) call(ctx context.Context, a *attempt) (err error) {
 	if req.Lease = a.lease; req.Lease.Lapsed() {
 		return process.ErrLapsed // this process was frozen, perhaps
 	}
-	a.prep.req.Payload, a.claimed.Payload = nil, nil // nobody asks for it again
+	if a.prep.accept == nil {
+		a.prep.req.Payload, a.claimed.Payload = nil, nil // nobody asks for it again
+	}
+	a.called = true
 	a.ran.Result, err = w.lane(a.claimed.Backend).backend.Execute(ctx, req, a.rec.steps)
 	return err
 }
 
-// called completes what the backend returned.
-func (w *Worker) called(ctx context.Context, a *attempt, err error) {
+// returned completes what the backend returned.
+func (w *Worker) returned(ctx context.Context, a *attempt, err error) {
 	result := &a.ran.Result
 	if errors.Is(err, process.ErrLapsed) {
 		w.stopRun(a.claimed.RunID, work.ErrFenced)
@@ -302,59 +331,6 @@ func (w *Worker) survive(a *attempt) {
 		w.Log.Error("backend panicked", "unit", a.claimed.ID, "panic", p, "stack", string(debug.Stack()))
 		a.ran.Result = backend.Result{Error: work.Fail(work.ClassCrash, fmt.Sprintf("the %s backend panicked: %v", a.claimed.Backend, p))}
 	}
-}
-
-// How long a finished run is kept when the ledger is away: while this process
-// works, and while it shuts down.
-const (
-	patience     = 10 * time.Minute
-	lastPatience = 15 * time.Second
-)
-
-// lastly calls cancel when enough time has passed since the drain began: none
-// when there is nothing to wait for. The function it returns takes that back.
-func (w *Worker) lastly(cancel func()) (stop func() bool) {
-	return context.AfterFunc(w.draining, func() {
-		if errors.Is(context.Cause(w.draining), work.ErrLedgerGone) {
-			cancel() // what has ended is on disk, or will be
-			return
-		}
-		time.AfterFunc(lastPatience, cancel)
-	})
-}
-
-// settle writes the end of a run into the ledger, again and again until it
-// is known to be there: the run number makes repeats harmless. Meanwhile it is
-// on disk.
-func (w *Worker) settle(f store.Finish) (store.Verdict, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	stopWaiting := w.lastly(cancel)
-	defer stopWaiting()
-	keep := sync.OnceFunc(func() {
-		if err := w.spool(f); err != nil {
-			w.Log.Error("finished run is in memory only", "unit", f.UnitID, "err", err)
-		}
-	})
-	late := time.AfterFunc(spoolAfter, keep)
-	var verdict store.Verdict
-	err := w.untilAnswered(ctx, func() (err error) {
-		if verdict, err = w.Store.Finish(ctx, f); err != nil {
-			w.Log.Warn("the finished run is not in the ledger yet", "unit", f.UnitID, "err", err)
-			keep()
-		}
-		return err
-	})
-	if !late.Stop() {
-		keep() // waits if it is at it just now
-	}
-	if err != nil {
-		return verdict, err
-	}
-	if err := os.Remove(w.spoolPath(f.RunID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		w.Log.Warn("take a finished run from the spool", "err", err) // handing it in again changes nothing
-	}
-	return verdict, nil
 }
 
 func (w *Worker) announce(unit uuid.UUID) {

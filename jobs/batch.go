@@ -33,22 +33,33 @@ func (b *Bell) AdvanceBatch(ctx context.Context, s *store.Store, id uuid.UUID) e
 	}
 }
 
-// moveBatches advances every batch that may go on. When time is short the next
-// round begins where this one ended.
+// moveBatches advances every batch that may go on.
 func (r *Reconciler) moveBatches(ctx context.Context) error {
-	ids, err := r.Store.LiveBatches(ctx)
+	return r.moveSome(ctx, false, &r.moved)
+}
+
+// moveIdleBatches advances those that are paused: the last unit that ran may have
+// ended, and nobody has seen it.
+func (r *Reconciler) moveIdleBatches(ctx context.Context) error {
+	return r.moveSome(ctx, true, &r.idle)
+}
+
+// moveSome advances batches. When time is short the next round begins where this
+// one ended.
+func (r *Reconciler) moveSome(ctx context.Context, idle bool, moved *uuid.UUID) error {
+	ids, err := r.Store.LiveBatches(ctx, idle)
 	if err != nil {
 		return err
 	}
-	at, _ := slices.BinarySearchFunc(ids, r.moved, func(id, last uuid.UUID) int { return bytes.Compare(id[:], last[:]) })
+	at, _ := slices.BinarySearchFunc(ids, *moved, func(id, last uuid.UUID) int { return bytes.Compare(id[:], last[:]) })
 	var errs []error
 	deadline := time.Now().Add(roundLimit)
 	for i := range ids {
 		if time.Now().After(deadline) {
 			break
 		}
-		r.moved = ids[(at+1+i)%len(ids)]
-		if err := r.Bell.AdvanceBatch(ctx, r.Store, r.moved); err != nil { // must not keep the others waiting
+		*moved = ids[(at+1+i)%len(ids)]
+		if err := r.Bell.AdvanceBatch(ctx, r.Store, *moved); err != nil { // must not keep the others waiting
 			errs = append(errs, err)
 		}
 	}

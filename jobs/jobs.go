@@ -9,6 +9,8 @@
 //	wake.go       hear a bell without polling, and sit still when Redis refuses
 //	notice.go     hints between processes: cancel, unit changed, steps, paused
 //	reconcile.go  ring lost bells, free dead leases: once a second
+//	lease.go      which worker processes give no sign of life
+//	taken.go      bells that were heard and whose units do not begin
 //	batch.go      let the units of batches go
 //	delivery.go   bells for what is to be delivered to receivers of webhooks
 //	schedule.go   units that are made again and again
@@ -86,6 +88,7 @@ type Bell struct {
 	inspector *asynq.Inspector
 	log       *slog.Logger
 	up        atomic.Bool // the last write probe succeeded
+	leaveOpen atomic.Bool
 
 	mu      sync.Mutex
 	stepped map[uuid.UUID]bool // units whose steps are to be told of
@@ -126,8 +129,17 @@ func (b *Bell) Redis() redis.UniversalClient { return b.redis }
 // MakeRedisClient makes a Bell an asynq.RedisConnOpt.
 func (b *Bell) MakeRedisClient() any { return b.redis }
 
-// Close ends the connection.
-func (b *Bell) Close() error { return b.redis.Close() }
+// Close ends the connection, unless it is to be left open.
+func (b *Bell) Close() error {
+	if b.leaveOpen.Load() {
+		return nil
+	}
+	return b.redis.Close()
+}
+
+// LeaveOpen makes Close do nothing: somebody still uses the connection who would
+// not survive its end. The end of the process ends it.
+func (b *Bell) LeaveOpen() { b.leaveOpen.Store(true) }
 
 // Up tells whether Redis took a write when last tried.
 func (b *Bell) Up() bool { return b.up.Load() }

@@ -34,6 +34,7 @@ func connect(t *testing.T, url string) *Bell {
 // house is a ledger, a Redis and a reconciler between them.
 type house struct {
 	t     *testing.T
+	url   string // of the ledger
 	store *store.Store
 	redis *testkit.RedisServer // nil when there are several
 	bell  *Bell
@@ -50,12 +51,13 @@ func newHouse(t *testing.T) *house {
 
 func newHouseAt(t *testing.T, redis string) *house {
 	t.Helper()
-	s, err := store.Open(t.Context(), testkit.DB(t, migrate), 10)
+	url := testkit.DB(t, migrate)
+	s, err := store.Open(t.Context(), url, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	h := &house{t: t, store: s, bell: connect(t, redis)}
+	h := &house{t: t, url: url, store: s, bell: connect(t, redis)}
 	h.rec = &Reconciler{Store: s, Bell: h.bell, Log: slog.New(slog.DiscardHandler)}
 	return h
 }
@@ -73,6 +75,11 @@ func (h *house) must(err error) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+}
+
+func (h *house) exec(statement string) {
+	h.t.Helper()
+	testkit.Exec(h.t, h.url, statement)
 }
 
 func (h *house) put() work.Unit {

@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,12 +23,10 @@ const (
 	roundLimit  = 2 * time.Second // of one look at the bells: dead leases wait for its end
 	keepFailed  = 1000            // archived tasks kept in a lane for Asynqmon
 	sweepEvery  = time.Minute     // how often the slow duties are done
+	sweepUntil  = 10 * time.Second
 	epochKey    = "piecework:epoch"
 	foldAtATime = 50
 	tallyBudget = 2 * time.Second // for counting what was not counted yet
-	// What came for triggers is remembered for longer than any sender repeats it.
-	keepDeliveries = 7 * 24 * time.Hour
-	pruneAtATime   = 10_000
 	// After Postgres was away, worker processes get this long to give a sign
 	// of life and to hand in what they finished meanwhile.
 	recovery = 10 * time.Second
@@ -42,11 +39,13 @@ type Reconciler struct {
 	Bell  *Bell
 	Log   *slog.Logger
 
-	keep  time.Duration // of deliveries; 0: keepDeliveries. The tests shorten it
-	swept time.Time
-	moved uuid.UUID // the batch that was looked at last
-	away  bool      // Postgres was, so bells may have been heard for nothing
-	calm  time.Time // until then nobody's lease is ended
+	table  []duty
+	leases leaseWatch
+	taken  map[string]time.Duration // bells that were heard and whose units do not begin: since when, by process.Uptime
+	moved  uuid.UUID                // the batch that was looked at last
+	idle   uuid.UUID                // the same, of paused ones
+	away   bool                     // Postgres was, so bells may have been heard for nothing
+	calm   time.Time                // until then nobody's lease is ended
 }
 
 // Run reconciles once a second until ctx ends.
@@ -54,7 +53,11 @@ func (r *Reconciler) Run(ctx context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {
-		if _, err := r.Store.Lead(ctx, r.Once); err != nil && ctx.Err() == nil {
+		led, err := r.Store.Lead(ctx, r.Once)
+		if !led && err == nil {
+			_, _, err = r.watchLeases(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
 			r.Log.Warn("reconcile", "err", err)
 			r.away = r.away || errors.As(err, new(*work.Unavailable))
 		}
@@ -66,78 +69,128 @@ func (r *Reconciler) Run(ctx context.Context) {
 	}
 }
 
+// duties is what a round consists of, in this order. Each has its own time and its
+// own errors. Those of a minute's interval are slow: they wait for the next round
+// when this one has taken long.
+func (r *Reconciler) duties() []duty {
+	return []duty{
+		{name: "recheck after postgres was away", budget: 10 * time.Second, do: r.recover},
+		{name: "end leases", budget: 5 * time.Second, do: r.expireLeases, piece: true},
+		{name: "end units that are overdue", budget: 2 * time.Second, do: r.expireDeadlines, piece: true},
+		{name: "end the wait of the batch lane", budget: 2 * time.Second, do: r.endWaits, piece: true},
+		{name: "take back deliveries", budget: 2 * time.Second, do: r.expireDeliveries, piece: true},
+		{name: "make scheduled units", budget: 5 * time.Second, do: once(r.makeScheduled)},
+		{name: "advance batches", budget: 2 * roundLimit, do: once(r.moveBatches)},
+		{name: "find out what redis has lost", budget: 10 * time.Second, do: r.withRedis(r.checkEpoch)},
+		{name: "ring for units", budget: 2 * roundLimit, do: r.withRedis(r.ringLost)},
+		{name: "ring for units that were taken and not begun", budget: roundLimit, do: r.withRedis(r.ringTaken)},
+		{name: "ring for deliveries", budget: roundLimit, do: r.withRedis(r.ringDeliveries)},
+		{name: foldDuty, every: sweepEvery, budget: 5 * time.Second, do: r.foldLost, piece: true},
+		{name: "tally", every: sweepEvery, budget: 2 * tallyBudget, do: once(r.tally)},
+		{name: "advance paused batches", every: sweepEvery, budget: 2 * roundLimit, do: once(r.moveIdleBatches)},
+		{name: "trim archives", every: sweepEvery, budget: 5 * time.Second, do: r.withRedis(r.Bell.trimArchives)},
+	}
+}
+
+const foldDuty = "fold transcripts of lost runs"
+
 // Once does one round: frees dead leases, ends what is overdue, rings bells
-// that were lost.
+// that were lost. It returns what went wrong with each duty.
 func (r *Reconciler) Once(ctx context.Context) error {
+	if r.table == nil {
+		r.table = r.duties()
+	}
+	var errs []error
+	begun := time.Now()
+	for i := range r.table {
+		d := &r.table[i]
+		if !d.due() || d.every > 0 && time.Since(begun) > sweepUntil {
+			continue
+		}
+		if _, err := d.run(ctx); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// recover looks at all bells again when Postgres was away.
+func (r *Reconciler) recover(ctx context.Context) (int, error) {
+	if !r.away {
+		return 0, nil
+	}
+	if _, err := r.Store.RecheckAll(ctx); err != nil {
+		return 0, err
+	}
+	if err := r.Store.DoubtDeliveries(ctx); err != nil {
+		return 0, err
+	}
+	r.away, r.calm = false, time.Now().Add(recovery)
+	return 0, nil
+}
+
+func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
 	if r.away {
-		if _, err := r.Store.RecheckAll(ctx); err != nil {
-			return err
-		}
-		if err := r.Store.DoubtDeliveries(ctx); err != nil {
-			return err
-		}
-		r.away, r.calm = false, time.Now().Add(recovery)
+		return 0, nil
 	}
-	var lost int64
-	if time.Now().After(r.calm) {
-		var err error
-		if lost, err = r.Store.ExpireLeases(ctx); err != nil {
-			return err
-		}
+	lost, err := r.endLeases(ctx)
+	if lost > 0 {
+		r.Log.Warn("runs of dead worker processes are lost", "runs", lost)
+		r.soon(foldDuty)
 	}
-	overdue, err := r.Store.ExpireDeadlines(ctx)
-	if err != nil {
-		return err
-	}
-	if late, err := r.Store.LateUnits(ctx); err != nil {
-		return err
-	} else if late > 0 {
-		r.Log.Info("units of the batch lane run live: their end is near", "units", late)
-	}
-	undelivered, err := r.Store.ExpireDeliveries(ctx)
-	if err != nil {
-		return err
-	}
-	if lost+overdue+undelivered > 0 {
-		r.Log.Warn("reconciled", "runs_lost", lost, "units_overdue", overdue, "deliveries_lost", undelivered)
-	}
-	laterErr := errors.Join(r.makeScheduled(ctx), r.moveBatches(ctx)) // must not keep the bells from ringing
-	if lost > 0 || time.Since(r.swept) > sweepEvery {
-		laterErr = errors.Join(laterErr, r.sweep(ctx))
-	}
-	if !r.Bell.Up() {
-		return laterErr // worker processes claim straight from Postgres
-	}
-	if err := r.checkEpoch(ctx); err != nil {
-		return errors.Join(laterErr, err)
-	}
-	return errors.Join(laterErr, r.ringLost(ctx), r.ringDeliveries(ctx))
+	return int(lost), err
 }
 
-func (r *Reconciler) sweep(ctx context.Context) error {
-	for folded := foldAtATime; folded == foldAtATime; {
-		var err error
-		if folded, err = r.Store.FoldLost(ctx, foldAtATime); err != nil {
-			return err
+// soon makes a slow duty due.
+func (r *Reconciler) soon(name string) {
+	for i := range r.table {
+		if r.table[i].name == name {
+			r.table[i].last = time.Time{}
 		}
 	}
-	r.swept = time.Now()
-	laterErr := errors.Join(r.tally(ctx), r.pruneDeliveries(ctx), r.Store.PruneAnswers(ctx))
-	if !r.Bell.Up() {
-		return laterErr
-	}
-	return errors.Join(laterErr, r.Bell.trimArchives(ctx))
 }
 
-// pruneDeliveries forgets old deliveries. Much that was left is for the next
-// sweep.
-func (r *Reconciler) pruneDeliveries(ctx context.Context) error {
-	for begun := time.Now(); time.Since(begun) < tallyBudget; {
-		if n, err := r.Store.PruneTriggerDeliveries(ctx, cmp.Or(r.keep, keepDeliveries), pruneAtATime); err != nil || n < pruneAtATime {
-			return err
-		}
+func (r *Reconciler) expireDeadlines(ctx context.Context) (int, error) {
+	n, err := r.Store.ExpireDeadlines(ctx)
+	if n > 0 {
+		r.Log.Warn("units are overdue", "units", n)
 	}
-	return nil
+	return int(n), err
+}
+
+func (r *Reconciler) endWaits(ctx context.Context) (int, error) {
+	n, err := r.Store.LateUnits(ctx)
+	if n > 0 {
+		r.Log.Info("units of the batch lane run live: their end is near", "units", n)
+	}
+	return int(n), err
+}
+
+func (r *Reconciler) expireDeliveries(ctx context.Context) (int, error) {
+	n, err := r.Store.ExpireDeliveries(ctx)
+	if n > 0 {
+		r.Log.Warn("deliveries are taken from worker processes that are late or dead", "deliveries", n)
+	}
+	return int(n), err
+}
+
+func (r *Reconciler) foldLost(ctx context.Context) (int, error) {
+	n, err := r.Store.FoldLost(ctx, foldAtATime)
+	if n == foldAtATime {
+		n = pieceRows // there may be more
+	}
+	return n, err
+}
+
+// withRedis leaves a duty out while Redis is away: worker processes claim straight
+// from Postgres then.
+func (r *Reconciler) withRedis(do func(context.Context) error) func(context.Context) (int, error) {
+	return once(func(ctx context.Context) error {
+		if !r.Bell.Up() {
+			return nil
+		}
+		return do(ctx)
+	})
 }
 
 // tally counts what is over, so that the overview need not. Much that was left

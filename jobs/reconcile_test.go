@@ -219,7 +219,7 @@ func archiveIsTrimmed(t *testing.T, h *house) {
 	}
 	oldest, err := h.bell.inspector.ListArchivedTasks("default:mock", asynq.PageSize(1))
 	h.must(err)
-	h.rec.swept = time.Time{}
+	h.rec.soon("trim archives")
 	h.once()
 	info, err := h.bell.inspector.GetQueueInfo("default:mock")
 	if err != nil || info.Archived != keepFailed {
@@ -246,21 +246,5 @@ func TestLeasesRestAfterPostgresWasAway(t *testing.T) {
 	h.once()
 	if got := h.unit(u.ID); got.State != work.Queued || got.Losses != 1 {
 		t.Errorf("later the unit is %s with %d losses", got.State, got.Losses)
-	}
-}
-
-func TestOldDeliveriesAreForgotten(t *testing.T) {
-	t.Parallel()
-	h := newHouse(t)
-	_, err := h.store.Decline(t.Context(), work.TriggerDelivery{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
-		Trigger: "t", Delivery: "d", Outcome: work.DeliveryFiltered})
-	h.must(err)
-	for _, keep := range []time.Duration{0, time.Nanosecond} {
-		h.rec.keep, h.rec.swept = keep, time.Time{}
-		h.once()
-		left, _, err := h.store.TriggerDeliveries(t.Context(), store.TriggerDeliveryFilter{Tenant: work.DefaultTenant, Trigger: "t"})
-		if err != nil || (len(left) == 1) != (keep == 0) {
-			t.Errorf("kept for %s: %+v, error %v", keep, left, err)
-		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -217,4 +218,167 @@ func numbered(t *testing.T) []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// A table that others use for long is waited for in small pieces, between which
+// everybody else goes on; what is held for good is named.
+func TestUpBesideALongTransaction(t *testing.T) {
+	t.Parallel()
+	db := open(t, testkit.DB(t, nil))
+	p, err := provider(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.UpTo(t.Context(), 1); err != nil { // the next one alters work_units
+		t.Fatal(err)
+	}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.Exec(`SELECT count(*) FROM work_units`); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { _, err := Up(t.Context(), db); done <- err }()
+	waits := `SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database()
+		AND relation = 'work_units'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted`
+	waiting := func(want int) func() bool {
+		return func() bool {
+			var n int
+			if err := db.QueryRow(waits).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n == want
+		}
+	}
+	testkit.Eventually(t, "the migration waits", waiting(1))
+	testkit.Eventually(t, "it lets the others go on", waiting(0))
+	testkit.Eventually(t, "it tries again", waiting(1))
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// An index that could not be finished is no obstacle to building it again, and
+// is waited for without a limit: nobody waits behind it.
+func TestUpAfterAnUnfinishedIndex(t *testing.T) {
+	t.Parallel()
+	db := open(t, testkit.DB(t, nil))
+	if _, err := db.Exec(`CREATE TABLE t (i int); INSERT INTO t VALUES (1), (1)`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(`CREATE UNIQUE INDEX CONCURRENTLY one ON t (i)`); err == nil {
+		t.Fatal("two equal rows are unique")
+	}
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := dropInvalid(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(`DELETE FROM t; CREATE UNIQUE INDEX one ON t (i)`); err != nil {
+		t.Error(err)
+	}
+}
+
+// Old worker processes work beside a newer schema, and nobody waits for a large
+// table to be rewritten or read: what a migration may do since 0017.
+func TestMigrationsKeepOthersWorking(t *testing.T) {
+	t.Parallel()
+	for _, name := range numbered(t) {
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name < "0017" {
+			continue
+		}
+		for _, fault := range faults(string(text)) {
+			t.Errorf("%s: %s", name, fault)
+		}
+	}
+	for what, text := range map[string]string{
+		"index":         "CREATE INDEX a ON work_units (id);",
+		"unique index":  "CREATE UNIQUE INDEX a ON work_units (id);",
+		"transaction":   "CREATE INDEX CONCURRENTLY a ON work_units (id);",
+		"check":         "ALTER TABLE work_units ADD CONSTRAINT c CHECK (true);",
+		"foreign key":   "ALTER TABLE work_units ADD CONSTRAINT c FOREIGN KEY (a) REFERENCES b (c);",
+		"column check":  "ALTER TABLE work_units ADD COLUMN c integer CHECK (c > 0);",
+		"no default":    "ALTER TABLE work_units ADD COLUMN c integer NOT NULL;",
+		"rewrite":       "ALTER TABLE work_units ADD COLUMN c timestamptz DEFAULT clock_timestamp();",
+		"type":          "ALTER TABLE work_units ALTER COLUMN c TYPE bigint;",
+		"dropped":       "ALTER TABLE work_units DROP COLUMN c;",
+		"renamed":       "ALTER TABLE work_units RENAME COLUMN c TO d;",
+		"made not null": "ALTER TABLE work_units ALTER COLUMN c SET NOT NULL;",
+	} {
+		if len(faults(text)) != 1 {
+			t.Errorf("%s: %v", what, faults(text))
+		}
+	}
+	for _, text := range []string{
+		"-- +goose NO TRANSACTION\nCREATE INDEX CONCURRENTLY a ON work_units (id);",
+		"CREATE TABLE fresh (id uuid CHECK (true)); CREATE INDEX a ON fresh (id);",
+		"ALTER TABLE work_units ADD CONSTRAINT c CHECK (true) NOT VALID; ALTER TABLE work_units VALIDATE CONSTRAINT c;",
+		"ALTER TABLE work_units ADD COLUMN c integer NOT NULL DEFAULT 0, ADD COLUMN d text;",
+	} {
+		if found := faults(text); len(found) > 0 {
+			t.Errorf("%s: %v", text, found)
+		}
+	}
+}
+
+var (
+	comments  = regexp.MustCompile(`--[^\n]*`)
+	created   = regexp.MustCompile(`(?i)CREATE TABLE (?:IF NOT EXISTS )?(\w+)`)
+	indexed   = regexp.MustCompile(`(?i)CREATE (?:UNIQUE )?INDEX (CONCURRENTLY )?.*?\bON (\w+)`)
+	altered   = regexp.MustCompile(`(?i)ALTER TABLE (?:IF EXISTS )?(?:ONLY )?(\w+)`)
+	addsCheck = regexp.MustCompile(`(?i)\bADD\b.*\b(CHECK|FOREIGN KEY|REFERENCES)\b`)
+	rewrites  = regexp.MustCompile(`(?i)ADD COLUMN .*DEFAULT (clock_timestamp|gen_random_uuid|random|nextval)\b`)
+	breaksOld = regexp.MustCompile(`(?i)DROP COLUMN|RENAME (COLUMN|TO)|ALTER (COLUMN )?\w+ (SET DATA )?TYPE|SET NOT NULL`)
+	addColumn = regexp.MustCompile(`(?i)ADD COLUMN [^,]*`)
+)
+
+// faults are the statements of a migration that others would have to wait for, or
+// that an older process could not work with.
+func faults(text string) (found []string) {
+	noTransaction := strings.Contains(text, "+goose NO TRANSACTION")
+	text = comments.ReplaceAllString(text, "")
+	fresh := map[string]bool{}
+	for _, m := range created.FindAllStringSubmatch(text, -1) {
+		fresh[m[1]] = true
+	}
+	for _, statement := range strings.Split(text, ";") {
+		statement = strings.Join(strings.Fields(statement), " ")
+		if m := indexed.FindStringSubmatch(statement); m != nil && !fresh[m[2]] {
+			if m[1] == "" || !noTransaction {
+				found = append(found, "an index of a table that is in use is built CONCURRENTLY, in a file with NO TRANSACTION: "+statement)
+			}
+		}
+		m := altered.FindStringSubmatch(statement)
+		if m == nil || fresh[m[1]] {
+			continue
+		}
+		if addsCheck.MatchString(statement) && !strings.Contains(strings.ToUpper(statement), "NOT VALID") {
+			found = append(found, "a constraint of a table that is in use is added NOT VALID, then validated: "+statement)
+		}
+		if rewrites.MatchString(statement) {
+			found = append(found, "a default that is no constant rewrites the table: "+statement)
+		}
+		if breaksOld.MatchString(statement) {
+			found = append(found, "older processes still use the column as it is: "+statement)
+		}
+		for _, column := range addColumn.FindAllString(statement, -1) {
+			if upper := strings.ToUpper(column); strings.Contains(upper, "NOT NULL") && !strings.Contains(upper, "DEFAULT") {
+				found = append(found, "older processes insert rows without the column, so it has a DEFAULT: "+column)
+			}
+		}
+	}
+	return found
 }

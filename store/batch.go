@@ -167,23 +167,36 @@ func (s *Store) counted(ctx context.Context, row batchRow) (work.Batch, error) {
 	return b, err
 }
 
-// countBatch counts units in one statement: the sum is exact at every moment.
+// countBatch counts units in one statement: the sum is exact at every moment. The
+// cost is that of the units and of what has summed them up.
 func countBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (c work.BatchCounts, err error) {
 	var rows []struct {
 		State work.State `db:"state"`
 		Count int        `db:"count"`
-		Cost  float64    `db:"cost"`
+		costRow
 	}
-	err = sqlx.SelectContext(ctx, q, &rows, `SELECT state, count(*), coalesce(sum(cost_usd), 0) AS cost FROM work_units
+	err = sqlx.SelectContext(ctx, q, &rows, `SELECT state, count(*), `+sumOfCosts+` FROM work_units
 		WHERE batch_id = $1 GROUP BY state`, id)
 	if err != nil {
 		return c, translate(fmt.Errorf("count units of batch %s: %w", id, err))
 	}
 	for _, r := range rows {
 		c.Add(r.State, r.Count)
-		c.CostUSD += r.Cost
+		c.Cost = c.Cost.Plus(r.cost())
 	}
-	return c, nil
+	syntheses, err := costOfSyntheses(ctx, q, id)
+	c.Cost = c.Cost.Plus(syntheses)
+	return c, err
+}
+
+// costOfSyntheses is what the syntheses of a batch have cost.
+func costOfSyntheses(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (work.Cost, error) {
+	var row costRow
+	if err := sqlx.GetContext(ctx, q, &row, `SELECT `+sumOfCosts+` FROM work_units
+		WHERE id = ANY((SELECT syntheses FROM batches WHERE id = $1)::uuid[])`, id); err != nil {
+		return work.Cost{}, translate(fmt.Errorf("add up the syntheses of batch %s: %w", id, err))
+	}
+	return row.cost(), nil
 }
 
 // usageOfBatch is what the final runs of a batch's units have used.

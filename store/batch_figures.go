@@ -23,6 +23,7 @@ func (s *Store) BatchTitle(ctx context.Context, tenant string, id uuid.UUID) (st
 // CountBatches tells how many of the newest batches of a filter, most at most,
 // are in each status.
 func (s *Store) CountBatches(ctx context.Context, f BatchFilter, most int) (map[work.BatchStatus]int, error) {
+	ctx = allow(ctx, longLimit)
 	w := f.where()
 	var rows []struct {
 		Status work.BatchStatus `db:"status"`
@@ -43,6 +44,7 @@ func (s *Store) CountBatches(ctx context.Context, f BatchFilter, most int) (map[
 // BatchHeads tells of the batches of all tenants that are not over, or have been
 // for less than a minute, what changes whenever their row does.
 func (s *Store) BatchHeads(ctx context.Context) (map[uuid.UUID]string, error) {
+	ctx = allow(ctx, longLimit)
 	var rows []struct {
 		ID   uuid.UUID `db:"id"`
 		Head string    `db:"head"`
@@ -64,20 +66,29 @@ func (s *Store) BatchHeads(ctx context.Context) (map[uuid.UUID]string, error) {
 type BatchFailure struct {
 	Class   work.Class `db:"class"`
 	Count   int        `db:"count"`
-	Cost    float64    `db:"cost"`    // USD
+	Cost    work.Cost  `db:"-"`
 	Message string     `db:"message"` // of one of them, cut
 }
 
 // BatchFailures groups the failed and timed-out units of a batch by the class of
 // their error, the largest group first; it looks at most of them at most.
 func (s *Store) BatchFailures(ctx context.Context, batch uuid.UUID, most int) ([]BatchFailure, error) {
-	var groups []BatchFailure
-	err := s.db.SelectContext(ctx, &groups, `SELECT coalesce(error_class, '') AS class, count(*), coalesce(sum(cost_usd), 0) AS cost,
+	ctx = allow(ctx, longLimit)
+	var rows []struct {
+		BatchFailure
+		costRow
+	}
+	err := s.db.SelectContext(ctx, &rows, `SELECT coalesce(error_class, '') AS class, count(*), `+sumOfCosts+`,
 			coalesce(left(min(error_message), 500), '') AS message
-		FROM (SELECT error_class, error_message, cost_usd FROM work_units WHERE batch_id = $1 AND state IN ('failed', 'timed_out') LIMIT $2) AS u
+		FROM (SELECT error_class, error_message, cost_usd, unpriced_runs FROM work_units WHERE batch_id = $1 AND state IN ('failed', 'timed_out') LIMIT $2) AS u
 		GROUP BY error_class ORDER BY count DESC, class`, batch, most)
 	if err != nil {
 		return nil, translate(fmt.Errorf("group failures of batch %s: %w", batch, err))
+	}
+	groups := make([]BatchFailure, len(rows))
+	for i, r := range rows {
+		groups[i] = r.BatchFailure
+		groups[i].Cost = r.cost()
 	}
 	return groups, nil
 }
@@ -91,6 +102,7 @@ type BatchPace struct {
 // BatchPace looks back for so long, but not beyond the moment at which the batch
 // was last let go on.
 func (s *Store) BatchPace(ctx context.Context, tenant string, batch uuid.UUID, back time.Duration) (BatchPace, error) {
+	ctx = allow(ctx, longLimit)
 	var p BatchPace
 	var since time.Time
 	err := s.db.QueryRowxContext(ctx, `SELECT at, date_part('epoch', clock_timestamp() - at) FROM (

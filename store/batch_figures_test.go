@@ -24,7 +24,7 @@ func TestBatchFigures(t *testing.T) {
 	l.exec(`UPDATE work_units SET error_class = 'crash', error_message = 'killed' WHERE id = $1`, bells[0].UnitID)
 
 	groups, err := l.BatchFailures(t.Context(), id, 100)
-	if l.must(err); len(groups) != 2 || groups[0] != (BatchFailure{work.ClassRefusal, 2, 1, "no"}) || groups[1] != (BatchFailure{work.ClassCrash, 1, 0.5, "killed"}) {
+	if l.must(err); len(groups) != 2 || groups[0] != (BatchFailure{work.ClassRefusal, 2, work.NewCost(1, 0), "no"}) || groups[1] != (BatchFailure{work.ClassCrash, 1, work.NewCost(0.5, 0), "killed"}) {
 		t.Errorf("failures: %+v", groups)
 	}
 	if groups, err = l.BatchFailures(t.Context(), id, 1); err != nil || len(groups) != 1 || groups[0].Count != 1 {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -116,6 +115,7 @@ func (s *Store) DeleteBatchFile(ctx context.Context, tenant string, batch uuid.U
 // DeleteBatch takes a batch that is over away, with its units: PurgeBatches
 // removes them. Another is a conflict.
 func (s *Store) DeleteBatch(ctx context.Context, tenant string, id uuid.UUID) error {
+	ctx = allow(ctx, longLimit)
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET deleted_at = clock_timestamp()
 		WHERE id = $1 AND tenant = $2 AND finished_at IS NOT NULL AND deleted_at IS NULL`, id, tenant)
 	if err != nil {
@@ -129,33 +129,4 @@ func (s *Store) DeleteBatch(ctx context.Context, tenant string, id uuid.UUID) er
 		return err
 	}
 	return fmt.Errorf("%w: the batch is %s; cancel it first", work.ErrConflict, b.Status)
-}
-
-const (
-	purgePiece = 1000            // units of a deleted batch that are removed in one transaction
-	purgeTime  = 5 * time.Second // of one call
-)
-
-// PurgeBatches removes the units of deleted batches, then the batches, for as
-// long as its time lasts. What is left then the next call removes.
-func (s *Store) PurgeBatches(ctx context.Context) error {
-	for end := time.Now().Add(purgeTime); time.Now().Before(end); {
-		var left int
-		err := s.db.GetContext(ctx, &left, `WITH gone AS (SELECT id FROM batches WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 1),
-			piece AS (DELETE FROM work_units WHERE id IN (SELECT u.id FROM work_units u JOIN gone ON u.batch_id = gone.id ORDER BY u.id LIMIT $1 FOR UPDATE OF u SKIP LOCKED) RETURNING id)
-			SELECT (SELECT count(*) FROM gone) + (SELECT count(*) FROM piece)`, purgePiece)
-		switch {
-		case err != nil:
-			return translate(fmt.Errorf("remove units of deleted batches: %w", err))
-		case left == 0:
-			return nil
-		case left > 1:
-			continue
-		}
-		if _, err := s.db.ExecContext(ctx, `DELETE FROM batches b WHERE id = (SELECT id FROM batches WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 1)
-			AND NOT EXISTS (SELECT FROM work_units WHERE batch_id = b.id)`); err != nil {
-			return translate(fmt.Errorf("remove deleted batches: %w", err))
-		}
-	}
-	return nil
 }

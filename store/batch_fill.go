@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -89,6 +90,7 @@ type Filled struct {
 // the custom ids that the batch had already: then nothing was changed. It is
 // work.ErrConflict when the batch is no longer this process's to fill.
 func (s *Store) FillMore(ctx context.Context, f Filled) (repeated []string, err error) {
+	ctx = allow(ctx, longLimit)
 	in := make([]unitIn, len(f.Units))
 	for i, n := range f.Units {
 		in[i] = n.row()
@@ -101,7 +103,7 @@ func (s *Store) FillMore(ctx context.Context, f Filled) (repeated []string, err 
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, longLimit/2)
 	defer cancel()
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
@@ -144,6 +146,7 @@ func (s *Store) FillMore(ctx context.Context, f Filled) (repeated []string, err 
 
 // EndFill notes that all units of a batch are there. It may go on now.
 func (s *Store) EndFill(ctx context.Context, batch, process uuid.UUID) error {
+	ctx = allow(ctx, longLimit)
 	_, err := s.db.ExecContext(ctx, `UPDATE batches SET enumerated_at = clock_timestamp(), items = NULL, filler = NULL, fill_until = NULL,
 			status = CASE WHEN cancelled_at IS NOT NULL THEN 'cancelling' WHEN test_first > 0 THEN 'testing' ELSE 'in_progress' END
 		WHERE id = $1 AND filler = $2 AND status = 'enumerating'`, batch, process)
@@ -156,6 +159,7 @@ func (s *Store) EndFill(ctx context.Context, batch, process uuid.UUID) error {
 // FailFill gives up a batch whose units cannot be made: those that were made
 // are removed, and none has begun.
 func (s *Store) FailFill(ctx context.Context, batch, process uuid.UUID, why string, problems []work.BatchProblem) error {
+	ctx = allow(ctx, longLimit)
 	text, err := encodeProblems(problems)
 	if err != nil {
 		return err
@@ -187,17 +191,43 @@ func (s *Store) FailFill(ctx context.Context, batch, process uuid.UUID, why stri
 	return nil
 }
 
-// Synthesize makes the unit that sums a batch up. Repeating it is safe: the
-// first one stays. The unit's id is known beforehand, and that of no other batch.
-func (s *Store) Synthesize(ctx context.Context, batch, process uuid.UUID, n NewUnit) (work.Unit, error) {
-	u, _, err := s.Accept(ctx, n) // its key names the batch
+// Synthesize makes the unit that sums a batch up and notes it with the batch, in
+// one transaction. It is work.ErrConflict when the batch is not to be summed up
+// by this process any more: it was cancelled, or another was first.
+func (s *Store) Synthesize(ctx context.Context, batch, process uuid.UUID, n NewUnit) (u work.Unit, err error) {
+	units, err := encode([]unitIn{n.row()})
 	if err != nil {
 		return u, err
 	}
-	_, err = s.db.ExecContext(ctx, `UPDATE batches SET synthesis_unit = $3, filler = NULL, fill_until = NULL
-		WHERE id = $1 AND filler = $2 AND status = 'finalizing'`, batch, process, u.ID)
+	ctx, cancel := context.WithTimeout(allow(ctx, longLimit), longLimit/2)
+	defer cancel()
+	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return u, translate(fmt.Errorf("note the synthesis of batch %s: %w", batch, err))
+		return u, translate(fmt.Errorf("sum up batch %s: %w", batch, err))
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after the commit
+	var rows []unitRow
+	err = tx.SelectContext(ctx, &rows, insertUnits(unitColumns), units)
+	if err == nil && len(rows) == 0 { // a process of an earlier version made it and died
+		err = tx.SelectContext(ctx, &rows, `SELECT `+unitColumns+` FROM work_units WHERE tenant = $1 AND idempotency_key = $2`, n.Tenant, work.Clean(n.IdempotencyKey))
+	}
+	if err != nil || len(rows) == 0 {
+		return u, fmt.Errorf("sum up batch %s: %w", batch, cmp.Or(lostFile(translate(err)), work.ErrConflict))
+	}
+	u = rows[0].unit()
+	result, err := tx.ExecContext(ctx, `UPDATE batches SET synthesis_unit = $3, syntheses = array_append(array_remove(syntheses, $3), $3), filler = NULL, fill_until = NULL
+		WHERE id = $1 AND filler = $2 AND status = 'finalizing' AND synthesis_unit IS NULL`, batch, process, u.ID)
+	if err == nil {
+		var n int64
+		if n, err = result.RowsAffected(); err == nil && n == 0 {
+			return work.Unit{}, fmt.Errorf("%w: batch %s is cancelled, or another process sums it up", work.ErrConflict, batch)
+		}
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	if err != nil {
+		return work.Unit{}, translate(fmt.Errorf("sum up batch %s: %w", batch, err))
 	}
 	return u, nil
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/google/uuid"
@@ -27,11 +26,12 @@ type Advanced struct {
 // cancelPiece is how many units of a batch are cancelled in one transaction.
 const cancelPiece = 2000
 
-// LiveBatches returns the batches that may go on by themselves, oldest first.
-func (s *Store) LiveBatches(ctx context.Context) ([]uuid.UUID, error) {
+// LiveBatches returns the batches that may go on by themselves, oldest first: with
+// idle those that are paused, in which only what runs can end, else the others.
+func (s *Store) LiveBatches(ctx context.Context, idle bool) ([]uuid.UUID, error) {
 	var ids []uuid.UUID
 	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM batches WHERE finished_at IS NULL
-		AND status NOT IN ('enumerating', 'awaiting_approval') ORDER BY id`)
+		AND status NOT IN ('enumerating', 'awaiting_approval') AND (paused_at IS NOT NULL AND status IN ('testing', 'in_progress')) = $1 ORDER BY id`, idle)
 	if err != nil {
 		return nil, translate(fmt.Errorf("find live batches: %w", err))
 	}
@@ -42,6 +42,7 @@ func (s *Store) LiveBatches(ctx context.Context) ([]uuid.UUID, error) {
 // Whoever sees a unit of it end may call it, and the reconciler does: it looks
 // at the ledger alone, so a call that was lost costs nothing but time.
 func (s *Store) AdvanceBatch(ctx context.Context, id uuid.UUID) (a Advanced, err error) {
+	ctx = allow(ctx, longLimit)
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
 		return a, translate(fmt.Errorf("advance batch %s: %w", id, err))
@@ -87,26 +88,34 @@ func (b *advancing) advance(ctx context.Context) error {
 	return nil // it waits for its units or for a person
 }
 
-// live counts the units that were let go and are not over; asleep are those of
-// them that wait for a provider's batch, and take no room.
-func (b *advancing) live(ctx context.Context) (live, asleep int, err error) {
-	var n struct{ Live, Asleep int }
-	err = b.tx.GetContext(ctx, &n, `SELECT count(*) AS live, count(*) FILTER (WHERE state = 'waiting' AND lane = 'batch') AS asleep FROM work_units
+// admitted counts the units that were let go and are not over.
+type admitted struct {
+	Live   int // all of them
+	Asleep int // that wait for a provider's batch, and take no room
+	Again  int // that are queued after a run
+}
+
+func (b *advancing) admitted(ctx context.Context) (n admitted, err error) {
+	err = b.tx.GetContext(ctx, &n, `SELECT count(*) AS live, count(*) FILTER (WHERE state = 'waiting' AND lane = 'batch') AS asleep,
+			count(*) FILTER (WHERE state = 'queued' AND run_count > 0) AS again FROM work_units
 		WHERE batch_id = $1 AND NOT held AND state IN ('queued', 'running', 'waiting')`, b.ID)
-	return n.Live, n.Asleep, err
+	return n, err
 }
 
 // letGo lets units begin, as far as the batch allows.
 func (b *advancing) letGo(ctx context.Context) error {
-	live, asleep, err := b.live(ctx)
+	n, err := b.admitted(ctx)
 	if err != nil {
 		return err
 	}
 	room, why := 0, ""
 	if b.PausedAt == nil {
-		if room, why, err = b.room(ctx, live, asleep); err != nil {
-			return err
-		}
+		room, why, err = b.room(ctx, n)
+	} else if n.Live > 0 {
+		err = b.takeBack(ctx) // a run that has failed since is not repeated before the resume
+	}
+	if err != nil {
+		return err
 	}
 	if why != "" {
 		return b.pause(ctx, work.BySystem, why)
@@ -116,7 +125,7 @@ func (b *advancing) letGo(ctx context.Context) error {
 			return err
 		}
 	}
-	if live > 0 {
+	if n.Live > 0 {
 		return nil
 	}
 	var held bool
@@ -132,91 +141,6 @@ func (b *advancing) letGo(ctx context.Context) error {
 	return b.over(ctx)
 }
 
-// room is how many more units may be let go; a reason means that the batch is
-// to be paused.
-func (b *advancing) room(ctx context.Context, live, asleep int) (room int, why string, err error) {
-	most := work.BatchWindow
-	if b.Concurrency > 0 {
-		most = min(most, b.Concurrency)
-	}
-	room = most - (live - asleep)
-	if b.Status == work.BatchTesting {
-		room = min(room, b.TestFirst-b.Released)
-	}
-	if b.Batch.StopWhen != nil {
-		if why, err = b.brokenRule(ctx); err != nil || why != "" {
-			return 0, why, err
-		}
-	}
-	if b.MaxCostUSD == nil || room <= 0 {
-		return room, "", err
-	}
-	var spent struct {
-		Cost     float64 `db:"cost"`
-		Finished int     `db:"finished"`
-		Held     bool    `db:"held"`
-		Patient  bool    `db:"patient"` // what is held goes through the provider's batches
-	}
-	err = b.tx.GetContext(ctx, &spent, `SELECT coalesce(sum(cost_usd), 0) AS cost, count(*) FILTER (WHERE finished_at IS NOT NULL AND started_at IS NOT NULL) AS finished,
-		coalesce(bool_or(held AND state = 'queued'), false) AS held,
-		coalesce(bool_and(lane = 'batch') FILTER (WHERE held AND state = 'queued'), false) AS patient FROM work_units WHERE batch_id = $1`, b.ID)
-	if err != nil {
-		return 0, "", err
-	}
-	room = min(room, affordable(*b.MaxCostUSD-spent.Cost, spent.Cost, spent.Finished, live, spent.Patient))
-	if room <= 0 && live == 0 && spent.Held && spent.Cost > 0 {
-		why = fmt.Sprintf("the budget of $%.2f does not suffice for another unit: $%.2f is spent; resume it with a larger max_cost_usd, or cancel it",
-			*b.MaxCostUSD, spent.Cost)
-	}
-	return room, why, nil
-}
-
-// affordable is how many units may begin besides those that are at work, when
-// so much money is left. What a unit costs is known from those that are over;
-// as long as few are, few begin. Patient units may wait a day for their answers:
-// they do not begin by and by.
-func affordable(left, spent float64, finished, live int, patient bool) int {
-	known := max(1, 2*finished) - live
-	if finished == 0 || spent == 0 {
-		return known
-	}
-	paid := math.Floor(left/(spent/float64(finished)) + 1e-9)
-	if patient {
-		return int(math.Min(paid-float64(live), work.BatchWindow))
-	}
-	return min(known, int(math.Min(paid, work.BatchWindow))-live)
-}
-
-// brokenRule tells which of the batch's stop_when does not hold any more for
-// the units that finished last, since a person let the batch go on.
-func (b *advancing) brokenRule(ctx context.Context) (string, error) {
-	rule := b.Batch.StopWhen
-	var last struct {
-		Count    int     `db:"count"`
-		Failed   int     `db:"failed"`
-		Refused  int     `db:"refused"`
-		MeanCost float64 `db:"mean_cost"`
-	}
-	err := b.tx.GetContext(ctx, &last, `SELECT count(*), count(*) FILTER (WHERE state IN ('failed', 'timed_out')) AS failed,
-			count(*) FILTER (WHERE error_class = 'refusal') AS refused, coalesce(avg(cost_usd), 0) AS mean_cost
-		FROM (SELECT state, error_class, cost_usd FROM work_units WHERE batch_id = $1 AND state IN ('succeeded', 'failed', 'timed_out')
-			AND finished_at > coalesce((SELECT resumed_at FROM batches WHERE id = $1), '-infinity')
-			ORDER BY finished_at DESC LIMIT $2) AS u`, b.ID, rule.Window)
-	if err != nil || last.Count < rule.Window {
-		return "", err
-	}
-	over := func(limit *float64, value float64) bool { return limit != nil && value > *limit }
-	switch n := float64(last.Count); {
-	case over(rule.FailureRate, float64(last.Failed)/n):
-		return fmt.Sprintf("%d of the last %d units failed; stop_when allows a failure_rate of %v", last.Failed, last.Count, *rule.FailureRate), nil
-	case over(rule.RefusalRate, float64(last.Refused)/n):
-		return fmt.Sprintf("the model declined %d of the last %d units; stop_when allows a refusal_rate of %v", last.Refused, last.Count, *rule.RefusalRate), nil
-	case over(rule.MeanCostUSD, last.MeanCost):
-		return fmt.Sprintf("the last %d units cost $%.4f each; stop_when allows a mean_cost_usd of %v", last.Count, last.MeanCost, *rule.MeanCostUSD), nil
-	}
-	return "", nil
-}
-
 // released is a unit that was let go.
 type released struct {
 	Dispatch
@@ -227,7 +151,7 @@ type released struct {
 // release lets n units go and tells how many there were: those that begin alike
 // one after another, but a test takes the first that were submitted. Those of the batch
 // lane have no bell: they wait for a provider's batch, but for a test, whose
-// answers somebody wants to see.
+// answers somebody wants to see, and for those that run live after all.
 func (b *advancing) release(ctx context.Context, n int) (int, error) {
 	order := "turn, id"
 	if b.Status == work.BatchTesting {
@@ -236,7 +160,8 @@ func (b *advancing) release(ctx context.Context, n int) (int, error) {
 	var let []released
 	err := b.tx.SelectContext(ctx, &let, `WITH next AS (SELECT id FROM work_units WHERE batch_id = $1 AND held AND state = 'queued'
 			ORDER BY `+order+` LIMIT $2 FOR UPDATE SKIP LOCKED)
-		UPDATE work_units u SET held = false, dispatch = dispatch + 1, state = CASE WHEN lane = 'batch' AND NOT $3 THEN 'waiting' ELSE 'queued' END,
+		UPDATE work_units u SET held = false, dispatch = dispatch + 1, runs_live = runs_live OR `+laneEnded+`,
+			state = CASE WHEN lane = 'batch' AND NOT runs_live AND NOT `+laneEnded+` AND NOT $3 THEN 'waiting' ELSE 'queued' END,
 			check_at = coalesce(u.not_before, clock_timestamp() + interval '2 seconds' + $2 * interval '1 millisecond')
 		FROM next WHERE u.id = next.id RETURNING u.id, dispatch, queue, backend, priority, state, turn`, b.ID, n, b.Status == work.BatchTesting)
 	if err != nil || len(let) == 0 {
@@ -257,26 +182,42 @@ func (b *advancing) release(ctx context.Context, n int) (int, error) {
 
 // pause holds what has not begun.
 func (b *advancing) pause(ctx context.Context, by, why string) error {
-	_, err := b.tx.ExecContext(ctx, `WITH back AS (
-			UPDATE work_units SET held = true, check_at = 'infinity', state = 'queued' WHERE id IN (
-				SELECT id FROM work_units WHERE batch_id = $1 AND NOT held AND (state = 'queued' OR state = 'waiting' AND lane = 'batch' AND provider_batch IS NULL) ORDER BY id FOR UPDATE SKIP LOCKED) RETURNING id)
-		UPDATE batches SET released = released - (SELECT count(*) FROM back), paused_at = coalesce(paused_at, clock_timestamp()), paused_by = $2, paused_why = $3
+	_, err := b.tx.ExecContext(ctx, `UPDATE batches SET paused_at = coalesce(paused_at, clock_timestamp()), paused_by = $2, paused_why = $3
 		WHERE id = $1`, b.ID, work.Clean(by), work.Clean(why))
 	b.out.Moved = true
+	if err != nil {
+		return err
+	}
+	return b.takeBack(ctx)
+}
+
+// takeBack holds the units that were let go and have not begun. What a
+// provider's batch has goes on: it is paid for.
+func (b *advancing) takeBack(ctx context.Context) error {
+	_, err := b.tx.ExecContext(ctx, `WITH back AS (
+			UPDATE work_units SET held = true, check_at = 'infinity', state = 'queued', runs_live = runs_live OR provider_batch IS NOT NULL WHERE id IN (
+				SELECT id FROM work_units WHERE batch_id = $1 AND NOT held AND (state = 'queued' OR state = 'waiting' AND provider_batch IS NULL)
+				AND NOT EXISTS (SELECT FROM provider_answers a WHERE a.unit_id = work_units.id) ORDER BY id FOR UPDATE SKIP LOCKED) RETURNING id)
+		UPDATE batches SET released = released - n FROM (SELECT count(*) AS n FROM back) AS taken WHERE id = $1 AND n > 0`, b.ID)
 	return err
 }
 
+// cancelMore ends units of a batch, a piece at a time, and its synthesis; those
+// that run are asked to stop.
 func (b *advancing) cancelMore(ctx context.Context) error {
 	var moved []struct {
 		ID    uuid.UUID  `db:"id"`
 		State work.State `db:"state"`
 	}
-	err := b.tx.SelectContext(ctx, &moved, `WITH chosen AS (SELECT id AS unit_id FROM work_units WHERE batch_id = $1
-			AND (state IN ('queued', 'waiting') OR state = 'running' AND cancel_requested_at IS NULL) ORDER BY state, id LIMIT $2 FOR UPDATE SKIP LOCKED)
+	err := b.tx.SelectContext(ctx, &moved, `WITH members AS (SELECT id AS unit_id FROM work_units WHERE batch_id = $1
+			AND (state IN ('queued', 'waiting') OR state = 'running' AND cancel_requested_at IS NULL) ORDER BY state, id LIMIT $2 FOR UPDATE SKIP LOCKED
+		), synthesis AS (SELECT id AS unit_id FROM work_units WHERE id = $3
+			AND (state IN ('queued', 'waiting') OR state = 'running' AND cancel_requested_at IS NULL) FOR UPDATE SKIP LOCKED
+		), chosen AS (SELECT unit_id FROM members UNION ALL SELECT unit_id FROM synthesis)
 		UPDATE work_units SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
 			finished_at = CASE WHEN state IN ('queued', 'waiting') THEN clock_timestamp() END,
 			state = CASE WHEN state IN ('queued', 'waiting') THEN 'cancelled' ELSE state END
-		FROM chosen WHERE id = unit_id RETURNING id, state`, b.ID, cancelPiece)
+		FROM chosen WHERE id = unit_id RETURNING id, state`, b.ID, cancelPiece, b.SynthesisUnit)
 	if err != nil {
 		return err
 	}
@@ -288,7 +229,8 @@ func (b *advancing) cancelMore(ctx context.Context) error {
 		return nil
 	}
 	var live bool
-	err = b.tx.GetContext(ctx, &live, `SELECT EXISTS (SELECT FROM work_units WHERE batch_id = $1 AND state IN ('queued', 'running', 'waiting'))`, b.ID)
+	err = b.tx.GetContext(ctx, &live, `SELECT EXISTS (SELECT FROM work_units WHERE batch_id = $1 AND state IN ('queued', 'running', 'waiting'))
+		OR EXISTS (SELECT FROM work_units WHERE id = $2 AND state IN ('queued', 'running', 'waiting'))`, b.ID, b.SynthesisUnit)
 	if err != nil || live {
 		return err
 	}
@@ -298,13 +240,18 @@ func (b *advancing) cancelMore(ctx context.Context) error {
 // over is what follows when no unit is left.
 func (b *advancing) over(ctx context.Context) error {
 	counts, err := countBatch(ctx, b.tx, b.ID)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if b.wantsSynthesis(counts) {
+	case !b.wantsSynthesis(counts):
+		return b.end(ctx, counts, "")
+	case b.MaxCostUSD == nil || counts.Known() < *b.MaxCostUSD:
 		return b.become(ctx, work.BatchFinalizing)
+	case b.PausedAt != nil:
+		return nil
 	}
-	return b.end(ctx, counts, "")
+	return b.pause(ctx, work.BySystem, fmt.Sprintf("the budget of %s is spent (%s), so the synthesis does not begin; resume the batch with a larger max_cost_usd, or cancel it",
+		work.Dollars(*b.MaxCostUSD), work.Dollars(counts.Known())))
 }
 
 // synthesized ends a batch whose synthesis is over.
@@ -396,6 +343,7 @@ type BatchChanges struct {
 // moveBatch changes a batch that is in one of the statuses and returns it. A
 // conflict says what it is in instead.
 func (s *Store) moveBatch(ctx context.Context, tenant string, id uuid.UUID, from []work.BatchStatus, verb, set string, args ...any) (work.Batch, error) {
+	ctx = allow(ctx, longLimit)
 	args = append([]any{id, tenant, textArray(from)}, args...)
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET `+set+` WHERE id = $1 AND tenant = $2 AND status = ANY($3)`, args...)
 	if err != nil {
@@ -469,7 +417,8 @@ func (s *Store) PauseBatch(ctx context.Context, tenant string, id uuid.UUID, by,
 	return s.Batch(ctx, tenant, id)
 }
 
-// ResumeBatch lets a paused batch go on.
+// ResumeBatch lets a paused batch go on. Runs of unknown cost do not stop it
+// again, but further ones do where it has a limit on costs.
 func (s *Store) ResumeBatch(ctx context.Context, tenant string, id uuid.UUID, c BatchChanges) (work.Batch, error) {
 	return s.moveBatch(ctx, tenant, id, goingOn, "resume",
 		`paused_at = NULL, paused_by = '', paused_why = '', resumed_at = clock_timestamp(), `+changedBatch, c.MaxCostUSD, c.Concurrency)
@@ -479,6 +428,7 @@ func (s *Store) ResumeBatch(ctx context.Context, tenant string, id uuid.UUID, c 
 // to stop. One that is over is returned as it is. Anthropic counts what it was
 // sent: a batch of its kind first gets all its units.
 func (s *Store) CancelBatch(ctx context.Context, tenant string, id uuid.UUID, why string) (work.Batch, error) {
+	ctx = allow(ctx, longLimit)
 	b, err := s.moveBatch(ctx, tenant, id, notOverYet, "cancel", `cancelled_at = coalesce(cancelled_at, clock_timestamp()),
 		status = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN status ELSE 'cancelling' END,
 		filler = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN filler END,
@@ -493,5 +443,6 @@ func (s *Store) CancelBatch(ctx context.Context, tenant string, id uuid.UUID, wh
 // over back in the queue, MaxBulk of them at once, and tells whether others are
 // left.
 func (s *Store) RetryBatch(ctx context.Context, tenant string, id uuid.UUID, states []work.State) ([]Moved, bool, error) {
+	ctx = allow(ctx, longLimit)
 	return s.RetryAll(ctx, UnitFilter{Tenant: tenant, Batch: id, States: states}, Changes{})
 }

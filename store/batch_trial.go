@@ -13,9 +13,9 @@ import (
 type Trial struct {
 	Finished  int
 	Succeeded int
-	Cost      Spread // USD
-	Time      Spread // seconds from start to end
-	Left      int    // units that have not begun
+	Cost      *Spread // USD, of those that tell what another costs; nil when that is not known
+	Time      Spread  // seconds from start to end
+	Left      int     // units that have not begun
 }
 
 // Spread is how N values lie: their mean and their variance.
@@ -39,6 +39,7 @@ func (s Spread) with(o Spread) Spread {
 // expect of the rest, from one look at the units. There is no rest of a batch
 // that is over.
 func (s *Store) TriedBatch(ctx context.Context, tenant string, id uuid.UUID) (b work.Batch, t Trial, err error) {
+	ctx = allow(ctx, longLimit)
 	row, err := s.batchRow(ctx, tenant, id)
 	if err != nil {
 		return b, t, err
@@ -47,28 +48,43 @@ func (s *Store) TriedBatch(ctx context.Context, tenant string, id uuid.UUID) (b 
 		return b, t, err
 	}
 	var rows []struct {
-		State    work.State `db:"state"`
-		Count    int        `db:"count"`
-		Cost     float64    `db:"cost"`
-		Done     int        `db:"done"`
-		MeanCost float64    `db:"mean_cost"`
-		CostVar  float64    `db:"cost_var"`
-		MeanTime float64    `db:"mean_time"`
-		TimeVar  float64    `db:"time_var"`
+		State work.State `db:"state"`
+		Count int        `db:"count"`
+		costRow
+		Done     int     `db:"done"`
+		Priced   int     `db:"priced"`
+		Dark     int     `db:"dark"` // nothing is known of their cost
+		MeanCost float64 `db:"mean_cost"`
+		CostVar  float64 `db:"cost_var"`
+		MeanTime float64 `db:"mean_time"`
+		TimeVar  float64 `db:"time_var"`
 	}
-	err = s.db.SelectContext(ctx, &rows, `SELECT state, count(*), coalesce(sum(cost_usd), 0) AS cost, count(took) AS done,
-			coalesce(avg(cost_usd) FILTER (WHERE took IS NOT NULL), 0) AS mean_cost, coalesce(var_samp(cost_usd) FILTER (WHERE took IS NOT NULL), 0) AS cost_var,
+	err = s.db.SelectContext(ctx, &rows, `SELECT state, count(*), `+sumOfCosts+`, count(took) AS done, count(*) FILTER (WHERE tells) AS priced,
+			count(*) FILTER (WHERE took IS NOT NULL AND unpriced_runs > 0 AND cost_usd = 0) AS dark,
+			coalesce(avg(cost_usd) FILTER (WHERE tells), 0) AS mean_cost, coalesce(var_samp(cost_usd) FILTER (WHERE tells), 0) AS cost_var,
 			coalesce(avg(took), 0) AS mean_time, coalesce(var_samp(took), 0) AS time_var
-		FROM (SELECT state, cost_usd, date_part('epoch', finished_at - started_at) AS took FROM work_units WHERE batch_id = $1) AS u GROUP BY state`, id)
+		FROM (SELECT state, cost_usd, unpriced_runs, date_part('epoch', finished_at - started_at) AS took,
+				finished_at IS NOT NULL AND started_at IS NOT NULL AND `+tellsPrice+` AS tells FROM work_units WHERE batch_id = $1) AS u GROUP BY state`, id)
 	if err != nil {
 		return b, t, translate(fmt.Errorf("look at the trial of batch %s: %w", id, err))
 	}
+	var cost Spread
+	dark := 0
 	for _, r := range rows {
 		b.Counts.Add(r.State, r.Count)
-		b.Counts.CostUSD += r.Cost
-		t.Cost = t.Cost.with(Spread{r.Done, r.MeanCost, r.CostVar})
+		b.Counts.Cost = b.Counts.Cost.Plus(r.cost())
+		dark += r.Dark
+		cost = cost.with(Spread{r.Priced, r.MeanCost, r.CostVar})
 		t.Time = t.Time.with(Spread{r.Done, r.MeanTime, r.TimeVar})
 	}
-	t.Finished, t.Succeeded, t.Left = t.Cost.N, b.Counts.Succeeded, b.Counts.Queued
+	syntheses, err := costOfSyntheses(ctx, s.db, id)
+	if err != nil {
+		return b, t, err
+	}
+	b.Counts.Cost = b.Counts.Cost.Plus(syntheses)
+	if cost.N > 0 && dark == 0 {
+		t.Cost = &cost
+	}
+	t.Finished, t.Succeeded, t.Left = t.Time.N, b.Counts.Succeeded, b.Counts.Queued
 	return b, t, nil
 }

@@ -51,21 +51,10 @@ func (s *Store) Cached(ctx context.Context, tenant string, key []byte, ttl time.
 	return c, nil
 }
 
-// pruneCacheAtOnce is how many results one statement forgets.
-const pruneCacheAtOnce = 10_000
-
-// PruneCache forgets results that are older than any unit may ask for. Their
-// runs stay.
-func (s *Store) PruneCache(ctx context.Context) error {
-	for {
-		gone, err := s.db.ExecContext(ctx, `DELETE FROM result_cache WHERE (tenant, key) IN (
-			SELECT tenant, key FROM result_cache WHERE created_at < clock_timestamp() - $1 * interval '1 second'
-			ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)`, float64(work.MaxCacheTTL), pruneCacheAtOnce)
-		if err != nil {
-			return translate(fmt.Errorf("forget old results: %w", err))
-		}
-		if n, err := gone.RowsAffected(); err != nil || n < pruneCacheAtOnce {
-			return err
-		}
-	}
+// PruneCache forgets results that are older than any unit may ask for, and
+// returns how many. Their runs stay.
+func (s *Store) PruneCache(ctx context.Context, most int) (int, error) {
+	return s.exec(ctx, "forget old results", `DELETE FROM result_cache WHERE (tenant, key) IN (
+		SELECT tenant, key FROM result_cache WHERE created_at < clock_timestamp() - $1 * interval '1 second'
+		ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)`, float64(work.MaxCacheTTL), most)
 }

@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -131,6 +130,7 @@ func (s *Store) Redeliver(ctx context.Context, tenant string, id uuid.UUID) (wor
 // RedeliverAll sends the deliveries that f chooses again, the oldest MaxBulk of
 // them, and returns how many. Page and length of f do not count.
 func (s *Store) RedeliverAll(ctx context.Context, f DeliveryFilter) (int, error) {
+	ctx = allow(ctx, longLimit)
 	var rows []struct{ ID uuid.UUID }
 	if err := s.redeliver(ctx, &rows, f.where(), lockMany, "id"); err != nil {
 		return 0, fmt.Errorf("redeliver: %w", err)
@@ -173,6 +173,7 @@ func (s *Store) UnheardDeliveries(ctx context.Context, most int) ([]DeliveryBell
 
 // DoubtDeliveries makes the bells of all due deliveries doubtful.
 func (s *Store) DoubtDeliveries(ctx context.Context) error {
+	ctx = allow(ctx, longLimit)
 	_, err := s.db.ExecContext(ctx, `WITH due AS (
 			SELECT id FROM webhook_deliveries WHERE state = 'pending' AND next_at <= now() AND check_at > now() ORDER BY id FOR UPDATE SKIP LOCKED)
 		UPDATE webhook_deliveries d SET check_at = clock_timestamp() FROM due WHERE d.id = due.id`)
@@ -298,15 +299,15 @@ func (s *Store) Slow(ctx context.Context, receiver uuid.UUID, wait time.Duration
 }
 
 // ExpireDeliveries takes deliveries from worker processes that are too late
-// with them or dead, and returns how many. They are due at once: the try is not
+// with them or dead, and returns how many, 1,000 at most. They are due at once: the try is not
 // known to have failed.
 func (s *Store) ExpireDeliveries(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH late AS (
 			SELECT id FROM webhook_deliveries d WHERE claimed_by IS NOT NULL AND (lease_until < clock_timestamp() OR NOT EXISTS (
-				SELECT FROM worker_processes p WHERE p.id = d.claimed_by AND p.lease_until > clock_timestamp()))
-			ORDER BY id FOR UPDATE SKIP LOCKED)
+				SELECT FROM worker_processes p WHERE p.id = d.claimed_by AND `+alive+`))
+			ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
 		UPDATE webhook_deliveries d SET claimed_by = NULL, lease_until = NULL, check_at = clock_timestamp()
-		FROM late WHERE d.id = late.id`)
+		FROM late WHERE d.id = late.id`, pieceRows)
 	if err != nil {
 		return 0, translate(fmt.Errorf("expire deliveries: %w", err))
 	}
@@ -314,17 +315,9 @@ func (s *Store) ExpireDeliveries(ctx context.Context) (int64, error) {
 }
 
 // PruneDeliveries deletes deliveries that are settled and were written before a
-// time, as many as one statement should, and tells whether others may be left.
-func (s *Store) PruneDeliveries(ctx context.Context, before time.Time) (bool, error) {
-	const most = 5000
-	var oldest uuid.UUID // an id of that time: ids are in order of time, and indexed
-	binary.BigEndian.PutUint64(oldest[:], uint64(before.UnixMilli())<<16)
-	result, err := s.db.ExecContext(ctx, `DELETE FROM webhook_deliveries WHERE id IN (
+// time, and returns how many.
+func (s *Store) PruneDeliveries(ctx context.Context, before time.Time, most int) (int, error) {
+	return s.exec(ctx, "prune deliveries", `DELETE FROM webhook_deliveries WHERE id IN (
 		SELECT id FROM webhook_deliveries WHERE id < $1 AND state <> 'pending' AND claimed_by IS NULL
-		ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)`, oldest, most)
-	if err != nil {
-		return false, translate(fmt.Errorf("prune deliveries: %w", err))
-	}
-	n, err := result.RowsAffected()
-	return n == most, err
+		ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)`, idOf(before), most)
 }

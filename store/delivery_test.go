@@ -392,11 +392,11 @@ func TestOldDeliveriesArePruned(t *testing.T) {
 		l.exec(`SELECT announce('default', 'work_unit.failed', '{}', NULL, NULL, NULL)`)
 	}
 	l.exec(`UPDATE webhook_deliveries SET state = 'dead' WHERE id IN (SELECT id FROM webhook_deliveries ORDER BY id LIMIT 2)`)
-	if more, err := l.PruneDeliveries(t.Context(), time.Now().Add(-time.Hour)); more || err != nil || len(l.deliveries(DeliveryFilter{})) != 3 {
-		t.Errorf("pruned what is young: %v, error %v", more, err)
+	if n, err := l.PruneDeliveries(t.Context(), time.Now().Add(-time.Hour), 10); n > 0 || err != nil || len(l.deliveries(DeliveryFilter{})) != 3 {
+		t.Errorf("pruned what is young: %d, error %v", n, err)
 	}
-	if more, err := l.PruneDeliveries(t.Context(), time.Now().Add(time.Hour)); more || err != nil {
-		t.Errorf("more %v, error %v", more, err)
+	if n, err := l.PruneDeliveries(t.Context(), time.Now().Add(time.Hour), 10); n != 2 || err != nil {
+		t.Errorf("pruned %d, error %v", n, err)
 	}
 	if left := l.deliveries(DeliveryFilter{}); len(left) != 1 || left[0].State != work.DeliveryPending {
 		t.Errorf("left %+v", left)

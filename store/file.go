@@ -143,9 +143,7 @@ func (s *Store) DeleteFile(ctx context.Context, tenant string, id uuid.UUID) err
 		return fmt.Errorf("%w: the unit %s uses the file and is not final; cancel it or wait for it", work.ErrConflict, users[0])
 	}
 	if err == nil {
-		_, err = tx.ExecContext(ctx, `WITH gone AS (DELETE FROM files WHERE id = $1 RETURNING id)
-			INSERT INTO stray_blobs (id, remove_at) SELECT id, clock_timestamp() FROM gone
-			ON CONFLICT (id) DO UPDATE SET remove_at = excluded.remove_at`, id)
+		_, err = tx.ExecContext(ctx, `DELETE FROM files WHERE id = $1`, id) // a trigger notes its bytes
 	}
 	if err == nil {
 		err = tx.Commit()
@@ -157,18 +155,11 @@ func (s *Store) DeleteFile(ctx context.Context, tenant string, id uuid.UUID) err
 }
 
 // ExpireFiles takes files whose time is over out of the ledger, as far as
-// nobody needs them; their bytes are removed next.
-func (s *Store) ExpireFiles(ctx context.Context) error {
-	_, err := s.db.ExecContext(ctx, `WITH over AS (SELECT id FROM files f WHERE expires_at <= clock_timestamp()
+// nobody needs them, and returns how many; their bytes are removed next.
+func (s *Store) ExpireFiles(ctx context.Context, most int) (int, error) {
+	return s.exec(ctx, "expire files", `DELETE FROM files WHERE id IN (SELECT id FROM files f WHERE expires_at <= clock_timestamp()
 			AND NOT EXISTS (SELECT FROM unit_files n JOIN work_units u ON u.id = n.unit_id WHERE n.file_id = f.id AND u.state IN ('queued', 'running', 'waiting'))
-			AND NOT EXISTS (SELECT FROM batches b WHERE b.input_file = f.id AND b.status = 'enumerating') FOR UPDATE SKIP LOCKED),
-		gone AS (DELETE FROM files USING over WHERE files.id = over.id RETURNING files.id)
-		INSERT INTO stray_blobs (id, remove_at) SELECT id, clock_timestamp() FROM gone
-		ON CONFLICT (id) DO UPDATE SET remove_at = excluded.remove_at`)
-	if err != nil {
-		return translate(fmt.Errorf("expire files: %w", err))
-	}
-	return nil
+			AND NOT EXISTS (SELECT FROM batches b WHERE b.input_file = f.id AND b.status = 'enumerating') ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, most)
 }
 
 // lostFile turns the refusal of a unit whose file was deleted in the moment it

@@ -87,7 +87,7 @@ func TestFileOfAUnitThatIsNotFinalStays(t *testing.T) {
 		if string(c.Files[0]) != f.ID.String() {
 			t.Errorf("claimed with %v", c.Files)
 		}
-		l.exec(`UPDATE work_units SET state = $2 WHERE id = $1`, c.ID, string(state))
+		l.exec(`UPDATE work_units SET state = $2, lane = CASE WHEN $2 = 'waiting' THEN 'batch' ELSE 'live' END WHERE id = $1`, c.ID, string(state))
 		if err := l.DeleteFile(t.Context(), work.DefaultTenant, f.ID); !errors.Is(err, work.ErrConflict) {
 			t.Errorf("%s: %v", state, err)
 		}
@@ -205,7 +205,8 @@ func TestFilesOfBatches(t *testing.T) {
 	f, old := l.upload("lines.jsonl"), l.upload("old.jsonl")
 	id := l.enumerating(func(b *NewBatch) { b.InputFile = &f.ID })
 	l.exec(`UPDATE files SET expires_at = now() - interval '1 second'`)
-	l.must(l.ExpireFiles(t.Context()))
+	_, err := l.ExpireFiles(t.Context(), 10)
+	l.must(err)
 	if _, err := l.File(t.Context(), work.DefaultTenant, old.ID); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("a file whose time is over: %v", err)
 	}
@@ -237,7 +238,11 @@ func TestDeletedBatchesAreRemoved(t *testing.T) {
 	if _, err := l.Batch(t.Context(), work.DefaultTenant, id); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("a deleted batch: %v", err)
 	}
-	l.must(l.PurgeBatches(t.Context()))
+	for n := 1; n > 0; {
+		var err error
+		n, err = l.PurgeBatches(t.Context(), 2)
+		l.must(err)
+	}
 	if n := get[int](l, `SELECT (SELECT count(*) FROM batches) + (SELECT count(*) FROM work_units)`); n != 2 {
 		t.Errorf("%d rows are left", n)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -36,11 +37,16 @@ type Finish struct {
 	Usage          work.Usage
 	TotalCostUSD   *float64
 	CostIncomplete bool
-	DurationMS     int64
-	DurationAPIMS  int64
-	HTTPStatus     int    // of the answer to a call
-	RequestID      string // the API's own
-	OutputFiles    []work.OutputFile
+	// SessionTotalUSD is what the session has cost until now, where the backend
+	// counts that: the ledger then takes the run's own cost from the runs before.
+	SessionTotalUSD *float64
+	SessionResumed  bool // the run went on with the session of an earlier one
+	DurationMS      int64
+	DurationAPIMS   int64
+	HTTPStatus      int    // of the answer to a call
+	RequestID       string // the API's own
+	OutputFiles     []work.OutputFile
+	Implausible     []string // figures that the backend told and that cannot be true
 
 	Cache      work.Cache
 	CachedFrom *uuid.UUID // the run that the result was taken from; nil: it is this run's own
@@ -48,7 +54,7 @@ type Finish struct {
 
 	Steps int
 	Rev   int    // of the transcript
-	Blob  []byte // the transcript, gzipped
+	Blob  []byte // the transcript, gzipped; empty: what has come of it so far stays
 }
 
 // Verdict is what the ledger made of a finish.
@@ -99,6 +105,9 @@ type finishIn struct {
 	CacheCreation  int64             `json:"cache_creation_tokens"`
 	TotalCostUSD   *float64          `json:"total_cost_usd"`
 	CostIncomplete bool              `json:"cost_incomplete"`
+	SessionTotal   *float64          `json:"session_total_usd"`
+	SessionResumed bool              `json:"session_resumed"`
+	Implausible    []string          `json:"implausible"`
 	DurationMS     int64             `json:"duration_ms"`
 	DurationAPIMS  int64             `json:"duration_api_ms"`
 	HTTPStatus     int               `json:"http_status"`
@@ -113,34 +122,57 @@ type finishIn struct {
 	Length         int               `json:"blob_length"`
 }
 
-// In: $1 a JSON array of finishIn, $2 all their transcripts end to end. Out:
-// for each run whether its unit moved, and what the run's status was before.
+// In: $1 a JSON array of finishIn, $2 all their transcripts end to end, $3
+// after how many lost runs in a row a unit ends. Out: for each run whether the
+// ledger has taken its end.
 //
 // The unit moves only while it is running this very attempt. A run that is
 // over already is left alone (a repeated finish), except one that was given
-// up as lost, which becomes fenced: it came back too late. Cost counts in
+// up as lost and has now another end: it becomes fenced, for it came back too late. Cost counts in
 // either case, once, and so do the files that the run left. Runs are read under their locks: a finish that has waited
 // for another of the same run must see what that one did. No unit may be there
 // twice: one statement changes a row once.
-const finishRuns = `
+//
+// Where an agent counts the cost of its session, a run's own cost is what came
+// on top since the run before it. When the end of a run comes late, the run after it
+// has counted that one's cost as its own, and gives it back (after).
+var finishRuns = `
 WITH f AS (
     SELECT * FROM json_to_recordset($1) AS f(unit_id uuid, run_id uuid, attempt integer, status text, next text,
         delay double precision, failures integer, losses integer, waits integer, crashes integer, result text,
         summary text, error_class text, error_message text, rendered_prompt text, model text, session_id text,
         resumable boolean, num_turns integer, tool_calls integer, input_tokens bigint, output_tokens bigint,
         cache_read_tokens bigint, cache_creation_tokens bigint, total_cost_usd double precision,
-        cost_incomplete boolean, duration_ms bigint, duration_api_ms bigint, http_status smallint, request_id text, output_files jsonb, steps integer, rev integer,
+        cost_incomplete boolean, session_total_usd double precision, session_resumed boolean, implausible text[],
+        duration_ms bigint, duration_api_ms bigint, http_status smallint, request_id text, output_files jsonb, steps integer, rev integer,
         cache text, cached_from uuid, cache_key text, blob_from integer, blob_length integer)
 ), locked AS (
-    SELECT u.id, u.state, u.run_count, u.cancel_requested_at FROM work_units u JOIN f ON f.unit_id = u.id
+    SELECT u.id, u.state, u.run_count, u.cancel_requested_at, u.resume_session, u.session_cost_usd FROM work_units u JOIN f ON f.unit_id = u.id
     ORDER BY u.id FOR UPDATE OF u
 ), was AS (
     SELECT r.id, l.state = 'running' AND l.run_count = f.attempt AND r.status = 'running' AS mine,
-        r.status = 'running' OR r.status = 'lost' AND r.given_up AS open, r.status = 'fenced' AS fenced,
-        -- A cancel that arrived while the run was failing or shutting down wins over another run.
-        CASE WHEN f.next = 'queued' AND l.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE f.next END AS next
+        r.status = 'running' OR r.status = 'lost' AND (r.given_up OR f.status <> 'lost') AS open, r.status <> f.status AS differs,
+        -- As far as the unit has it already: a lost run has been counted.
+        coalesce(r.total_cost_usd, 0) AS counted, (r.status <> 'running' AND ` + unpriced("r") + `)::int AS unpriced,
+        CASE WHEN f.next <> 'queued' THEN f.next
+            -- A cancel that arrived while the run was failing or shutting down wins over another run.
+            WHEN l.cancel_requested_at IS NOT NULL THEN 'cancelled'
+            WHEN f.status = 'lost' AND ` + lostBefore("f.unit_id") + ` + 1 >= $3 THEN 'failed' ELSE 'queued' END AS next,
+        l.resume_session = f.session_id AS goes_on, l.session_cost_usd
     FROM worker_runs r JOIN f ON f.run_id = r.id JOIN locked l ON l.id = f.unit_id
     ORDER BY r.unit_id FOR UPDATE OF r
+), costs AS (
+    SELECT was.id, CASE WHEN f.session_total_usd IS NULL THEN f.total_cost_usd
+            ELSE ` + sinceBefore("f.session_total_usd", `CASE WHEN f.session_resumed THEN coalesce(before.session_total_usd,
+                CASE WHEN was.mine AND was.goes_on THEN was.session_cost_usd END, 0) ELSE 0 END`) + ` END AS usd,
+        ` + unpriced("f") + `::int AS unpriced,
+        after.id AS after_id, after.total_cost_usd AS after_counted, ` + sinceBefore("after.session_total_usd", "f.session_total_usd") + ` AS after_usd
+    FROM f JOIN was ON was.id = f.run_id AND was.open
+    LEFT JOIN LATERAL (SELECT session_total_usd FROM worker_runs r WHERE r.unit_id = f.unit_id AND r.session_id = f.session_id
+        AND r.attempt < f.attempt AND r.session_total_usd IS NOT NULL ORDER BY r.attempt DESC LIMIT 1) AS before ON true
+    LEFT JOIN LATERAL (SELECT * FROM worker_runs r WHERE r.unit_id = f.unit_id AND r.session_id = f.session_id
+        AND r.attempt > f.attempt AND r.session_total_usd IS NOT NULL ORDER BY r.attempt LIMIT 1) AS after
+        ON after.session_resumed AND f.session_total_usd IS NOT NULL
 ), moved AS (
     UPDATE work_units u SET state = was.next,
         failures = u.failures + f.failures, losses = u.losses + f.losses, waits = u.waits + f.waits,
@@ -151,29 +183,37 @@ WITH f AS (
         finished_at = CASE WHEN was.next IN ('succeeded', 'failed', 'cancelled', 'timed_out') THEN clock_timestamp() END,
         final_run = CASE WHEN was.next <> 'queued' THEN f.run_id END,
         summary = CASE WHEN was.next <> 'queued' THEN f.summary END,
-        error_class = f.error_class, error_message = f.error_message,
+        error_class = CASE WHEN was.next = 'failed' AND f.next = 'queued' THEN 'crash' ELSE f.error_class END,
+        error_message = CASE WHEN was.next = 'failed' AND f.next = 'queued'
+            THEN format('%s runs in a row were lost, the last because %s', $3, f.error_message) ELSE f.error_message END,
         cache = CASE WHEN was.next <> 'queued' THEN f.cache END, cached_from = CASE WHEN was.next <> 'queued' THEN f.cached_from END,
         resume_session = CASE WHEN f.resumable THEN f.session_id END,
-        session_cost_usd = CASE WHEN f.resumable THEN coalesce(f.total_cost_usd, 0) +
-            CASE WHEN f.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END ELSE 0 END,
-        cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0)
-    FROM f JOIN was ON was.id = f.run_id AND was.mine WHERE u.id = f.unit_id RETURNING u.id
+        session_cost_usd = CASE WHEN NOT f.resumable THEN 0 ELSE coalesce(f.session_total_usd, coalesce(f.total_cost_usd, 0) +
+            CASE WHEN was.goes_on THEN u.session_cost_usd ELSE 0 END) END,
+        cost_usd = u.cost_usd + coalesce(costs.usd, 0), unpriced_runs = u.unpriced_runs + costs.unpriced
+    FROM f JOIN was ON was.id = f.run_id AND was.mine JOIN costs ON costs.id = was.id WHERE u.id = f.unit_id RETURNING u.id
 ), charged AS (
     -- It came back, so its worker process had not died.
-    UPDATE work_units u SET cost_usd = u.cost_usd + coalesce(f.total_cost_usd, 0), deaths = greatest(u.deaths - 1, 0)
-    FROM f JOIN was ON was.id = f.run_id AND was.open AND NOT was.mine WHERE u.id = f.unit_id
+    UPDATE work_units u SET deaths = greatest(u.deaths - 1, 0),
+        cost_usd = greatest(u.cost_usd + coalesce(costs.usd, 0) - was.counted + coalesce(costs.after_usd - costs.after_counted, 0), 0),
+        session_cost_usd = CASE WHEN was.goes_on THEN greatest(u.session_cost_usd, coalesce(f.session_total_usd, 0)) ELSE u.session_cost_usd END,
+        unpriced_runs = u.unpriced_runs + costs.unpriced - was.unpriced
+    FROM f JOIN was ON was.id = f.run_id AND was.open AND NOT was.mine JOIN costs ON costs.id = was.id WHERE u.id = f.unit_id
+), given_back AS (
+    UPDATE worker_runs r SET total_cost_usd = costs.after_usd FROM costs WHERE r.id = costs.after_id
 ), closed AS (
     UPDATE worker_runs r SET status = CASE WHEN was.mine THEN f.status ELSE 'fenced' END,
         result = f.result, error_class = f.error_class, error_message = f.error_message,
         rendered_prompt = f.rendered_prompt, model = coalesce(nullif(f.model, ''), r.model),
         session_id = coalesce(nullif(f.session_id, ''), r.session_id), num_turns = f.num_turns, tool_calls = f.tool_calls,
         input_tokens = f.input_tokens, output_tokens = f.output_tokens, cache_read_tokens = f.cache_read_tokens,
-        cache_creation_tokens = f.cache_creation_tokens, total_cost_usd = f.total_cost_usd,
-        cost_incomplete = f.cost_incomplete, duration_ms = f.duration_ms, duration_api_ms = f.duration_api_ms,
+        cache_creation_tokens = f.cache_creation_tokens, total_cost_usd = costs.usd,
+        cost_incomplete = f.cost_incomplete, session_total_usd = f.session_total_usd, session_resumed = f.session_resumed,
+        implausible = f.implausible, duration_ms = f.duration_ms, duration_api_ms = f.duration_api_ms,
         http_status = f.http_status, request_id = f.request_id,
-        output_files = f.output_files, rev = CASE WHEN f.rev > 0 OR f.steps = 0 THEN f.rev END, completed_at = clock_timestamp(),
+        output_files = f.output_files, rev = CASE WHEN f.blob_length = 0 THEN r.rev WHEN f.rev > 0 OR f.steps = 0 THEN f.rev END, completed_at = clock_timestamp(),
         execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
-    FROM f JOIN was ON was.id = f.run_id AND was.open WHERE r.id = f.run_id RETURNING r.id, r.tenant, was.mine
+    FROM f JOIN was ON was.id = f.run_id AND was.open JOIN costs ON costs.id = was.id WHERE r.id = f.run_id RETURNING r.id, r.tenant, was.mine
 ), kept AS (
     -- What is not noted any more was swept: it has no bytes. Files of a result
     -- that was taken over are the other run's, and may be noted for removal.
@@ -185,7 +225,7 @@ WITH f AS (
     SELECT id, tenant, run_id, name, size, media_type, decode(sha256, 'hex'), clock_timestamp() FROM kept
 ), folded AS (
     INSERT INTO transcripts (run_id, steps, blob)
-    SELECT f.run_id, f.steps, substr($2::bytea, f.blob_from, f.blob_length) FROM f JOIN closed ON closed.id = f.run_id
+    SELECT f.run_id, f.steps, substr($2::bytea, f.blob_from, f.blob_length) FROM f JOIN closed ON closed.id = f.run_id WHERE f.blob_length > 0
     ON CONFLICT (run_id) DO UPDATE SET steps = excluded.steps, blob = excluded.blob
 ), cached AS (
     INSERT INTO result_cache (tenant, key, run_id, created_at)
@@ -195,9 +235,22 @@ WITH f AS (
     ORDER BY closed.tenant, f.cache_key -- whoever writes several does it in this order
     ON CONFLICT (tenant, key) DO UPDATE SET run_id = excluded.run_id, created_at = excluded.created_at
 ), swept AS (
-    DELETE FROM transcript_chunks c USING closed WHERE c.run_id = closed.id
+    DELETE FROM transcript_chunks c USING f JOIN closed ON closed.id = f.run_id WHERE c.run_id = closed.id AND f.blob_length > 0
 )
-SELECT id, NOT mine AND (open OR fenced) AS fenced FROM was`
+SELECT id, NOT mine AND (open OR differs) AS fenced FROM was`
+
+// lostBefore counts the runs of a unit that were lost since one came to an
+// end. The run that is being closed is not among them.
+func lostBefore(unit string) string {
+	return `(SELECT count(*) FROM worker_runs o WHERE o.unit_id = ` + unit + ` AND o.status IN ('lost', 'fenced') AND o.attempt >
+        coalesce((SELECT max(e.attempt) FROM worker_runs e WHERE e.unit_id = o.unit_id AND e.status NOT IN ('lost', 'fenced', 'running')), 0))`
+}
+
+// sinceBefore is what came on top of a session's cost: a sum that is lower than
+// the one before began anew. It is rounded, for the difference of two sums has noise in it.
+func sinceBefore(total, before string) string {
+	return `CASE WHEN ` + total + ` >= ` + before + ` THEN round((` + total + ` - ` + before + `)::numeric, 9)::double precision ELSE ` + total + ` END`
+}
 
 func (s *Store) finishAll(ctx context.Context, rows []Finish) ([]Verdict, error) {
 	var now, later []Finish
@@ -242,7 +295,7 @@ func (s *Store) finishOnce(ctx context.Context, rows []Finish, verdicts map[uuid
 		ID     uuid.UUID `db:"id"`
 		Fenced bool      `db:"fenced"`
 	}
-	if err := s.db.SelectContext(ctx, &found, finishRuns, param, blobs.Bytes()); err != nil {
+	if err := s.db.SelectContext(ctx, &found, finishRuns, param, blobs.Bytes(), work.MaxLosses); err != nil {
 		return err
 	}
 	for _, run := range found {
@@ -259,7 +312,39 @@ func (f Finish) weight() int { return len(f.Result) + len(f.RenderedPrompt) + le
 // summaryBytes is how much of an output a list shows.
 const summaryBytes = 500
 
+// Plausible is the finish without figures that cannot be true: their names are in
+// Implausible, and a cost among them is not known. Every finish is written so,
+// wherever it comes from.
+func (f Finish) Plausible() Finish {
+	doubts := work.Doubts(slices.Clone(f.Implausible))
+	f.NumTurns, f.ToolCalls = doubts.Turns("num_turns", f.NumTurns), doubts.Turns("tool_calls", f.ToolCalls)
+	f.Usage = doubts.Usage(f.Usage)
+	f.TotalCostUSD = doubts.Cost("total_cost_usd", f.TotalCostUSD)
+	if f.SessionTotalUSD = doubts.SessionTotal("total_cost_usd", f.SessionTotalUSD); f.TotalCostUSD == nil {
+		f.SessionTotalUSD = nil
+	}
+	f.DurationMS, f.DurationAPIMS = doubts.Milliseconds("duration_ms", f.DurationMS), doubts.Milliseconds("duration_api_ms", f.DurationAPIMS)
+	f.HTTPStatus = doubts.HTTPStatus("http_status", f.HTTPStatus)
+	if f.Implausible = doubts; doubts == nil {
+		f.Implausible = []string{}
+	}
+	return f
+}
+
+// Bare is the finish of a run whose end the ledger has refused: it failed, for
+// that reason, and has cost what it has. Nothing that may be to blame is left.
+func (f Finish) Bare(why error) Finish {
+	f = f.Plausible()
+	return Finish{
+		UnitID: f.UnitID, RunID: f.RunID, Attempt: f.Attempt, Status: work.RunFailed, Next: work.Failed, Failures: 1,
+		TotalCostUSD: f.TotalCostUSD, CostIncomplete: f.CostIncomplete, SessionTotalUSD: f.SessionTotalUSD, SessionResumed: f.SessionResumed,
+		SessionID: f.SessionID, Usage: f.Usage, Implausible: f.Implausible,
+		Error: work.Fail(work.ClassInfra, fmt.Sprintf("the run ended (%s), but the ledger refused what it came to: %v", f.Status, why)),
+	}
+}
+
 func (f Finish) row(from int) finishIn {
+	f = f.Plausible()
 	in := finishIn{
 		UnitID: f.UnitID, RunID: f.RunID, Attempt: f.Attempt, Status: string(f.Status), Next: string(f.Next),
 		Delay: f.Delay.Seconds(), Failures: f.Failures, Losses: f.Losses, Waits: f.Waits, Crashes: f.Crashes,
@@ -267,6 +352,7 @@ func (f Finish) row(from int) finishIn {
 		NumTurns: f.NumTurns, ToolCalls: f.ToolCalls, InputTokens: f.Usage.InputTokens,
 		OutputTokens: f.Usage.OutputTokens, CacheRead: f.Usage.CacheReadTokens,
 		CacheCreation: f.Usage.CacheCreationTokens, TotalCostUSD: f.TotalCostUSD, CostIncomplete: f.CostIncomplete,
+		SessionTotal: f.SessionTotalUSD, SessionResumed: f.SessionResumed, Implausible: f.Implausible,
 		DurationMS: f.DurationMS, DurationAPIMS: f.DurationAPIMS, HTTPStatus: f.HTTPStatus, RequestID: work.Clean(f.RequestID), OutputFiles: f.OutputFiles,
 		Steps: f.Steps, Rev: f.Rev, From: from, Length: len(f.Blob),
 	}

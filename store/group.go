@@ -3,10 +3,21 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"slices"
 	"sync"
 	"time"
+)
 
-	"piecework/internal/work"
+// How long a grouped write may take. Its callers may wait for two: the one that
+// was under way when they came, and their own.
+const (
+	writeLimit = 8 * time.Second
+	writeSpeed = 2 << 20 // bytes a second, which large rows get besides
+	// leaveBehind is how long a flush whose time is over may keep the others
+	// waiting.
+	leaveBehind = 2 * closeAfter
 )
 
 // group turns calls that arrive together into one statement. The first caller
@@ -14,11 +25,19 @@ import (
 // next. There is no timer, so a lone call costs what it would cost alone.
 // Every caller waits for its own commit, and when a statement fails each of
 // its rows is tried alone, so that a bad row fails alone.
+//
+// A first statement without an answer is tried once more, for a shorter time: the
+// other connections are distrusted by then, so that it gets a new one. A row whose
+// outcome is unknown may be there already: repeating one must change nothing.
 type group[In, Out any] struct {
 	max   int          // rows in one statement
 	weigh func(In) int // about how many bytes a row sends; nil: few
 	flush func(context.Context, []In) ([]Out, error)
-	limit time.Duration // for one statement, which the tests lengthen
+	limit time.Duration // for one statement, which the tests change
+	diary *diary
+	// impatience is how long a caller waits when it is known that Postgres does not
+	// answer; 0: for as long as it takes.
+	impatience time.Duration
 
 	mu      sync.Mutex
 	waiting []*call[In, Out]
@@ -37,11 +56,13 @@ type call[In, Out any] struct {
 const maxWeight = 64 << 20
 
 func newGroup[In, Out any](max int, weigh func(In) int, flush func(context.Context, []In) ([]Out, error)) *group[In, Out] {
-	return &group[In, Out]{max: max, weigh: weigh, flush: flush, limit: writeTimeout}
+	return &group[In, Out]{max: max, weigh: weigh, flush: flush, limit: writeLimit, diary: newDiary(&pulse{begun: time.Now()})}
 }
 
 // do hands in to the next flush and waits for its outcome. When ctx ends
-// first the outcome is unknown: the row may still be committed.
+// first the outcome is unknown: the row may still be committed, unless its flush
+// had not begun. When Postgres is known to be silent a caller of a group with an
+// impatience waits no longer than that.
 func (g *group[In, Out]) do(ctx context.Context, in In) (Out, error) {
 	c := &call[In, Out]{in: in, done: make(chan struct{})}
 	g.mu.Lock()
@@ -52,12 +73,32 @@ func (g *group[In, Out]) do(ctx context.Context, in In) (Out, error) {
 	if lead {
 		go g.drain()
 	}
+	var enough <-chan time.Time
+	if g.impatience > 0 && g.diary.trouble() != nil {
+		timer := time.NewTimer(g.impatience)
+		defer timer.Stop()
+		enough = timer.C
+	}
+	var none Out
 	select {
 	case <-c.done:
 		return c.out, c.err
 	case <-ctx.Done():
-		var none Out
+		g.forget(c)
 		return none, translate(context.Cause(ctx))
+	case <-enough:
+		g.forget(c)
+		return none, translate(fmt.Errorf("write: %w", os.ErrDeadlineExceeded))
+	}
+}
+
+// forget takes back a call that nobody waits for and that no flush has.
+func (g *group[In, Out]) forget(c *call[In, Out]) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if i := slices.Index(g.waiting, c); i >= 0 {
+		// A copy: a flush under way has the rest of the array.
+		g.waiting = slices.Concat(g.waiting[:i], g.waiting[i+1:])
 	}
 }
 
@@ -97,30 +138,69 @@ func (g *group[In, Out]) next() int {
 }
 
 func (g *group[In, Out]) run(calls []*call[In, Out]) {
-	err := g.try(calls)
-	var away *work.Unavailable
-	if err == nil || len(calls) == 1 || errors.As(err, &away) {
+	known := g.diary.pulse.away.Load()
+	err := g.try(calls, g.usual())
+	if unanswered(err) && !known {
+		err = g.try(calls, min(g.limit, silentLimit))
+	}
+	if err == nil || len(calls) == 1 || kindOf(err) == away {
 		return
 	}
 	for i := range calls {
-		_ = g.try(calls[i : i+1]) // each call carries its own error
+		_ = g.try(calls[i:i+1], g.limit) // each call carries its own error
 	}
 }
 
-func (g *group[In, Out]) try(calls []*call[In, Out]) error {
-	ctx, cancel := context.WithTimeout(context.Background(), g.limit)
-	defer cancel()
+// usual is how long a flush may take: not long when the last one had no answer.
+func (g *group[In, Out]) usual() time.Duration {
+	if g.diary.pulse.away.Load() {
+		return min(g.limit, silentLimit)
+	}
+	return g.limit
+}
+
+// try flushes calls once. A flush that does not come back in time is left
+// behind, and what it may still bring is nobody's.
+func (g *group[In, Out]) try(calls []*call[In, Out], limit time.Duration) error {
 	rows := make([]In, len(calls))
 	for i, c := range calls {
 		rows[i] = c.in
-	}
-	outs, err := g.flush(ctx, rows)
-	err = translate(err)
-	for i, c := range calls {
-		c.err = err
-		if err == nil {
-			c.out = outs[i]
+		if g.weigh != nil {
+			limit += time.Duration(g.weigh(c.in)) * time.Second / writeSpeed
 		}
 	}
-	return err
+	ctx, cancel := context.WithTimeout(allow(context.Background(), limit), limit)
+	type outcome struct {
+		outs []Out
+		err  error
+	}
+	back := make(chan outcome, 1)
+	written := g.diary.begin(limit)
+	go func() {
+		defer cancel()
+		outs, err := g.flush(ctx, rows)
+		back <- outcome{outs, translate(err)}
+	}()
+	stuck := time.NewTimer(limit + leaveBehind)
+	defer stuck.Stop()
+	var o outcome
+	select {
+	case o = <-back:
+	case <-stuck.C:
+		o.err = translate(fmt.Errorf("write: %w", os.ErrDeadlineExceeded))
+	}
+	written(o.err)
+	for i, c := range calls {
+		c.err = o.err
+		if o.err == nil {
+			c.out = o.outs[i]
+		}
+	}
+	return o.err
+}
+
+// unanswered tells whether a statement failed because nothing came back in time.
+// One that was too slow, and that Postgres has cancelled, was answered.
+func unanswered(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
 }

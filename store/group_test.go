@@ -3,9 +3,11 @@ package store
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"piecework/internal/testkit"
 	"piecework/internal/work"
@@ -165,4 +167,106 @@ func TestGroupCallerLeaves(t *testing.T) {
 		defer g.mu.Unlock()
 		return !g.busy && g.waiting == nil
 	})
+}
+
+// A flush that does not come back is left behind, and others go on. What it
+// brings late is nobody's.
+func TestGroupLeavesAStuckFlushBehind(t *testing.T) {
+	t.Parallel()
+	stuck, entered := make(chan struct{}), make(chan int, 10)
+	g := newGroup(500, nil, func(_ context.Context, rows []int) ([]int, error) {
+		entered <- rows[0]
+		if rows[0] == 0 {
+			<-stuck
+		}
+		return rows, nil
+	})
+	g.limit = 10 * time.Millisecond
+	first := make(chan error, 1)
+	go func() { _, err := g.do(t.Context(), 0); first <- err }()
+	<-entered
+	if out, err := g.do(t.Context(), 1); err != nil || out != 1 {
+		t.Errorf("the next got %d, error %v", out, err)
+	}
+	if err := <-first; !unanswered(err) {
+		t.Errorf("error %v", err)
+	}
+	close(stuck)
+}
+
+// A silent Postgres is asked twice; one that answers with an error is not.
+func TestGroupRepeatsWhatHadNoAnswer(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		err  error
+		want int
+	}{
+		"silent": {os.ErrDeadlineExceeded, 2},
+		"away":   {&work.Unavailable{What: "postgres", Err: errors.New("57014")}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			flushes := 0
+			g := newGroup(500, nil, func(context.Context, []int) ([]int, error) { flushes++; return nil, test.err })
+			if _, err := g.do(t.Context(), 1); !errors.As(err, new(*work.Unavailable)) || flushes != test.want {
+				t.Errorf("%d flushes, error %v", flushes, err)
+			}
+			if err := g.diary.trouble(); err == nil {
+				t.Error("nobody knows that a write failed")
+			}
+			if g.diary.pulse.away.Load() != unanswered(test.err) {
+				t.Error("silence is mistaken")
+			}
+		})
+	}
+}
+
+// Who leaves before his row is on its way takes it back: it is not committed
+// after he was told that it was not.
+func TestGroupForgetsWhoLeft(t *testing.T) {
+	t.Parallel()
+	e := newEcho(nil)
+	g := newGroup(500, nil, e.flush)
+	go func() { _, _ = g.do(t.Context(), 0) }()
+	<-e.entered
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := g.do(ctx, 1); err == nil {
+		t.Error("no error")
+	}
+	last := make(chan error, 1)
+	go func() { _, err := g.do(t.Context(), 2); last <- err }()
+	testkit.Eventually(t, "the last waits", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return len(g.waiting) == 1
+	})
+	close(e.gate)
+	if err := <-last; err != nil {
+		t.Error(err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.flushes) != 2 || !slices.Equal(e.flushes[1], []int{2}) {
+		t.Errorf("flushed %v", e.flushes)
+	}
+}
+
+// Who comes while Postgres is known to be silent does not wait for long.
+func TestGroupImpatience(t *testing.T) {
+	t.Parallel()
+	e := newEcho(nil)
+	g := newGroup(500, nil, e.flush)
+	g.impatience = time.Millisecond
+	late := g.diary.begin(0) // a write that should have come back
+	go func() { _, _ = g.do(t.Context(), 0) }()
+	<-e.entered
+	if _, err := g.do(t.Context(), 1); !errors.As(err, new(*work.Unavailable)) {
+		t.Errorf("error %v", err)
+	}
+	late(nil)
+	close(e.gate)
+	if err := g.diary.trouble(); err != nil {
+		t.Error(err)
+	}
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -77,44 +78,77 @@ type Changes struct {
 	MaxTurns *int
 }
 
-// retry puts units back in the queue. A batch that was over goes on with them.
+// retryNow holds for units that a retry may begin again. Units of a batch that is
+// being cancelled or summed up are not among them: the batch is nearly over, and
+// then they are. Nor is a synthesis that its batch cannot pay any more.
+const retryNow = `NOT EXISTS (SELECT FROM batches b WHERE b.id = work_units.batch_id AND b.status IN ('cancelling', 'finalizing'))
+	AND NOT EXISTS (SELECT FROM batches b WHERE b.synthesis_unit = work_units.id AND b.max_cost_usd <= (b.counts->>'cost_usd')::double precision)`
+
+// retry puts units back in the queue. Those of a batch are held: only the batch
+// admits them, within its window and its budget. A batch that was over goes on
+// with them, and so does one whose synthesis is retried.
 func (s *Store) retry(ctx context.Context, rows any, w where, lock, columns string, c Changes) error {
 	chosen := w.text()
 	model, prompt, turns := w.arg(c.Model), w.arg(c.Prompt), w.arg(c.MaxTurns)
-	return translate(s.db.SelectContext(ctx, rows, `WITH chosen (unit_id) AS (SELECT id FROM work_units WHERE `+chosen+` `+lock+`), changed AS (
-		UPDATE work_units SET state = CASE WHEN lane = 'batch' THEN 'waiting' ELSE 'queued' END, provider_batch = NULL, finished_at = NULL, final_run = NULL,
+	return translate(s.db.SelectContext(ctx, rows, `WITH chosen (unit_id, of_batch, let_go) AS (
+		SELECT id, batch_id, NOT held FROM work_units WHERE `+chosen+` `+lock+`
+	), changed AS (
+		UPDATE work_units SET state = CASE WHEN lane = 'batch' AND batch_id IS NULL THEN 'waiting' ELSE 'queued' END,
+			held = batch_id IS NOT NULL, provider_batch = NULL, runs_live = false, finished_at = NULL, final_run = NULL,
 			summary = NULL, error_class = NULL, error_message = NULL, cache = NULL, cached_from = NULL, cancel_requested_at = NULL, not_before = NULL,
 			deadline = CASE WHEN deadline > clock_timestamp() THEN deadline END,
 			expires_at = CASE WHEN expires_at > clock_timestamp() THEN expires_at END,
 			failures = 0, losses = 0, waits = 0, crashes = 0, deaths = 0, dispatch = dispatch + 1,
 			-- Many bells take their time to ring, about a sixth of a millisecond each.
-			check_at = clock_timestamp() + interval '2 seconds' + (SELECT count(*) FROM chosen) * interval '1 millisecond',
-			held = false,
+			check_at = CASE WHEN batch_id IS NULL THEN clock_timestamp() + interval '2 seconds' + (SELECT count(*) FROM chosen) * interval '1 millisecond'
+				ELSE 'infinity' END,
 			resume_session = CASE WHEN `+model+`::text IS NULL AND `+prompt+`::text IS NULL THEN resume_session END,
 			model = coalesce(`+model+`, model), prompt = coalesce(`+prompt+`, prompt), max_turns = coalesce(`+turns+`, max_turns)
 		FROM chosen WHERE id = unit_id RETURNING work_units.*
 	), forgotten AS (
 		DELETE FROM provider_answers WHERE unit_id IN (SELECT unit_id FROM chosen)
+	), affected AS (
+		SELECT of_batch AS id, count(*) AS units, count(*) FILTER (WHERE let_go) AS let_go FROM chosen WHERE of_batch IS NOT NULL GROUP BY of_batch
+		UNION ALL SELECT b.id, 0, 0 FROM batches b JOIN chosen ON b.synthesis_unit = unit_id
+		WHERE b.finished_at IS NOT NULL AND b.status <> 'cancelled' AND NOT EXISTS (SELECT FROM chosen WHERE of_batch = b.id)
 	), reopened AS (
-		UPDATE batches SET status = 'in_progress', finished_at = NULL, counts = NULL, why = '', cancelled_at = NULL, synthesis_unit = NULL, rounds = rounds + 1
-		WHERE id IN (SELECT batch_id FROM changed) AND finished_at IS NOT NULL
+		-- The row is changed whatever its status: it may end just now, and these units with it.
+		UPDATE batches b SET released = greatest(released - let_go, 0), finished_at = NULL, counts = NULL,
+			status = CASE WHEN units = 0 THEN 'finalizing'
+				WHEN finished_at IS NOT NULL OR status = 'finalizing' THEN CASE WHEN test_first > 0 AND approved_at IS NULL THEN 'testing' ELSE 'in_progress' END
+				WHEN status = 'awaiting_approval' THEN 'testing' ELSE status END,
+			why = CASE WHEN finished_at IS NULL THEN why ELSE '' END,
+			cancelled_at = CASE WHEN finished_at IS NULL THEN cancelled_at END,
+			synthesis_unit = CASE WHEN units = 0 OR finished_at IS NULL AND status <> 'finalizing' THEN synthesis_unit END,
+			rounds = rounds + (units > 0 AND (finished_at IS NOT NULL OR status = 'finalizing'))::integer,
+			filler = CASE WHEN status <> 'finalizing' THEN filler END
+		FROM affected WHERE b.id = affected.id
 	) SELECT `+columns+` FROM changed`, w.args...))
 }
 
 // Retry puts a failed, cancelled or timed-out unit back in the queue with its
-// counts at zero. Its runs stay as they were.
+// counts at zero. Its runs stay as they were. A unit of a batch is held until
+// AdvanceBatch admits it.
 func (s *Store) Retry(ctx context.Context, tenant string, id uuid.UUID, c Changes) (work.Unit, error) {
+	w := one(tenant, id, Retryable)
+	w.conds = append(w.conds, retryNow)
 	var rows []unitRow
-	if err := s.retry(ctx, &rows, one(tenant, id, Retryable), lockOne, unitColumns, c); err != nil {
+	if err := s.retry(ctx, &rows, w, lockOne, unitColumns, c); err != nil {
 		return work.Unit{}, fmt.Errorf("retry unit %s: %w", id, err)
 	}
 	if len(rows) == 1 {
 		return rows[0].unit(), nil
 	}
 	u, err := s.Unit(ctx, tenant, id)
-	if err == nil {
+	switch {
+	case err != nil:
+	case !slices.Contains(Retryable, u.State):
 		err = fmt.Errorf("%w: the unit is %s; only a failed, cancelled or timed-out unit can be retried",
 			work.ErrConflict, u.State)
+	case u.BatchID != nil:
+		err = fmt.Errorf("%w: the batch of the unit, %s, is about to end; retry the unit when the batch is over", work.ErrConflict, u.BatchID)
+	default:
+		err = fmt.Errorf("%w: the unit sums up a batch whose max_cost_usd is spent", work.ErrConflict)
 	}
 	return u, err
 }
@@ -122,17 +156,23 @@ func (s *Store) Retry(ctx context.Context, tenant string, id uuid.UUID, c Change
 // Moved is one of many units that were retried or cancelled.
 type Moved struct {
 	Dispatch
-	State   work.State `db:"state"`
-	CostUSD float64    `db:"cost_usd"`
+	State work.State `db:"state"`
+	costRow
+	BatchID *uuid.UUID `db:"batch_id"`
+	Held    bool       `db:"held"` // its batch is to admit it
 }
 
-const movedColumns = `id, dispatch, queue, backend, priority, state, cost_usd`
+// Cost is what the unit has cost so far.
+func (m Moved) Cost() work.Cost { return m.cost() }
+
+const movedColumns = `id, dispatch, queue, backend, priority, state, batch_id, held, ` + costColumns
 
 // RetryAll retries the units that f chooses and that can be retried, the
-// oldest MaxBulk of them, and tells whether others are left. Page and length
-// of f do not count. Changes mean nothing to a unit that has a request: with any,
+// oldest MaxBulk of them, and tells whether others are left. Those of batches
+// are held, as Retry has it. Page and length of f do not count. Changes mean nothing to a unit that has a request: with any,
 // those are left as they are.
 func (s *Store) RetryAll(ctx context.Context, f UnitFilter, c Changes) ([]Moved, bool, error) {
+	ctx = allow(ctx, longLimit)
 	w := f.retryable(c)
 	var moved []Moved
 	if err := s.retry(ctx, &moved, w, lockMany, movedColumns, c); err != nil {
@@ -144,6 +184,7 @@ func (s *Store) RetryAll(ctx context.Context, f UnitFilter, c Changes) ([]Moved,
 // CancelAll cancels the units that f chooses, as RetryAll retries them.
 // Running ones that were asked before are not asked again.
 func (s *Store) CancelAll(ctx context.Context, f UnitFilter) ([]Moved, bool, error) {
+	ctx = allow(ctx, longLimit)
 	w := f.cancellable()
 	var moved []Moved
 	if err := s.cancel(ctx, &moved, w, lockMany, movedColumns); err != nil {
@@ -165,6 +206,7 @@ func (s *Store) any(ctx context.Context, w where, moved int) bool {
 func (f UnitFilter) retryable(c Changes) where {
 	w := f.where()
 	w.add("state = ANY(?)", textArray(Retryable))
+	w.conds = append(w.conds, retryNow)
 	if c != (Changes{}) {
 		w.conds = append(w.conds, "request IS NULL")
 	}
@@ -180,9 +222,9 @@ func (f UnitFilter) cancellable() where {
 
 // Preview is what a bulk would change.
 type Preview struct {
-	Count   int     `db:"count"`
-	CostUSD float64 `db:"cost_usd"`
-	Units   []work.Unit
+	Count int
+	Cost  work.Cost // so far
+	Units []work.Unit
 }
 
 // PreviewRetry tells what RetryAll would retry, in as many calls as it takes,
@@ -197,8 +239,13 @@ func (s *Store) PreviewCancel(ctx context.Context, f UnitFilter, list int) (Prev
 }
 
 func (s *Store) preview(ctx context.Context, w where, list int) (Preview, error) {
-	var p Preview
-	err := s.db.GetContext(ctx, &p, `SELECT count(*), coalesce(sum(cost_usd), 0) AS cost_usd FROM work_units WHERE `+w.text(), w.args...)
+	ctx = allow(ctx, longLimit)
+	var sum struct {
+		Count int `db:"count"`
+		costRow
+	}
+	err := s.db.GetContext(ctx, &sum, `SELECT count(*), `+sumOfCosts+` FROM work_units WHERE `+w.text(), w.args...)
+	p := Preview{Count: sum.Count, Cost: sum.cost()}
 	var rows []unitRow
 	if err == nil {
 		err = s.db.SelectContext(ctx, &rows, `SELECT `+listColumns+` FROM work_units WHERE `+w.text()+

@@ -45,7 +45,7 @@ func TestRetryAll(t *testing.T) {
 
 	f, model := ofTenant(UnitFilter{Class: work.ClassRefusal}), "better"
 	p, err := l.PreviewRetry(t.Context(), f, Changes{Model: &model}, 1)
-	if err != nil || p.Count != 2 || p.CostUSD != 1 || len(p.Units) != 1 || p.Units[0].ID != first {
+	if err != nil || p.Count != 2 || p.Cost.Known() != 1 || len(p.Units) != 1 || p.Units[0].ID != first {
 		t.Errorf("preview %+v, error %v", p, err)
 	}
 	moved, more, err := l.RetryAll(t.Context(), f, Changes{Model: &model})

@@ -24,8 +24,8 @@ const (
 	tallyHour   = 60 * tallyMinute
 	tallyDay    = 24 * tallyHour
 	// tallyLate is how long after a minute's end its last rows may be committed:
-	// a grouped write has writeTimeout.
-	tallyLate = int64(2 * writeTimeout / time.Second)
+	// a grouped write of many bytes takes that long.
+	tallyLate = int64(longLimit / time.Second)
 	// Each is kept for the longest window that is shown by it, and longer.
 	minutesKept = 3 * tallyHour
 	hoursKept   = 8 * tallyDay
@@ -51,7 +51,7 @@ UNION ALL
 SELECT 'run', at, backend, worker, left(model, 200), status, coalesce(error_class, ''), 0, count(*),
     count(*) FILTER (WHERE unpriced), coalesce(sum(cost), 0)
 FROM (SELECT ` + bucketOf("completed_at") + ` AS at, r.worker_type AS backend, u.worker, coalesce(r.model, '') AS model, r.status, r.error_class,
-        r.total_cost_usd IS NULL OR r.cost_incomplete AS unpriced, r.total_cost_usd AS cost
+        ` + unpriced("r") + ` AS unpriced, r.total_cost_usd AS cost
     FROM worker_runs r JOIN work_units u ON u.id = r.unit_id WHERE r.tenant = $1 AND ` + between("completed_at") + `) AS r
 GROUP BY at, backend, worker, model, status, error_class
 UNION ALL
@@ -76,6 +76,7 @@ func binOf(interval string) string {
 // yet, an hour of them at most, or a day of hours when they are long over. It
 // tells whether more is left, and notes that a reconciler was here.
 func (s *Store) Tally(ctx context.Context, tenant string) (bool, error) {
+	ctx = allow(ctx, longLimit)
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
 		return false, translate(fmt.Errorf("tally: %w", err))
@@ -184,6 +185,7 @@ type count struct {
 
 // Figures returns what happened in a window up to now.
 func (s *Store) Figures(ctx context.Context, tenant string, w work.Window, now time.Time) (work.Figures, error) {
+	ctx = allow(ctx, longLimit)
 	from, to := w.Since(now).Unix(), now.Unix()+1
 	bucket := int64(w.Bucket.Seconds())
 	var until int64
@@ -279,10 +281,10 @@ func (f *figures) addRuns(c count) {
 		f.outcomes[key] = &o
 	}
 	f.outcomes[key].Count += c.Count
-	f.outcomes[key].Cost += c.Cost
-	spent := work.Spent{Runs: c.Count, Unpriced: c.Unpriced, Cost: c.Cost}
+	spent := work.Spent{Runs: c.Count, Cost: work.NewCost(c.Cost, c.Unpriced)}
+	f.outcomes[key].Cost = f.outcomes[key].Cost.Plus(spent.Cost)
 	if key.Status.Wasted() {
-		spent.Wasted = c.Cost
+		spent.Wasted = spent.Cost
 	}
 	f.Cost.Add(spent)
 	f.interval(c).Cost.Add(spent)
@@ -322,7 +324,7 @@ func dearest(by map[string]*work.Spent) []work.Spent {
 		all = append(all, *s)
 	}
 	slices.SortFunc(all, func(a, b work.Spent) int {
-		return cmp.Or(cmp.Compare(b.Cost, a.Cost), cmp.Compare(b.Runs, a.Runs), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(b.Cost.Known(), a.Cost.Known()), cmp.Compare(b.Runs, a.Runs), cmp.Compare(a.Name, b.Name))
 	})
 	return all
 }

@@ -65,6 +65,7 @@ func (s *Store) Pause(ctx context.Context, kind PauseKind, name, by, why string)
 // from then on was not refused by it. Units that a backend had refused for its
 // credentials or its account do not wait any longer. Repeating is safe.
 func (s *Store) Resume(ctx context.Context, kind PauseKind, name string) (Pause, error) {
+	ctx = allow(ctx, longLimit)
 	var p Pause
 	err := s.db.GetContext(ctx, &p, `INSERT INTO pauses (kind, name, resumed_at) VALUES ($1, $2, clock_timestamp())
 		ON CONFLICT (kind, name) DO UPDATE SET since = NULL, set_by = '', why = '', resumed_at = excluded.resumed_at

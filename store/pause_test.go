@@ -27,7 +27,7 @@ func (l *ledger) resume(kind PauseKind, name string) Pause {
 // due is what a worker process finds without Redis.
 func (l *ledger) due() (ids []uuid.UUID) {
 	l.t.Helper()
-	found, err := l.Due(l.t.Context(), []string{"default", "slow"}, []string{"mock", "claude"}, 100)
+	found, err := l.Due(l.t.Context(), []string{"default", "slow"}, []string{"mock", "claude"}, nil, 100)
 	l.must(err)
 	for _, d := range found {
 		ids = append(ids, d.UnitID)
@@ -98,7 +98,7 @@ func TestPauseIsIdempotent(t *testing.T) {
 
 // A worker process hears of pauses with each sign of life, also when it runs
 // nothing.
-func TestPausesComeWithTheBeat(t *testing.T) {
+func TestPausesComeWithTheNews(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	l.pause(PauseBackend, "claude")
@@ -106,7 +106,7 @@ func TestPausesComeWithTheBeat(t *testing.T) {
 	l.run()
 	want := l.resume(PauseQueue, "q")
 	for _, process := range []uuid.UUID{l.process, l.register(time.Hour)} {
-		news, err := l.Beat(t.Context(), process, time.Hour, 0, nil)
+		news, err := l.News(t.Context(), process)
 		if err != nil || len(news.Pauses) != 2 || PauseOf(news.Pauses, PauseBackend, "claude") == nil {
 			t.Fatalf("news %+v, error %v", news, err)
 		}

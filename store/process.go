@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,7 +20,9 @@ func (s *Store) Register(ctx context.Context, p work.Process, lease time.Duratio
 	if err != nil {
 		return fmt.Errorf("encode backends: %w", err)
 	}
-	_, err = s.db.ExecContext(ctx, `INSERT INTO worker_processes
+	ctx, _, cancel := vitalContext(ctx, lease)
+	defer cancel()
+	_, err = s.vital.ExecContext(ctx, `INSERT INTO worker_processes
 		(id, hostname, pid, identity, version, slots, queues, backends, started_at, beat_at, lease_until)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp(), clock_timestamp(), clock_timestamp() + $9 * interval '1 second')
 		ON CONFLICT (id) DO UPDATE SET backends = excluded.backends, beat_at = excluded.beat_at,
@@ -39,21 +42,53 @@ type Owned struct {
 	Cancel  bool // its unit was asked to stop
 }
 
-// News is what a worker process hears when it gives a sign of life.
+// News is what a worker process hears of its work.
 type News struct {
 	Owned  []Owned // the runs it still owns: one that it holds and that is missing has been given to another, so it must stop
 	Pauses []Pause
 }
 
-// Beat renews a worker process's lease, brings its offers up to date and
-// returns what has become of its work. work.ErrNotFound means that the process
-// must register again.
-func (s *Store) Beat(ctx context.Context, process uuid.UUID, lease time.Duration, running int, offers []work.Offer) (News, error) {
-	var news News
+// Beat renews a worker process's lease and brings its offers up to date.
+// work.ErrNotFound means that the process must register again. It touches one
+// row of one table, and has connections of its own: whatever others lock or wait
+// for, it comes through. It takes no longer than a sixth of the lease, so that
+// there is time to repeat it.
+func (s *Store) Beat(ctx context.Context, process uuid.UUID, lease time.Duration, running int, offers []work.Offer) error {
 	backends, err := json.Marshal(offers)
 	if err != nil {
-		return news, fmt.Errorf("encode backends: %w", err)
+		return fmt.Errorf("encode backends: %w", err)
 	}
+	ctx, limit, cancel := vitalContext(ctx, lease)
+	defer cancel()
+	written := s.diary.begin(limit)
+	result, err := s.vital.ExecContext(ctx, `UPDATE worker_processes SET beat_at = clock_timestamp(), running = $3, backends = $4,
+			lease_until = clock_timestamp() + $2 * interval '1 second'
+		WHERE id = $1 AND stopped_at IS NULL`, process, lease.Seconds(), running, string(backends))
+	err = translate(wrap("beat", err))
+	written(err)
+	if err != nil {
+		return err
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 0 {
+		return errors.Join(err, fmt.Errorf("beat: worker process %s: %w", process, work.ErrNotFound))
+	}
+	return nil
+}
+
+// vitalContext bounds a sign of life.
+func vitalContext(ctx context.Context, lease time.Duration) (context.Context, time.Duration, context.CancelFunc) {
+	limit := statementLimit
+	if lease > 0 {
+		limit = min(limit, max(lease/6, 250*time.Millisecond))
+	}
+	ctx, cancel := context.WithTimeout(allow(ctx, limit), limit)
+	return ctx, limit, cancel
+}
+
+// News returns what has become of a worker process's work. It reads tables that
+// others may have locked, so no sign of life waits for it.
+func (s *Store) News(ctx context.Context, process uuid.UUID) (News, error) {
+	var news News
 	var rows []struct {
 		RunID   *uuid.UUID `db:"run_id"`
 		UnitID  *uuid.UUID `db:"unit_id"`
@@ -61,22 +96,15 @@ func (s *Store) Beat(ctx context.Context, process uuid.UUID, lease time.Duration
 		Cancel  bool       `db:"cancel"`
 		Pauses  []byte     `db:"pauses"`
 	}
-	err = s.db.SelectContext(ctx, &rows, `WITH beat AS (
-			UPDATE worker_processes SET beat_at = clock_timestamp(), running = $3, backends = $4,
-				lease_until = clock_timestamp() + $2 * interval '1 second'
-			WHERE id = $1 AND stopped_at IS NULL RETURNING id)
-		SELECT r.id AS run_id, r.unit_id, r.attempt, coalesce(u.cancel_requested_at IS NOT NULL, false) AS cancel,
+	err := s.db.SelectContext(ctx, &rows, `SELECT r.id AS run_id, r.unit_id, r.attempt, coalesce(u.cancel_requested_at IS NOT NULL, false) AS cancel,
 			coalesce((SELECT json_agg(p) FROM pauses p), '[]') AS pauses
-		FROM beat LEFT JOIN worker_runs r ON r.worker_process = beat.id AND r.status = 'running'
-		LEFT JOIN work_units u ON u.id = r.unit_id`, process, lease.Seconds(), running, string(backends))
+		FROM (SELECT $1::uuid AS id) AS w LEFT JOIN worker_runs r ON r.worker_process = w.id AND r.status = 'running'
+		LEFT JOIN work_units u ON u.id = r.unit_id`, process)
 	if err != nil {
-		return news, translate(fmt.Errorf("beat: %w", err))
-	}
-	if len(rows) == 0 {
-		return news, fmt.Errorf("beat: worker process %s: %w", process, work.ErrNotFound)
+		return news, translate(fmt.Errorf("read news: %w", err))
 	}
 	if err := json.Unmarshal(rows[0].Pauses, &news.Pauses); err != nil {
-		return news, fmt.Errorf("beat: read pauses: %w", err)
+		return news, fmt.Errorf("read pauses: %w", err)
 	}
 	for _, r := range rows {
 		if r.RunID != nil {
@@ -88,7 +116,7 @@ func (s *Store) Beat(ctx context.Context, process uuid.UUID, lease time.Duration
 
 // Stop ends a worker process's lease: it has nothing left to run.
 func (s *Store) Stop(ctx context.Context, process uuid.UUID) error {
-	_, err := s.db.ExecContext(ctx, `UPDATE worker_processes
+	_, err := s.vital.ExecContext(ctx, `UPDATE worker_processes
 		SET stopped_at = clock_timestamp(), lease_until = clock_timestamp(), running = 0 WHERE id = $1`, process)
 	if err != nil {
 		return translate(fmt.Errorf("stop worker process: %w", err))
@@ -107,6 +135,55 @@ func (s *Store) Bury(ctx context.Context, processes []uuid.UUID) (int64, error) 
 	return result.RowsAffected()
 }
 
+// Block notes why a worker process takes no units at all; empty: it takes them.
+func (s *Store) Block(ctx context.Context, process uuid.UUID, why string) error {
+	_, err := s.exec(ctx, "note why a worker process takes nothing", `UPDATE worker_processes SET blocked = $2 WHERE id = $1`, process, work.Clean(why))
+	return err
+}
+
+// Lease is how a worker process's lease stands.
+type Lease struct {
+	Process uuid.UUID    `db:"id"`
+	BeatAt  time.Time    `db:"beat_at"` // the last sign of life; on Postgres's clock, so only good to be compared with itself
+	Length  work.Seconds `db:"length"`
+}
+
+// Leases returns the lease of each worker process that has not stopped, and the
+// time on Postgres's clock.
+func (s *Store) Leases(ctx context.Context) ([]Lease, time.Time, error) {
+	var now time.Time
+	var leases []Lease
+	err := s.vital.GetContext(ctx, &now, `SELECT clock_timestamp()`)
+	if err == nil {
+		err = s.vital.SelectContext(ctx, &leases, `SELECT id, beat_at, extract(epoch FROM lease_until - beat_at)::double precision AS length
+			FROM worker_processes WHERE stopped_at IS NULL`)
+	}
+	if err != nil {
+		return nil, now, translate(fmt.Errorf("read leases: %w", err))
+	}
+	return leases, now, nil
+}
+
+// EndLeases ends leases that nobody has renewed since they were read. It returns
+// how many.
+func (s *Store) EndLeases(ctx context.Context, leases []Lease) (int64, error) {
+	ids, beats := make([]uuid.UUID, len(leases)), make([]string, len(leases))
+	for i, l := range leases {
+		ids[i], beats[i] = l.Process, l.BeatAt.Format(time.RFC3339Nano)
+	}
+	result, err := s.db.ExecContext(ctx, `UPDATE worker_processes p SET stopped_at = clock_timestamp(), lease_until = clock_timestamp()
+		FROM unnest($1::uuid[], $2::timestamptz[]) AS l(id, beat_at) WHERE p.id = l.id AND p.beat_at = l.beat_at AND p.stopped_at IS NULL`,
+		pqUUIDs(ids), pq.Array(beats))
+	if err != nil {
+		return 0, translate(fmt.Errorf("end leases: %w", err))
+	}
+	return result.RowsAffected()
+}
+
+// alive holds for a worker process p whose lease nobody has ended. No clock is
+// asked: it may be set while the lease lasts.
+const alive = `p.stopped_at IS NULL AND p.lease_until > p.beat_at`
+
 // Processes returns the worker processes that have not stopped, newest first.
 // One whose lease has run out is still among them until it is buried.
 func (s *Store) Processes(ctx context.Context) ([]work.Process, error) {
@@ -116,7 +193,8 @@ func (s *Store) Processes(ctx context.Context) ([]work.Process, error) {
 		Offers []byte         `db:"backends"`
 	}
 	err := s.db.SelectContext(ctx, &rows, `SELECT id, hostname, pid, identity, version, slots, running, queues, backends,
-		started_at, beat_at, lease_until, lease_until > clock_timestamp() AS live, stopped_at FROM worker_processes WHERE stopped_at IS NULL
+		started_at, beat_at, lease_until, lease_until > clock_timestamp() AS live,
+		clock_timestamp() - beat_at > (lease_until - beat_at) * 0.4 AS quiet, stopped_at, blocked FROM worker_processes WHERE stopped_at IS NULL
 		ORDER BY started_at DESC LIMIT 1000`)
 	if err != nil {
 		return nil, translate(fmt.Errorf("list worker processes: %w", err))

@@ -8,12 +8,14 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/internal/testkit"
 	"piecework/internal/work"
 )
 
 func (l *ledger) beat(process uuid.UUID) []Owned {
 	l.t.Helper()
-	news, err := l.Beat(l.t.Context(), process, time.Hour, 3, []work.Offer{{Name: "claude", Available: true}})
+	l.must(l.Beat(l.t.Context(), process, time.Hour, 3, []work.Offer{{Name: "claude", Available: true}}))
+	news, err := l.News(l.t.Context(), process)
 	l.must(err)
 	return news.Owned
 }
@@ -53,12 +55,12 @@ func TestBeat(t *testing.T) {
 	if len(got) != 2 || !slices.Contains(got, Owned{RunID: kept.RunID, UnitID: kept.ID, Attempt: 1}) || !slices.Contains(got, Owned{RunID: cancelled.RunID, UnitID: cancelled.ID, Attempt: 1, Cancel: true}) {
 		t.Errorf("owns %+v", got)
 	}
-	l.exec(`UPDATE worker_processes SET lease_until = clock_timestamp() - interval '1 minute'`)
+	l.exec(`UPDATE worker_processes SET lease_until = beat_at`)
 	l.beat(l.process)
 	if n, err := l.ExpireLeases(t.Context()); n != 0 || err != nil {
 		t.Errorf("%d lost after a sign of life, error %v", n, err)
 	}
-	if _, err := l.Beat(t.Context(), uuid.New(), time.Hour, 0, nil); !errors.Is(err, work.ErrNotFound) {
+	if err := l.Beat(t.Context(), uuid.New(), time.Hour, 0, nil); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("a process that never registered: %v", err)
 	}
 }
@@ -77,7 +79,7 @@ func TestBury(t *testing.T) {
 	if u := l.unit(c.ID); u.State != work.Queued {
 		t.Errorf("its unit is %s", u.State)
 	}
-	if _, err := l.Beat(t.Context(), l.process, time.Hour, 0, nil); !errors.Is(err, work.ErrNotFound) {
+	if err := l.Beat(t.Context(), l.process, time.Hour, 0, nil); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("a buried process: %v", err)
 	}
 	l.must(l.Register(t.Context(), work.Process{ID: l.process, Queues: []string{"q"}}, time.Hour))
@@ -93,5 +95,63 @@ func TestProcessesThatLive(t *testing.T) {
 	list, err := l.Processes(t.Context())
 	if err != nil || len(list) != 2 || list[0].Live || !list[1].Live {
 		t.Errorf("processes %+v, error %v", list, err)
+	}
+}
+
+// Whatever locks the units, a sign of life comes through, and a process stays the
+// owner of its runs.
+func TestBeatBesideALock(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	l.run()
+	tx, err := l.db.BeginTxx(t.Context(), nil)
+	l.must(err)
+	defer func() { _ = tx.Rollback() }()
+	_, err = tx.Exec(`LOCK TABLE work_units, worker_runs IN ACCESS EXCLUSIVE MODE`)
+	l.must(err)
+	blocked := make(chan error, 20)
+	for range cap(blocked) { // all connections wait for the lock
+		go func() {
+			_, err := l.db.ExecContext(t.Context(), `SELECT count(*) FROM work_units`)
+			blocked <- err
+		}()
+	}
+	testkit.Eventually(t, "no connection free", func() bool { return l.db.Stats().WaitCount > 0 })
+	l.must(l.Beat(t.Context(), l.process, time.Hour, 1, nil))
+	leases, _, err := l.Leases(t.Context())
+	if err != nil || len(leases) != 1 || leases[0].Process != l.process || leases[0].Length != 3600 {
+		t.Errorf("leases %+v, %v", leases, err)
+	}
+	l.must(tx.Rollback())
+	for range cap(blocked) {
+		<-blocked
+	}
+}
+
+// A lease ends only if it is as it was when somebody looked, whatever any clock
+// says.
+func TestEndLeases(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	c := l.run()
+	leases, now, err := l.Leases(t.Context())
+	if err != nil || len(leases) != 1 || time.Since(now).Abs() > time.Hour {
+		t.Fatalf("leases %+v at %v, %v", leases, now, err)
+	}
+	l.exec(`UPDATE worker_processes SET beat_at = beat_at - interval '2 hours', lease_until = lease_until - interval '2 hours'`) // as a clock that was set forward
+	if n, err := l.ExpireLeases(t.Context()); n != 0 || err != nil {
+		t.Errorf("%d lost by a clock that was set, %v", n, err)
+	}
+	l.beat(l.process)
+	if n, err := l.EndLeases(t.Context(), leases); n != 0 || err != nil {
+		t.Errorf("%d leases ended that were renewed, %v", n, err)
+	}
+	leases, _, err = l.Leases(t.Context())
+	l.must(err)
+	if n, err := l.EndLeases(t.Context(), leases); n != 1 || err != nil {
+		t.Errorf("%d leases ended, %v", n, err)
+	}
+	if n, err := l.ExpireLeases(t.Context()); n != 1 || err != nil || l.unit(c.ID).State != work.Queued {
+		t.Errorf("%d lost, %v", n, err)
 	}
 }

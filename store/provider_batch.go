@@ -17,6 +17,7 @@ type ProviderBatch struct {
 	ID         uuid.UUID  `db:"id"` // the key it is found by at the provider
 	Backend    string     `db:"backend"`
 	RemoteID   *string    `db:"remote_id"` // the provider's own; nil: not known yet
+	Guessed    bool       `db:"guessed"`   // RemoteID may be another's batch
 	Lines      int        `db:"lines"`
 	Done       int        `db:"done"` // lines that are over, as far as the provider tells
 	CreatedAt  time.Time  `db:"created_at"`
@@ -27,12 +28,13 @@ type ProviderBatch struct {
 	Error      string     `db:"error"` // the last
 }
 
-const providerBatchColumns = `id, backend, remote_id, lines, done, created_at, sending_at, sent_at, finished_at, tries, error`
+const providerBatchColumns = `id, backend, remote_id, guessed, lines, done, created_at, sending_at, sent_at, finished_at, tries, error`
 
 // PackUnits puts units of a backend that wait for it into a new provider batch,
 // at most so many, the oldest first and those that are like it in model and
 // endpoint. It tells how many.
 func (s *Store) PackUnits(ctx context.Context, backend string, most int) (int64, error) {
+	ctx = allow(ctx, longLimit)
 	result, err := s.db.ExecContext(ctx, `WITH ripe AS (
 			SELECT u.id, u.model, u.request ->> 'endpoint' AS endpoint FROM work_units u
 			WHERE state = 'waiting' AND lane = 'batch' AND provider_batch IS NULL AND backend = $2
@@ -61,7 +63,7 @@ func (s *Store) HoldProviderBatch(ctx context.Context, process uuid.UUID, backen
 	var rows []ProviderBatch
 	err := s.db.SelectContext(ctx, &rows, `UPDATE provider_batches SET holder = $1 WHERE id = (
 			SELECT id FROM provider_batches b WHERE finished_at IS NULL AND look_at <= clock_timestamp() AND backend = ANY($2)
-			AND NOT EXISTS (SELECT FROM worker_processes p WHERE p.id = b.holder AND p.id <> $1 AND p.lease_until >= clock_timestamp())
+			AND NOT EXISTS (SELECT FROM worker_processes p WHERE p.id = b.holder AND p.id <> $1 AND `+alive+`)
 			ORDER BY look_at LIMIT 1 FOR UPDATE SKIP LOCKED)
 		RETURNING `+providerBatchColumns, process, pq.Array(backends))
 	if err != nil || len(rows) == 0 {
@@ -93,18 +95,28 @@ func (s *Store) SendingProviderBatch(ctx context.Context, process, batch uuid.UU
 // SentProviderBatch notes by which id the provider has the batch, and lets go of
 // it for a while. If another batch was taken for that one, it is looked for again.
 func (s *Store) SentProviderBatch(ctx context.Context, process, batch uuid.UUID, remote string, look time.Duration) error {
+	return s.atProvider(ctx, process, batch, remote, false, look)
+}
+
+// FoundProviderBatch does so for a batch that was looked for, to be seen to at
+// once; guessed: what was found may be another's.
+func (s *Store) FoundProviderBatch(ctx context.Context, process, batch uuid.UUID, remote string, guessed bool) error {
+	return s.atProvider(ctx, process, batch, remote, guessed, 0)
+}
+
+func (s *Store) atProvider(ctx context.Context, process, batch uuid.UUID, remote string, guessed bool, look time.Duration) error {
 	_, err := s.db.ExecContext(ctx, `UPDATE provider_batches SET `+notFound+`
 		WHERE backend = (SELECT backend FROM provider_batches WHERE id = $1) AND remote_id = $2 AND id <> $1`, batch, remote)
 	if err != nil {
 		return translate(fmt.Errorf("note provider batch %s: %w", batch, err))
 	}
 	return s.holdOn(ctx, process, batch, "note", `remote_id = $3, sent_at = clock_timestamp(), error = '', holder = NULL,
-		look_at = clock_timestamp() + $4 * interval '1 second'`, remote, look.Seconds())
+		look_at = clock_timestamp() + $4 * interval '1 second', guessed = $5`, remote, look.Seconds(), guessed)
 }
 
 // notFound makes a batch one that may be at the provider, by an id that is not
 // known.
-const notFound = `remote_id = NULL, sent_at = NULL, holder = NULL, look_at = clock_timestamp()`
+const notFound = `remote_id = NULL, guessed = false, sent_at = NULL, holder = NULL, look_at = clock_timestamp()`
 
 // TradeProviderBatch gives the provider's batch that one of ours was taken for to
 // its owner, as its lines have it, and takes what the owner was taken for. It is
@@ -126,8 +138,8 @@ func (s *Store) TradeProviderBatch(ctx context.Context, process, batch, owner uu
 		_, err = tx.ExecContext(ctx, `UPDATE provider_batches SET `+notFound+` WHERE id IN ($1, $2)`, batch, owner)
 	}
 	for i := 0; i < len(pair) && err == nil; i++ {
-		_, err = tx.ExecContext(ctx, `UPDATE provider_batches SET remote_id = $2, sent_at = $3 WHERE id = $1`,
-			pair[i].ID, pair[1-i].RemoteID, pair[1-i].SentAt)
+		_, err = tx.ExecContext(ctx, `UPDATE provider_batches SET remote_id = $2, sent_at = $3, guessed = $4 WHERE id = $1`,
+			pair[i].ID, pair[1-i].RemoteID, pair[1-i].SentAt, pair[i].ID != owner && pair[1-i].Guessed)
 	}
 	if err == nil {
 		err = tx.Commit()
@@ -159,6 +171,7 @@ func (s *Store) KnownRemotes(ctx context.Context, backend string, remotes []stri
 // PackedUnits returns units that wait in a provider batch, oldest first, as a
 // claim would: at most so many, those after one.
 func (s *Store) PackedUnits(ctx context.Context, batch, after uuid.UUID, most int) ([]work.Unit, error) {
+	ctx = allow(ctx, longLimit)
 	var rows []unitRow
 	if err := s.db.SelectContext(ctx, &rows, `SELECT `+unitColumns+` FROM work_units WHERE provider_batch = $1 AND state = 'waiting' AND id > $2
 		ORDER BY id LIMIT $3`, batch, after, most); err != nil {
@@ -177,9 +190,15 @@ func (s *Store) AnyPacked(ctx context.Context, batch uuid.UUID) (any bool, err e
 	return any, translate(wrap("look for units of a provider batch", err))
 }
 
-// goLive puts waiting units into the queue, where they run as any other. The
-// reconciler rings for them.
-const goLive = `UPDATE work_units u SET state = 'queued', dispatch = dispatch + 1, check_at = clock_timestamp()
+// goLive makes waiting units run as any other: at their full price. Those of a
+// batch are held until it admits them, and the reconciler rings for the others.
+const goLive = `UPDATE work_units u SET state = 'queued', runs_live = true, held = batch_id IS NOT NULL, dispatch = dispatch + 1,
+	check_at = CASE WHEN batch_id IS NULL THEN clock_timestamp() ELSE 'infinity' END
+	FROM chosen WHERE u.id = chosen.id AND u.state = 'waiting'`
+
+// takeAnswer puts waiting units into the queue whose answers have come, also
+// those of a batch: they were admitted when they were asked.
+const takeAnswer = `UPDATE work_units u SET state = 'queued', runs_live = true, dispatch = dispatch + 1, check_at = clock_timestamp()
 	FROM chosen WHERE u.id = chosen.id AND u.state = 'waiting'`
 
 // UnpackLive takes units out of a provider batch, to run live.
@@ -195,16 +214,20 @@ func (s *Store) UnpackLive(ctx context.Context, batch uuid.UUID, units []uuid.UU
 // UnpackFrom takes a unit and those after it out of a provider batch, to be
 // packed into another.
 func (s *Store) UnpackFrom(ctx context.Context, batch, from uuid.UUID) error {
+	ctx = allow(ctx, longLimit)
 	_, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE provider_batch = $1 AND state = 'waiting' AND id >= $2
 		ORDER BY id FOR UPDATE) UPDATE work_units u SET provider_batch = NULL FROM chosen WHERE u.id = chosen.id`, batch, from)
 	return translate(wrap("take units out of a provider batch", err))
 }
 
+// laneEnded holds for a unit whose end is too near to wait for a provider's batch.
+const laneEnded = `(lane = 'batch' AND coalesce(lane_ends(created_at, deadline, expires_at) <= now(), false))`
+
 // LateUnits lets those units run live whose end is too near to wait for a
-// provider's batch. It returns how many.
+// provider's batch. It returns how many, 1,000 at most.
 func (s *Store) LateUnits(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE state = 'waiting' AND lane = 'batch'
-		AND lane_ends(created_at, deadline, expires_at) <= now() ORDER BY id FOR UPDATE SKIP LOCKED) `+goLive)
+		AND lane_ends(created_at, deadline, expires_at) <= now() ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED) `+goLive, pieceRows)
 	if err != nil {
 		return 0, translate(fmt.Errorf("find late units: %w", err))
 	}
@@ -215,6 +238,7 @@ func (s *Store) LateUnits(ctx context.Context) (int64, error) {
 // it did not answer, run live; with a failure they have failed. It returns how
 // many these were.
 func (s *Store) FinishProviderBatch(ctx context.Context, process, batch uuid.UUID, failed *work.Failure) (int64, error) {
+	ctx = allow(ctx, longLimit)
 	then, args := goLive, []any{batch, process, ""}
 	if failed != nil {
 		args[2] = work.Clean(failed.Error())
@@ -246,6 +270,7 @@ type ProviderAnswer struct {
 // find them. What a unit was answered first counts; what comes for one that does
 // not wait for it is let go.
 func (s *Store) TakeAnswers(ctx context.Context, batch uuid.UUID, answers []ProviderAnswer) error {
+	ctx = allow(ctx, longLimit)
 	if len(answers) == 0 {
 		return nil
 	}
@@ -267,7 +292,7 @@ func (s *Store) TakeAnswers(ctx context.Context, batch uuid.UUID, answers []Prov
 			FROM r JOIN chosen ON chosen.id = r.unit_id ON CONFLICT (unit_id) DO NOTHING RETURNING unit_id
 		), counted AS (
 			UPDATE provider_batches SET answered = answered + (SELECT count(*) FROM kept) WHERE id = $1
-		) `+goLive, batch, pq.Array(ids), pq.Array(statuses), pq.Array(requests), pq.Array(lengths), bodies.Bytes())
+		) `+takeAnswer, batch, pq.Array(ids), pq.Array(statuses), pq.Array(requests), pq.Array(lengths), bodies.Bytes())
 	return translate(wrap("keep the answers of a provider's batch", err))
 }
 
@@ -289,10 +314,11 @@ func (s *Store) ForgetAnswer(ctx context.Context, unit uuid.UUID) error {
 
 // PruneAnswers removes answers whose units are over: they were cancelled before
 // their run, or the process that used the answer died before it could forget it.
-func (s *Store) PruneAnswers(ctx context.Context) error {
-	_, err := s.db.ExecContext(ctx, `DELETE FROM provider_answers a USING work_units u
-		WHERE u.id = a.unit_id AND u.state IN ('succeeded', 'failed', 'cancelled', 'timed_out')`)
-	return translate(wrap("remove answers that nobody needs", err))
+// It returns how many.
+func (s *Store) PruneAnswers(ctx context.Context, most int) (int, error) {
+	return s.exec(ctx, "remove answers that nobody needs", `DELETE FROM provider_answers WHERE unit_id IN (
+		SELECT a.unit_id FROM provider_answers a JOIN work_units u ON u.id = a.unit_id
+		WHERE u.state IN ('succeeded', 'failed', 'cancelled', 'timed_out') LIMIT $1 FOR UPDATE OF a SKIP LOCKED)`, most)
 }
 
 // BatchLane is where a unit of the batch lane waits.

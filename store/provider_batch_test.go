@@ -62,7 +62,8 @@ func TestWaitingForAProvidersBatch(t *testing.T) {
 	l.must(l.TakeAnswers(t.Context(), next.ID, []ProviderAnswer{{UnitID: gone.ID, Status: 200, Body: []byte("{}")}}))
 	_, err = l.Cancel(t.Context(), gone.Tenant, gone.ID)
 	l.must(err)
-	l.must(l.PruneAnswers(t.Context()))
+	_, err = l.PruneAnswers(t.Context(), 10)
+	l.must(err)
 	if n := get[int](l, `SELECT count(*) FROM provider_answers`); n != 1 {
 		t.Errorf("%d answers are kept; want that of the unit which has not run", n)
 	}

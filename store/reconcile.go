@@ -2,8 +2,10 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,13 +20,22 @@ const leadLock = 0x7069656365 // "piece"
 // recheck is how long a bell that was seen on its way is trusted.
 const recheck = time.Minute
 
-// leadLimit is how long one round of a leader may last. Then Postgres gives the
-// lead to others: this one may be frozen, or out of reach, for hours.
-const leadLimit = 30 * time.Second
+// leadLimit is how long one round of a leader may last. leadIdle is how long
+// Postgres keeps the lead for one that says nothing, which may be frozen, or out of
+// reach, for hours; so a leader at work says something more often.
+const (
+	leadLimit = 30 * time.Second
+	leadIdle  = 5 * time.Second
+)
 
 // Lead runs f if no other process reconciles just now, and tells whether it
 // ran.
 func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, error) {
+	return s.lead(ctx, leadLock, f)
+}
+
+// lead runs f while it holds an advisory lock, and tells whether it got it.
+func (s *Store) lead(ctx context.Context, lock int64, f func(context.Context) error) (bool, error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return false, translate(fmt.Errorf("lead: %w", err))
@@ -32,78 +43,130 @@ func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, 
 	defer func() { _ = conn.Close() }()
 	// The transaction is idle while f works elsewhere, and its end by either
 	// side is the end of the lock.
-	begin := fmt.Sprintf(`BEGIN; SET LOCAL idle_in_transaction_session_timeout = %d`, s.leadLimit.Milliseconds())
+	begin := fmt.Sprintf(`BEGIN; SET LOCAL idle_in_transaction_session_timeout = %d`, s.leadIdle.Milliseconds())
 	if _, err := conn.ExecContext(ctx, begin); err != nil {
 		return false, translate(fmt.Errorf("lead: %w", err))
 	}
 	defer func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeAfter)
 		defer cancel()
 		if _, err := conn.ExecContext(end, `ROLLBACK`); err != nil {
 			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // it is closed, and its lock with it
 		}
 	}()
 	var lead bool
-	if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_xact_lock($1)`, leadLock).Scan(&lead); err != nil {
+	if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lock).Scan(&lead); err != nil {
 		return false, translate(fmt.Errorf("lead: %w", err))
 	}
 	if !lead {
 		return false, nil
 	}
-	return true, f(ctx)
+	round, cancel := context.WithTimeout(allow(ctx, s.leadLimit), s.leadLimit)
+	var speaking sync.WaitGroup
+	defer speaking.Wait()
+	defer cancel()
+	speaking.Go(func() { s.keepLead(round, cancel, conn) })
+	return true, f(round)
 }
 
-// ExpireLeases closes the runs of worker processes whose lease has run out as
+// keepLead says something on the leader's connection until the round is over, and
+// ends the round when the lead is lost.
+func (s *Store) keepLead(ctx context.Context, lost func(), conn *sql.Conn) {
+	tick := time.NewTicker(s.leadIdle / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if _, err := conn.ExecContext(allow(ctx, s.leadIdle), `SELECT 1`); err != nil {
+			lost()
+			return
+		}
+	}
+}
+
+// pieceRows is how many rows one statement of a look at the ledger changes: what is
+// more comes with the next, so that nobody waits long for a row.
+const pieceRows = 1000
+
+// ExpireLeases closes the runs of worker processes whose lease has ended as
 // lost and puts their units back in the queue, or ends those that were asked to
 // stop and those that have taken too many worker processes with them, the last
-// while they ran alone. It returns how many. Units are locked before runs, as
+// while they ran alone. It returns how many, 1,000 at most. Units are locked before runs, as
 // everywhere; one that somebody is at work on is left for the next look.
 func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH victims AS (
-			SELECT u.id AS unit_id, r.id AS run_id, p.hostname, p.pid
+			SELECT u.id AS unit_id, r.id AS run_id, 1 AS deaths, r.worker_type <> $3 AS unpriced,
+				format('the worker process %s (pid %s) stopped giving signs of life', p.hostname, p.pid) AS why
 			FROM worker_runs r JOIN work_units u ON u.id = r.unit_id
 			LEFT JOIN worker_processes p ON p.id = r.worker_process
-			WHERE r.status = 'running' AND (p.id IS NULL OR p.lease_until < clock_timestamp())
-			ORDER BY u.id FOR UPDATE OF u SKIP LOCKED
-		), lost AS (
-			UPDATE worker_runs r SET status = 'lost', given_up = true, completed_at = clock_timestamp(), error_class = 'infra',
-				error_message = format('the worker process %s (pid %s) stopped giving signs of life', v.hostname, v.pid),
-				cost_incomplete = true, execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
-			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.id, r.unit_id, r.attempt, r.session_id
-		), verdicts AS (
-			SELECT u.id, lost.id AS run, lost.session_id, CASE WHEN u.cancel_requested_at IS NOT NULL THEN 'cancelled'
-				WHEN u.deaths + 1 >= $1 THEN 'failed' ELSE 'queued' END AS next
-			FROM lost JOIN work_units u ON u.id = lost.unit_id AND u.state = 'running' AND u.run_count = lost.attempt
-		)
-		UPDATE work_units u SET losses = losses + 1, deaths = deaths + 1, dispatch = dispatch + 1, check_at = clock_timestamp(),
-			state = v.next,
-			finished_at = CASE WHEN v.next <> 'queued' THEN clock_timestamp() END,
-			final_run = CASE WHEN v.next = 'failed' THEN v.run END,
-			error_class = CASE WHEN v.next = 'failed' THEN 'crash' ELSE u.error_class END,
-			error_message = CASE WHEN v.next = 'failed' THEN
-				format('%s worker processes in a row died while it ran, the last while it ran alone', u.deaths + 1) ELSE u.error_message END,
-			resume_session = CASE WHEN u.session_policy = 'resume' THEN v.session_id END,
-			session_cost_usd = CASE WHEN u.session_policy = 'resume' AND v.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END
-		FROM verdicts v WHERE u.id = v.id`, work.MaxCrashes)
+			WHERE r.status = 'running' AND (p.id IS NULL OR NOT (`+alive+`))
+			ORDER BY u.id LIMIT $4 FOR UPDATE OF u SKIP LOCKED
+		), `+giveUp, work.MaxCrashes, work.MaxLosses, work.MockBackend, pieceRows)
 	if err != nil {
 		return 0, translate(fmt.Errorf("expire leases: %w", err))
 	}
 	return result.RowsAffected()
 }
 
+// GiveUp closes a run of a worker process that says that it does not have it,
+// as ExpireLeases does. unpriced tells that it may have cost something.
+func (s *Store) GiveUp(ctx context.Context, process uuid.UUID, o Owned, unpriced bool) error {
+	_, err := s.db.ExecContext(ctx, `WITH victims AS (
+			SELECT u.id AS unit_id, r.id AS run_id, 0 AS deaths, $5::boolean AS unpriced,
+				CASE WHEN $5 THEN 'the end of the run was lost on the disk of its worker process'
+					ELSE 'the run was claimed, but the worker process never heard of it' END AS why
+			FROM worker_runs r JOIN work_units u ON u.id = r.unit_id
+			WHERE r.status = 'running' AND r.id = $3 AND r.worker_process = $4 FOR UPDATE OF u
+		), `+giveUp, work.MaxCrashes, work.MaxLosses, o.RunID, process, unpriced)
+	if err != nil {
+		return translate(fmt.Errorf("give up run %s: %w", o.RunID, err))
+	}
+	return nil
+}
+
+// giveUp closes the runs of victims as lost, and what they come back with later
+// is fenced. In: victims (unit_id, run_id, deaths that it adds, unpriced, why); $1 the
+// deaths and $2 the lost runs in a row after which a unit ends.
+var giveUp = `lost AS (
+			UPDATE worker_runs r SET status = 'lost', given_up = true, completed_at = clock_timestamp(), error_class = 'infra',
+				error_message = v.why, total_cost_usd = CASE WHEN NOT v.unpriced THEN 0 END, cost_incomplete = v.unpriced,
+				execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
+			FROM victims v WHERE r.id = v.run_id AND r.status = 'running' RETURNING r.*, v.deaths
+		), verdicts AS (
+			SELECT u.id, lost.id AS run, lost.session_id, lost.deaths, lost.cost_incomplete,
+				CASE WHEN u.deaths + lost.deaths >= $1 THEN format('%s worker processes in a row died while it ran, the last while it ran alone', u.deaths + 1)
+					WHEN ` + lostBefore("u.id") + ` + 1 >= $2 THEN format('%s runs in a row were lost, the last because %s', $2, lost.error_message)
+				END AS ends, u.cancel_requested_at IS NOT NULL AS cancelled
+			FROM lost JOIN work_units u ON u.id = lost.unit_id AND u.state = 'running' AND u.run_count = lost.attempt
+		)
+		UPDATE work_units u SET losses = losses + 1, deaths = u.deaths + v.deaths, dispatch = dispatch + 1, check_at = clock_timestamp(),
+			unpriced_runs = unpriced_runs + v.cost_incomplete::int,
+			state = CASE WHEN v.cancelled THEN 'cancelled' WHEN v.ends IS NOT NULL THEN 'failed' ELSE 'queued' END,
+			finished_at = CASE WHEN v.cancelled OR v.ends IS NOT NULL THEN clock_timestamp() END,
+			final_run = CASE WHEN NOT v.cancelled AND v.ends IS NOT NULL THEN v.run END,
+			error_class = CASE WHEN NOT v.cancelled AND v.ends IS NOT NULL THEN 'crash' ELSE u.error_class END,
+			error_message = CASE WHEN NOT v.cancelled AND v.ends IS NOT NULL THEN v.ends ELSE u.error_message END,
+			resume_session = CASE WHEN u.session_policy = 'resume' THEN v.session_id END,
+			session_cost_usd = CASE WHEN u.session_policy = 'resume' AND v.session_id = u.resume_session THEN u.session_cost_usd ELSE 0 END
+		FROM verdicts v WHERE u.id = v.id`
+
 // ExpireDeadlines ends queued and waiting units whose deadline has passed, and
-// those that have not started by their expires_at. It returns how many. Like
-// Unchecked it asks for now(), which an index can find, unlike a clock that
+// those that have not started by their expires_at. It returns how many: 1,000 of
+// either at most. Like Unchecked it asks for now(), which an index can find, unlike a clock that
 // goes on.
 func (s *Store) ExpireDeadlines(ctx context.Context) (int64, error) {
-	result, err := s.db.ExecContext(ctx, `WITH overdue AS (
-			SELECT id FROM work_units WHERE state IN ('queued', 'waiting') AND deadline <= now()
-			OR state = 'queued' AND started_at IS NULL AND expires_at <= now()
-			ORDER BY id FOR UPDATE SKIP LOCKED)
+	result, err := s.db.ExecContext(ctx, `WITH late AS (
+			SELECT id FROM work_units WHERE state IN ('queued', 'waiting') AND deadline <= now() ORDER BY deadline LIMIT $2 FOR UPDATE SKIP LOCKED
+		), expired AS (
+			SELECT id FROM work_units WHERE state = 'queued' AND started_at IS NULL AND expires_at <= now() ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
+		), overdue AS (SELECT id FROM late UNION SELECT id FROM expired)
 		UPDATE work_units u SET state = 'timed_out', finished_at = clock_timestamp(), error_class = $1,
 			error_message = CASE WHEN u.deadline <= now() THEN 'the deadline passed before the unit could run' || CASE WHEN u.run_count > 0 THEN ' again' ELSE '' END
 				ELSE 'the unit expired before it could start' END
-		FROM overdue WHERE u.id = overdue.id`, string(work.ClassTimeout))
+		FROM overdue WHERE u.id = overdue.id`, string(work.ClassTimeout), pieceRows)
 	if err != nil {
 		return 0, translate(fmt.Errorf("expire deadlines: %w", err))
 	}
@@ -141,6 +204,23 @@ func (s *Store) Checked(ctx context.Context, units []uuid.UUID) error {
 	return s.lookAgain(ctx, units, recheck)
 }
 
+// Defer puts off the dispatch of a unit that process has taken from the queue and
+// may not begin yet. When another live worker process has the unit's backend and
+// knows of no limit of its model, that one may try after a minute at most.
+func (s *Store) Defer(ctx context.Context, unit, process uuid.UUID, after time.Duration) error {
+	_, err := s.db.ExecContext(ctx, `WITH queued AS (
+			SELECT id, EXISTS (SELECT FROM worker_processes p WHERE p.id <> $2 AND p.stopped_at IS NULL AND p.lease_until > clock_timestamp()
+				AND p.backends @> jsonb_build_array(jsonb_build_object('name', backend, 'available', true))
+				AND NOT p.backends @> jsonb_build_array(jsonb_build_object('name', backend, 'limits', jsonb_build_array(jsonb_build_object('model', model))))) AS elsewhere
+			FROM work_units WHERE id = $1 AND state = 'queued' AND NOT held FOR UPDATE SKIP LOCKED)
+		UPDATE work_units u SET check_at = clock_timestamp() + CASE WHEN elsewhere THEN least($3::double precision, $4::double precision) ELSE $3::double precision END * interval '1 second'
+		FROM queued WHERE u.id = queued.id`, unit, process, after.Seconds(), recheck.Seconds())
+	if err != nil {
+		return translate(fmt.Errorf("defer unit %s: %w", unit, err))
+	}
+	return nil
+}
+
 // Doubt notes that nobody knows whether the units' bells rang.
 func (s *Store) Doubt(ctx context.Context, units []uuid.UUID) error {
 	return s.lookAgain(ctx, units, 0)
@@ -176,29 +256,110 @@ func (s *Store) Redispatch(ctx context.Context, units []uuid.UUID) ([]Dispatch, 
 }
 
 // RecheckAll makes every queued unit's bell doubtful: Redis has forgotten
-// what it was told. It returns how many.
-func (s *Store) RecheckAll(ctx context.Context) (int64, error) {
-	result, err := s.db.ExecContext(ctx, `WITH due AS (
-			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > clock_timestamp()
-			AND (not_before IS NULL OR not_before <= clock_timestamp()) ORDER BY id FOR UPDATE SKIP LOCKED)
-		UPDATE work_units u SET check_at = clock_timestamp() FROM due WHERE u.id = due.id`)
+// what it was told. It returns how many. It goes on piece by piece until ctx ends.
+func (s *Store) RecheckAll(ctx context.Context) (n int64, err error) {
+	now, err := s.Clock(ctx)
 	if err != nil {
-		return 0, translate(fmt.Errorf("recheck all units: %w", err))
+		return 0, fmt.Errorf("recheck all units: %w", err)
 	}
-	return result.RowsAffected()
+	for done := pieceRows; err == nil && done == pieceRows; n += int64(done) {
+		done, err = s.exec(ctx, "recheck all units", `WITH due AS (
+			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > $1
+			AND (not_before IS NULL OR not_before <= $1) ORDER BY check_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+		UPDATE work_units u SET check_at = $1 FROM due WHERE u.id = due.id`, now, pieceRows)
+	}
+	return n, err
 }
+
+// ModelOf names a model of a backend, as units do: empty is the backend's own.
+type ModelOf struct {
+	Backend string `db:"backend"`
+	Model   string `db:"model"`
+}
+
+// ModelOf returns the model of a unit.
+func (s *Store) ModelOf(ctx context.Context, unit uuid.UUID) (ModelOf, error) {
+	var of ModelOf
+	if err := s.db.GetContext(ctx, &of, `SELECT backend, model FROM work_units WHERE id = $1`, unit); err != nil {
+		return of, translate(fmt.Errorf("read the model of unit %s: %w", unit, err))
+	}
+	return of, nil
+}
+
+// Untaken returns those of the bells whose unit is still queued and due, and
+// waits for no worker process to be alone with it.
+func (s *Store) Untaken(ctx context.Context, bells []Dispatch) ([]uuid.UUID, error) {
+	units, numbers := make([]uuid.UUID, len(bells)), make([]int64, len(bells))
+	for i, b := range bells {
+		units[i], numbers[i] = b.UnitID, int64(b.Number)
+	}
+	var untaken []uuid.UUID
+	err := s.db.SelectContext(ctx, &untaken, `SELECT u.id FROM unnest($1::uuid[], $2::integer[]) AS b(id, dispatch)
+		JOIN work_units u ON u.id = b.id AND u.dispatch = b.dispatch
+		WHERE u.state = 'queued' AND NOT u.held AND (u.not_before IS NULL OR u.not_before <= clock_timestamp()) AND u.deaths < $3`,
+		pqUUIDs(units), pq.Array(numbers), work.SuspectDeaths)
+	if err != nil {
+		return nil, translate(fmt.Errorf("find units that nobody began: %w", err))
+	}
+	return untaken, nil
+}
+
+// ClockBack mends what was to happen after some time, when Postgres's clock was
+// set back by that much: retries, looks at bells and at providers' batches, tries of
+// deliveries, leases on batches that are filled. A time that a caller has named stays
+// what it is, and so does what was mended or written since. It returns how many
+// rows that concerned.
+func (s *Store) ClockBack(ctx context.Context, by time.Duration) (rows int64, err error) {
+	for _, statement := range []string{
+		`WITH later AS (
+			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at ` + beforeTheStep + `
+			AND (run_count > 0 OR not_before IS NULL OR not_before <= clock_timestamp()) ORDER BY id FOR UPDATE SKIP LOCKED)
+		UPDATE work_units u SET check_at = u.check_at - $1 * interval '1 second',
+			not_before = CASE WHEN u.run_count > 0 THEN u.not_before - $1 * interval '1 second' ELSE u.not_before END
+		FROM later WHERE u.id = later.id`,
+		`WITH later AS (
+			SELECT id FROM webhook_deliveries WHERE state = 'pending' AND greatest(next_at, check_at, lease_until) ` + beforeTheStep + `
+			ORDER BY id FOR UPDATE SKIP LOCKED)
+		UPDATE webhook_deliveries d SET next_at = d.next_at - $1 * interval '1 second',
+			check_at = d.check_at - $1 * interval '1 second', lease_until = d.lease_until - $1 * interval '1 second'
+		FROM later WHERE d.id = later.id`,
+		`UPDATE provider_batches SET look_at = look_at - $1 * interval '1 second' WHERE finished_at IS NULL AND look_at ` + beforeTheStep,
+		`UPDATE batches SET fill_until = fill_until - $1 * interval '1 second' WHERE fill_until ` + beforeTheStep,
+	} {
+		result, err := s.db.ExecContext(ctx, statement, by.Seconds())
+		if err != nil {
+			return rows, translate(fmt.Errorf("mend what is to happen later: %w", err))
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return rows, err
+		}
+		rows += n
+	}
+	return rows, nil
+}
+
+// beforeTheStep holds for a time that was written before the clock was set back by
+// $1 seconds: what is written afterwards lies nearer.
+const beforeTheStep = `> clock_timestamp() + ($1 - 10) * interval '1 second'`
 
 // Due returns queued units that may run now on one of the backends, most
 // urgent first: what a worker process asks when Redis is away. It takes the
 // first few of each queue and backend, as the index has them: to sort the whole
-// backlog at every look would cost more than the work.
-func (s *Store) Due(ctx context.Context, queues, backends []string, limit int) ([]Dispatch, error) {
+// backlog at every look would cost more than the work. Units of the shut models
+// are passed over.
+func (s *Store) Due(ctx context.Context, queues, backends []string, shut []ModelOf, limit int) ([]Dispatch, error) {
+	shutBackends, shutModels := make([]string, len(shut)), make([]string, len(shut))
+	for i, m := range shut {
+		shutBackends[i], shutModels[i] = m.Backend, m.Model
+	}
 	var due []Dispatch
 	err := s.db.SelectContext(ctx, &due, `SELECT u.* FROM unnest($1::text[]) AS q, unnest($2::text[]) AS b, LATERAL (
 			SELECT id, dispatch, queue, backend, priority FROM work_units u
 			WHERE state = 'queued' AND NOT held AND queue = q AND backend = b AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused+`
+				AND NOT EXISTS (SELECT FROM unnest($4::text[], $5::text[]) AS s(backend, model) WHERE s.backend = u.backend AND s.model = u.model)
 			ORDER BY priority DESC, id LIMIT $3) AS u
-		ORDER BY priority DESC, id LIMIT $3`, pq.Array(queues), pq.Array(backends), limit)
+		ORDER BY priority DESC, id LIMIT $3`, pq.Array(queues), pq.Array(backends), limit, pq.Array(shutBackends), pq.Array(shutModels))
 	if err != nil {
 		return nil, translate(fmt.Errorf("find due units: %w", err))
 	}

@@ -263,13 +263,59 @@ func TestDue(t *testing.T) {
 	l.put(func(n *NewUnit) { n.Backend = "claude" })
 	l.put(func(n *NewUnit) { n.NotBefore = &soon })
 	l.run()
-	due, err := l.Due(t.Context(), []string{"default"}, []string{"mock"}, 10)
+	due, err := l.Due(t.Context(), []string{"default"}, []string{"mock"}, nil, 10)
 	var ids []uuid.UUID
 	for _, d := range due {
 		ids = append(ids, d.UnitID)
 	}
 	if err != nil || !slices.Equal(ids, []uuid.UUID{high.ID, mid.ID, low.ID}) {
 		t.Errorf("due %v, error %v", ids, err)
+	}
+	for range 3 {
+		l.put(func(n *NewUnit) { n.Priority, n.Model = 9, "shut" })
+	}
+	due, err = l.Due(t.Context(), []string{"default"}, []string{"mock"}, []ModelOf{{"mock", "shut"}, {"claude", ""}}, 1)
+	if err != nil || len(due) != 1 || due[0].UnitID != high.ID {
+		t.Errorf("due %v beside a shut model, error %v", due, err)
+	}
+}
+
+// A unit that may not begin yet is put off for as long as its model is shut, and
+// for a minute at most when another worker process may know of no limit.
+func TestDefer(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	for name, test := range map[string]struct {
+		offer work.Offer
+		after time.Duration
+	}{
+		"alone":       {work.Offer{}, 4 * time.Minute},
+		"elsewhere":   {work.Offer{Name: "mock", Available: true}, recheck},
+		"other model": {work.Offer{Name: "mock", Available: true, Limits: []work.ModelLimit{{Model: "fast"}}}, recheck},
+		"shut there":  {work.Offer{Name: "mock", Available: true, Limits: []work.ModelLimit{{Model: "fast"}, {Model: "slow", Message: "429"}}}, 4 * time.Minute},
+		"not there":   {work.Offer{Name: "mock"}, 4 * time.Minute},
+	} {
+		other := work.Process{ID: uuid.Must(uuid.NewV7()), Queues: []string{"default"}, Backends: []work.Offer{test.offer}}
+		if err := l.Register(t.Context(), other, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		u := l.put(func(n *NewUnit) { n.Model = "slow" })
+		if of, err := l.ModelOf(t.Context(), u.ID); err != nil || of != (ModelOf{"mock", "slow"}) {
+			t.Errorf("the model is %+v, error %v", of, err)
+		}
+		if err := l.Defer(t.Context(), u.ID, l.process, 4*time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		var left float64
+		if err := l.db.Get(&left, `SELECT extract(epoch FROM check_at - clock_timestamp())::double precision FROM work_units WHERE id = $1`, u.ID); err != nil {
+			t.Fatal(err)
+		}
+		if want := test.after.Seconds(); left > want || left < want-60 && want > 60 || left < 0 {
+			t.Errorf("%s: comes again in %v s, want %v", name, left, want)
+		}
+		if err := l.Stop(t.Context(), other.ID); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -337,11 +383,11 @@ func TestLeadDies(t *testing.T) {
 func TestLeadIsSilent(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
-	l.leadLimit = 100 * time.Millisecond
+	l.leadLimit, l.leadIdle = 100*time.Millisecond, 100*time.Millisecond
 	other := openLedger(t, l.url)
-	led, err := l.Lead(t.Context(), func(ctx context.Context) error {
+	led, err := l.Lead(t.Context(), func(context.Context) error {
 		testkit.Eventually(t, "another leads", func() bool {
-			led, err := other.Lead(ctx, func(context.Context) error { return nil })
+			led, err := other.Lead(t.Context(), func(context.Context) error { return nil })
 			return led && err == nil
 		})
 		return nil

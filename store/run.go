@@ -176,20 +176,23 @@ func (s *Store) claimAll(ctx context.Context, claims []Claim) ([]claimAnswer, er
 const runColumns = `r.id, r.unit_id, r.attempt, r.worker_type, r.worker_process, r.status, r.live_status, r.model,
     left(r.error_message, 2000) AS error_message, r.error_class, r.session_id, r.num_turns, r.tool_calls, r.input_tokens,
     r.output_tokens, r.cache_read_tokens, r.cache_creation_tokens, r.total_cost_usd, r.cost_incomplete, r.duration_ms,
-    r.duration_api_ms, r.execution_time, r.output_files, r.started_at, r.completed_at, u.title,
-    EXISTS (SELECT FROM transcripts t WHERE t.run_id = r.id) OR
+    r.duration_api_ms, r.execution_time, r.implausible, r.output_files, r.started_at, r.completed_at, u.title,
+    (SELECT t.removed_at FROM transcripts t WHERE t.run_id = r.id) AS transcript_removed_at,
+    EXISTS (SELECT FROM transcripts t WHERE t.run_id = r.id AND t.removed_at IS NULL) OR
     EXISTS (SELECT FROM transcript_chunks c WHERE c.run_id = r.id) AS has_transcript`
 
 type runRow struct {
 	work.Run
 	work.Usage
-	ErrorClass   *string `db:"error_class"`
-	ErrorMessage *string `db:"error_message"`
-	Files        []byte  `db:"output_files"`
+	ErrorClass   *string        `db:"error_class"`
+	ErrorMessage *string        `db:"error_message"`
+	Files        []byte         `db:"output_files"`
+	Implausible  pq.StringArray `db:"implausible"`
 }
 
 func (r runRow) run() (work.Run, error) {
 	run := r.Run
+	run.Implausible = r.Implausible
 	run.Usage, run.Error = r.Usage, failure(r.ErrorClass, r.ErrorMessage)
 	if err := json.Unmarshal(r.Files, &run.OutputFiles); err != nil {
 		return run, fmt.Errorf("read output files of run %s: %w", run.ID, err)

@@ -3,7 +3,6 @@ package store
 import (
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -139,7 +138,7 @@ func TestFinishSuccess(t *testing.T) {
 		f.OutputFiles, f.Steps, f.Blob = []work.OutputFile{{Name: "<f>", Size: 7}}, 1, blob
 	}), Recorded)
 	u := l.unit(c.ID)
-	if u.State != work.Succeeded || *u.Output != result || *u.Summary != strings.Repeat("é", 250) || u.CostUSD != cost ||
+	if u.State != work.Succeeded || *u.Output != result || *u.Summary != strings.Repeat("é", 250) || u.Known() != cost ||
 		u.Failures != 0 || u.FinishedAt == nil || u.Error != nil {
 		t.Errorf("unit %+v", u)
 	}
@@ -200,6 +199,9 @@ func TestFinishRepeated(t *testing.T) {
 	cost := 0.5
 	for _, next := range []work.State{work.Succeeded, work.Failed, work.Cancelled, work.TimedOut, work.Queued, work.Waiting, "lost by itself"} {
 		c := l.run()
+		if next == work.Waiting { // which is for units of the batch lane
+			l.exec(`UPDATE work_units SET lane = 'batch' WHERE id = $1`, c.ID)
+		}
 		f := ending(c, next, func(f *Finish) { f.TotalCostUSD = &cost })
 		if next == "lost by itself" {
 			f.Next, f.Status = work.Queued, work.RunLost
@@ -210,7 +212,7 @@ func TestFinishRepeated(t *testing.T) {
 		if again := l.theRun(c.RunID); again.Status != run.Status || !again.CompletedAt.Equal(*run.CompletedAt) {
 			t.Errorf("%s: the run was %s, is %s", next, run.Status, again.Status)
 		}
-		if u := l.unit(c.ID); u.CostUSD != cost || u.Dispatch > 2 || u.Failures > 1 {
+		if u := l.unit(c.ID); u.Known() != cost || u.Dispatch > 2 || u.Failures > 1 {
 			t.Errorf("%s: unit was %s\nis %+v", next, unit, u)
 		}
 	}
@@ -242,15 +244,15 @@ func TestFinishRepeatedAtOnce(t *testing.T) {
 	if verdicts[0] != Recorded || verdicts[1] != Recorded {
 		t.Errorf("verdicts %v", verdicts)
 	}
-	if r, u := l.theRun(c.RunID), l.unit(c.ID); r.Status != work.RunSucceeded || u.CostUSD != cost || u.State != work.Succeeded {
-		t.Errorf("run %s, unit %s, cost %v", r.Status, u.State, u.CostUSD)
+	if r, u := l.theRun(c.RunID), l.unit(c.ID); r.Status != work.RunSucceeded || u.Known() != cost || u.State != work.Succeeded {
+		t.Errorf("run %s, unit %s, cost %v", r.Status, u.State, u.Known())
 	}
 }
 
 // lose gives a run up while its worker process still works on it.
 func (l *ledger) lose(c *Claimed) {
 	l.t.Helper()
-	l.exec(`UPDATE worker_processes SET lease_until = clock_timestamp() - interval '1 second' WHERE id = $1`, l.process)
+	l.exec(`UPDATE worker_processes SET lease_until = beat_at WHERE id = $1`, l.process)
 	_, err := l.ExpireLeases(l.t.Context())
 	l.must(err)
 	l.exec(`UPDATE worker_processes SET lease_until = clock_timestamp() + interval '1 hour' WHERE id = $1`, l.process)
@@ -299,7 +301,7 @@ func (l *ledger) finishLate(stale *Claimed, want work.State) {
 	if got := l.steps(stale.RunID); len(got) != 2 || got[1] != "late" {
 		l.t.Errorf("transcript %q", got)
 	}
-	if u := l.unit(stale.ID); u.State != want || u.Output != nil || u.CostUSD != cost || u.Losses != 1 {
+	if u := l.unit(stale.ID); u.State != want || u.Output != nil || u.Known() != cost || u.Losses != 1 {
 		l.t.Errorf("unit %+v", u)
 	}
 }
@@ -324,7 +326,7 @@ func TestFinishTwoRunsOfOneUnit(t *testing.T) {
 		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("stale first %t: verdicts %v, error %v", staleFirst, got, err)
 		}
-		if u := l.unit(stale.ID); u.State != work.Succeeded || u.CostUSD != 2*cost || u.Output == nil {
+		if u := l.unit(stale.ID); u.State != work.Succeeded || u.Known() != 2*cost || u.Output == nil {
 			t.Errorf("stale first %t: unit %+v", staleFirst, u)
 		}
 	}
@@ -362,10 +364,6 @@ func TestFinishTakesAnyText(t *testing.T) {
 	}), Recorded)
 	if got, want := *l.theRun(c.RunID).Result, work.Clean(odd); got != want {
 		t.Errorf("result of %d bytes, want %d", len(got), len(want))
-	}
-	nan := math.NaN()
-	if _, err := l.Finish(t.Context(), ending(l.run(), work.Succeeded, func(f *Finish) { f.TotalCostUSD = &nan })); err == nil {
-		t.Error("a cost that is no number was taken")
 	}
 }
 

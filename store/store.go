@@ -1,10 +1,13 @@
 // Package store is the ledger: Postgres, and the only place that changes a
-// state. It knows nothing of HTTP, Redis or agents. Every state change is one
-// conditional statement, so it is safe for any number of processes at once.
+// state. It knows nothing of HTTP, Redis or agents. Every change of a unit's
+// state is one conditional statement, and batches are changed under the lock of
+// their row, so both are safe for any number of processes at once.
 //
-//	store.go       Open, Migrate: the way in
+//	store.go       Open: the way in
+//	connect.go     connections on which no statement waits for ever
 //	group.go       many callers' writes in one statement
-//	error.go       Postgres errors in the house's words
+//	diary.go       whether Postgres takes writes
+//	error.go       what a Postgres error means for repeating the statement
 //	unit.go        accept, read, list
 //	move.go        cancel and retry, of one unit or of all that a filter chooses
 //	batch.go       batches: add, read, list, results
@@ -16,8 +19,10 @@
 //	provider_batch.go  the batch lane: units that wait for a provider's batches
 //	run.go         runs: claim; read, list
 //	finish.go      how a run ends, and what becomes of its unit
+//	cost.go        what is known of costs, and of how many runs it is not all
 //	file.go        files, and bytes that are none yet or no more
 //	cache.go       results that other units may take over
+//	event.go       what has changed since a reader looked last
 //	transcript.go  chunks while a run goes on, one blob at its end
 //	schedule.go    schedules: put, read, list, due
 //	trigger.go     triggers: put, read, list; what came for them
@@ -33,6 +38,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,28 +47,27 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
-	_ "github.com/lib/pq" // the driver that sqlx opens
 
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 	"piecework/migrations"
 )
 
-// How long one grouped write may take before its callers are told to try
-// again.
-const writeTimeout = 15 * time.Second
-
 // Store is the ledger.
 type Store struct {
 	db      *sqlx.DB
+	vital   *sqlx.DB // connections for signs of life, which must not wait for others'
+	pulse   *pulse
 	codec   transcript.Codec
 	accept  *group[NewUnit, accepted]
 	claim   *group[Claim, claimAnswer]
 	append  *group[Progress, struct{}]
 	finish  *group[Finish, Verdict]
 	decline *group[work.TriggerDelivery, work.TriggerDelivery]
+	probe   *group[struct{}, struct{}]
+	diary   *diary // of all groups
 
-	leadLimit time.Duration // which the tests shorten
+	leadLimit, leadIdle time.Duration // which the tests shorten
 }
 
 // Open connects to the Postgres at url with at most conns connections. It
@@ -72,35 +77,58 @@ func Open(ctx context.Context, url string, conns int) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := sqlx.Open("postgres", dsn)
+	c, err := newConnector(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("open postgres: %w", err)
 	}
+	s := newStore(pool(c, conns), pool(c, vitalConns), c.pulse)
+	if err := s.Ping(ctx); err != nil {
+		_ = s.Close()
+		return nil, fmt.Errorf("reach postgres: %w", err)
+	}
+	return s, nil
+}
+
+// callerImpatience is how long a caller of the API waits for a Postgres that is
+// known not to answer.
+const callerImpatience = 5 * time.Second
+
+// vitalConns are kept for what must be said in time, whatever the others wait
+// for.
+const vitalConns = 2
+
+func pool(c *connector, conns int) *sqlx.DB {
+	db := sqlx.NewDb(sql.OpenDB(c), "postgres")
 	db.SetMaxOpenConns(conns)
 	db.SetMaxIdleConns(conns)
 	db.SetConnMaxIdleTime(5 * time.Minute)
-	if err := db.PingContext(ctx); err != nil {
-		_ = db.Close()
-		return nil, translate(fmt.Errorf("reach postgres: %w", err))
-	}
-	return newStore(db), nil
+	return db
 }
 
-func newStore(db *sqlx.DB) *Store {
-	s := &Store{db: db, leadLimit: leadLimit}
+func newStore(db, vital *sqlx.DB, p *pulse) *Store {
+	s := &Store{db: db, vital: vital, pulse: p, leadLimit: leadLimit, leadIdle: leadIdle}
 	s.accept = newGroup(500, NewUnit.weight, s.acceptAll)
 	s.claim = newGroup(500, nil, s.claimAll)
 	s.append = newGroup(500, Progress.weight, s.appendAll)
 	s.finish = newGroup(250, Finish.weight, s.finishAll)
 	s.decline = newGroup(500, nil, s.declineAll)
+	s.probe = newGroup(10_000, nil, s.probeAll)
+	s.accept.impatience, s.decline.impatience = callerImpatience, callerImpatience
+	s.diary = newDiary(p)
+	s.accept.diary = s.diary
+	s.claim.diary, s.append.diary, s.finish.diary, s.decline.diary, s.probe.diary = s.diary, s.diary, s.diary, s.diary, s.diary
 	return s
 }
 
 // Close gives the connections back.
-func (s *Store) Close() error { return s.db.Close() }
+func (s *Store) Close() error { return errors.Join(s.db.Close(), s.vital.Close()) }
 
 // Ping tells whether Postgres answers.
-func (s *Store) Ping(ctx context.Context) error { return translate(s.db.PingContext(ctx)) }
+func (s *Store) Ping(ctx context.Context) error { return translate(s.vital.PingContext(ctx)) }
+
+// migrationLimit is how long one statement of a migration may take: it may
+// build an index.
+const migrationLimit = time.Hour
 
 // Migrate brings the database at url to this program's schema and returns the
 // migrations it applied.
@@ -110,7 +138,7 @@ func Migrate(ctx context.Context, url string) ([]string, error) {
 		return nil, err
 	}
 	defer func() { _ = s.Close() }()
-	return migrations.Up(ctx, s.db.DB)
+	return migrations.Up(allow(ctx, migrationLimit), s.db.DB)
 }
 
 // Behind returns how many migrations the database lacks.
@@ -123,7 +151,7 @@ func encode(v any) (string, error) {
 	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		return "", fmt.Errorf("encode rows: %w", err)
+		return "", &badRow{fmt.Errorf("encode rows: %w", err)}
 	}
 	return text.String(), nil
 }

@@ -225,7 +225,7 @@ func newTap(t *testing.T, url string) (*ledger, *tap) {
 	spy := &tap{Connector: connector}
 	db := sqlx.NewDb(sql.OpenDB(spy), "postgres")
 	t.Cleanup(func() { _ = db.Close() })
-	return &ledger{Store: newStore(db), t: t, url: url}, spy
+	return &ledger{Store: newStore(db, db, &pulse{begun: time.Now()}), t: t, url: url}, spy
 }
 
 func (s *tap) Connect(ctx context.Context) (driver.Conn, error) {
@@ -344,7 +344,13 @@ func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
 		"Transcript":      func(ctx context.Context) error { _, err := l.Transcript(ctx, tenant, c.RunID); return err },
 		"FoldLost":        func(ctx context.Context) error { _, err := l.FoldLost(ctx, 1); return err },
 		"Register":        func(ctx context.Context) error { return l.Register(ctx, work.Process{ID: l.process}, time.Hour) },
-		"Beat":            func(ctx context.Context) error { _, err := l.Beat(ctx, l.process, time.Hour, 0, nil); return err },
+		"Beat":            func(ctx context.Context) error { return l.Beat(ctx, l.process, time.Hour, 0, nil) },
+		"News":            func(ctx context.Context) error { _, err := l.News(ctx, l.process); return err },
+		"Leases":          func(ctx context.Context) error { _, _, err := l.Leases(ctx); return err },
+		"EndLeases":       func(ctx context.Context) error { _, err := l.EndLeases(ctx, nil); return err },
+		"Untaken":         func(ctx context.Context) error { _, err := l.Untaken(ctx, nil); return err },
+		"ClockBack":       func(ctx context.Context) error { _, err := l.ClockBack(ctx, time.Hour); return err },
+		"Writable":        l.Writable,
 		"Pause":           func(ctx context.Context) error { _, err := l.Pause(ctx, PauseQueue, "q", "", ""); return err },
 		"Resume":          func(ctx context.Context) error { _, err := l.Resume(ctx, PauseQueue, "q"); return err },
 		"Pauses":          func(ctx context.Context) error { _, err := l.Pauses(ctx); return err },
@@ -361,7 +367,7 @@ func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
 		"Doubt":           func(ctx context.Context) error { return l.Doubt(ctx, []uuid.UUID{id}) },
 		"Redispatch":      func(ctx context.Context) error { _, err := l.Redispatch(ctx, []uuid.UUID{id}); return err },
 		"RecheckAll":      func(ctx context.Context) error { _, err := l.RecheckAll(ctx); return err },
-		"Due":             func(ctx context.Context) error { _, err := l.Due(ctx, nil, nil, 1); return err },
+		"Due":             func(ctx context.Context) error { _, err := l.Due(ctx, nil, nil, nil, 1); return err },
 		"Epoch":           func(ctx context.Context) error { _, err := l.Epoch(ctx, "x"); return err },
 		"Open":            func(ctx context.Context) error { _, err := Open(ctx, l.url, 1); return err },
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/lib/pq"
@@ -103,16 +104,21 @@ func newestRev(steps []transcript.Step) (rev int) {
 // Transcript returns a run's steps as gzipped JSON: the stored blob as it is,
 // or what there is so far of a run that still goes on.
 func (s *Store) Transcript(ctx context.Context, tenant string, run uuid.UUID) ([]byte, error) {
+	ctx = allow(ctx, longLimit)
 	var row struct {
-		Blob   []byte        `db:"blob"`
-		Chunks pq.ByteaArray `db:"chunks"`
+		Blob    []byte        `db:"blob"`
+		Chunks  pq.ByteaArray `db:"chunks"`
+		Removed *time.Time    `db:"removed_at"`
 	}
 	// One statement: between two, a finish could turn the chunks into the blob.
-	err := s.db.GetContext(ctx, &row, `SELECT t.blob, CASE WHEN t.run_id IS NULL THEN
+	err := s.db.GetContext(ctx, &row, `SELECT t.blob, t.removed_at, CASE WHEN t.run_id IS NULL THEN
 			ARRAY(SELECT body FROM transcript_chunks c WHERE c.run_id = r.id ORDER BY rev, seq) END AS chunks
 		FROM worker_runs r LEFT JOIN transcripts t ON t.run_id = r.id WHERE r.id = $1 AND r.tenant = $2`, run, tenant)
 	if err != nil {
 		return nil, translate(fmt.Errorf("read transcript of run %s: %w", run, err))
+	}
+	if row.Removed != nil {
+		return nil, &work.RemovedError{What: "the transcript", At: *row.Removed}
 	}
 	if len(row.Blob) > 0 {
 		return row.Blob, nil
@@ -181,6 +187,7 @@ func (s *Store) FoldLost(ctx context.Context, limit int) (int, error) {
 }
 
 func (s *Store) fold(ctx context.Context, run uuid.UUID) error {
+	ctx = allow(ctx, longLimit)
 	steps, err := s.chunks(ctx, run)
 	if err != nil {
 		return err

@@ -275,14 +275,9 @@ func (s *Store) redelivered(ctx context.Context, rows []NewUnit, which []int, ou
 	return nil
 }
 
-// PruneTriggerDeliveries forgets what came for triggers longer ago than keep, at most
-// limit rows, and returns how many that were.
-func (s *Store) PruneTriggerDeliveries(ctx context.Context, keep time.Duration, limit int) (int64, error) {
-	result, err := s.db.ExecContext(ctx, `DELETE FROM trigger_deliveries WHERE ctid = ANY(ARRAY(SELECT ctid FROM trigger_deliveries
-		WHERE received_at < clock_timestamp() - $1 * interval '1 second' ORDER BY received_at LIMIT $2))`, keep.Seconds(), limit)
-	if err != nil {
-		return 0, translate(fmt.Errorf("forget old deliveries: %w", err))
-	}
-	n, err := result.RowsAffected()
-	return n, translate(err)
+// PruneTriggerDeliveries forgets what came for triggers before a time, and returns
+// how many rows that were.
+func (s *Store) PruneTriggerDeliveries(ctx context.Context, before time.Time, most int) (int, error) {
+	return s.exec(ctx, "forget old deliveries to triggers", `DELETE FROM trigger_deliveries WHERE ctid = ANY(ARRAY(SELECT ctid FROM trigger_deliveries
+		WHERE received_at < $1 ORDER BY received_at LIMIT $2 FOR UPDATE SKIP LOCKED))`, before, most)
 }

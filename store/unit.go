@@ -30,7 +30,7 @@ type NewUnit struct {
 }
 
 func (n NewUnit) weight() int {
-	return len(n.Prompt) + len(n.SystemPrompt) + len(n.Payload) + len(n.OutputSchema) + len(n.Request)
+	return len(n.Prompt) + len(n.SystemPrompt) + len(n.Payload) + len(n.OutputSchema) + len(n.Request) + len(n.Accept)
 }
 
 type accepted struct {
@@ -86,7 +86,7 @@ WITH r AS (
     SELECT *, CASE WHEN delay > 0 THEN clock_timestamp() + delay * interval '1 second' ELSE not_before END AS due
     FROM json_to_recordset($1) AS r(id uuid, tenant text, title text, backend text, worker text, model text,
         queue text, priority smallint, labels jsonb, prompt text, system_prompt text, payload json, files jsonb, uploads json,
-        working_directory text, output_schema json, request json, missing_key text, session_policy text, max_turns integer, cache_ttl double precision,
+        working_directory text, output_schema json, accept json, project_settings text, mcp_servers jsonb, request json, missing_key text, session_policy text, max_turns integer, cache_ttl double precision,
         max_cost_usd double precision, max_retries integer, timeout double precision, idle_timeout double precision, startup_timeout double precision,
         not_before timestamptz, delay double precision, deadline timestamptz, expires_at timestamptz, callback_url text, batch_id uuid, custom_id text, held boolean, turn integer, lane text,
         idempotency_key text, body_hash text, trigger text, delivery text, event text)
@@ -98,10 +98,10 @@ WITH r AS (
     RETURNING unit_id
 ), fresh AS (
 INSERT INTO work_units (id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt,
-    system_prompt, payload, files, working_directory, output_schema, request, missing_key, session_policy, max_turns, cache_ttl,
+    system_prompt, payload, files, working_directory, output_schema, accept, project_settings, mcp_servers, request, missing_key, session_policy, max_turns, cache_ttl,
     max_cost_usd, max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, batch_id, custom_id, held, turn, lane, check_at, created_at, idempotency_key, body_hash)
 SELECT id, tenant, CASE WHEN lane = 'batch' AND NOT held THEN 'waiting' ELSE 'queued' END, title, backend, coalesce(worker, ''), coalesce(model, ''), queue, priority, labels, prompt,
-    coalesce(system_prompt, ''), payload, coalesce(files, '[]'), coalesce(working_directory, ''), output_schema, request, missing_key,
+    coalesce(system_prompt, ''), payload, coalesce(files, '[]'), coalesce(working_directory, ''), output_schema, accept, nullif(project_settings, ''), mcp_servers, request, missing_key,
     coalesce(nullif(session_policy, ''), 'resume'), coalesce(max_turns, 0), cache_ttl, max_cost_usd, max_retries, timeout, idle_timeout, coalesce(startup_timeout, 0), due, deadline, expires_at, callback_url, batch_id, custom_id, held, coalesce(turn, 0), coalesce(nullif(lane, ''), 'live'),
     CASE WHEN held THEN 'infinity' ELSE coalesce(due, clock_timestamp() + interval '2 seconds') END, clock_timestamp(), idempotency_key, decode(body_hash, 'hex')
 FROM r WHERE trigger IS NULL OR id IN (SELECT unit_id FROM first)
@@ -212,13 +212,14 @@ func deref(s *string) string {
 
 // unitColumns is everything a unit's own row says, without a run's output.
 const unitColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt, system_prompt,
-    payload, files, working_directory, coalesce(output_schema, 'null') AS output_schema, coalesce(request, 'null') AS request, missing_key, session_policy, max_turns, coalesce(cache_ttl, 0) AS cache_ttl, max_cost_usd,
+    payload, files, working_directory, coalesce(output_schema, 'null') AS output_schema, coalesce(accept, 'null') AS accept, coalesce(project_settings, '') AS project_settings, coalesce(mcp_servers, '[]') AS mcp_servers, coalesce(request, 'null') AS request, missing_key, session_policy, max_turns, coalesce(cache_ttl, 0) AS cache_ttl, max_cost_usd,
     max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, run_count, failures, losses, waits, crashes, deaths, dispatch,
-    cancel_requested_at, summary, error_class, error_message, coalesce(cache, '') AS cache, cached_from, cost_usd, created_at, started_at, finished_at,
+    cancel_requested_at, summary, error_class, error_message, coalesce(cache, '') AS cache, cached_from, ` + costColumns + `, created_at, started_at, finished_at,
     batch_id, coalesce(custom_id, '') AS custom_id, held, coalesce(nullif(lane, 'live'), '') AS lane`
 
 type unitRow struct {
 	work.Unit
+	costRow
 	ErrorClass   *string `db:"error_class"`
 	ErrorMessage *string `db:"error_message"`
 }
@@ -228,10 +229,13 @@ func (r unitRow) unit() work.Unit {
 	if string(u.OutputSchema) == "null" {
 		u.OutputSchema = nil
 	}
+	if string(u.Accept) == "null" {
+		u.Accept = nil
+	}
 	if string(u.Request) == "null" {
 		u.Request = nil
 	}
-	u.Error = failure(r.ErrorClass, r.ErrorMessage)
+	u.Cost, u.Error = r.cost(), failure(r.ErrorClass, r.ErrorMessage)
 	return u
 }
 
@@ -305,17 +309,17 @@ func (f UnitFilter) where() (w where) {
 	w.addIf(!f.Since.IsZero(), "created_at >= ?", f.Since)
 	w.addIf(len(f.IDs) > 0, "id = ANY(?)", pq.Array(f.IDs))
 	if len(f.Labels) > 0 {
-		labels, _ := json.Marshal(f.Labels) // texts always can be
-		w.add("labels @> ?", string(labels))
+		labels, _ := json.Marshal(f.Labels)                     // texts always can be
+		w.add("labels <> '{}' AND labels @> ?", string(labels)) // the index has no unit without labels
 	}
 	return w
 }
 
 // listColumns leaves out what may be large.
 const listColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, left(prompt, 500) AS prompt,
-    '' AS system_prompt, '{}'::json AS payload, files, working_directory, 'null'::json AS output_schema, 'null'::json AS request, missing_key, session_policy, max_turns, coalesce(cache_ttl, 0) AS cache_ttl, max_cost_usd,
+    '' AS system_prompt, '{}'::json AS payload, files, working_directory, 'null'::json AS output_schema, 'null'::json AS accept, coalesce(project_settings, '') AS project_settings, coalesce(mcp_servers, '[]') AS mcp_servers, 'null'::json AS request, missing_key, session_policy, max_turns, coalesce(cache_ttl, 0) AS cache_ttl, max_cost_usd,
     max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, run_count, failures, losses, waits, crashes, deaths, dispatch,
-    cancel_requested_at, summary, error_class, left(error_message, 500) AS error_message, coalesce(cache, '') AS cache, cached_from, cost_usd, created_at,
+    cancel_requested_at, summary, error_class, left(error_message, 500) AS error_message, coalesce(cache, '') AS cache, cached_from, ` + costColumns + `, created_at,
     started_at, finished_at, batch_id, coalesce(custom_id, '') AS custom_id, held, coalesce(nullif(lane, 'live'), '') AS lane`
 
 // Units lists units, newest first, and tells the id to go on after when there

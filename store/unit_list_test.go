@@ -338,7 +338,7 @@ func TestBacklogIsNotReadThrough(t *testing.T) {
 	}
 	for name, ask := range map[string]func() error{
 		"due": func() error {
-			found, err := l.Due(t.Context(), []string{"default", "slow"}, []string{"claude", "mock"}, few)
+			found, err := l.Due(t.Context(), []string{"default", "slow"}, []string{"claude", "mock"}, nil, few)
 			if len(found) != few {
 				t.Errorf("%d due", len(found))
 			}

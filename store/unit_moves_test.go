@@ -22,6 +22,9 @@ func (l *ledger) bring(to work.State) *Claimed {
 		return c
 	}
 	c = dying.take(c.ID, dying.process)
+	if to == work.Waiting { // which is for units of the batch lane
+		l.exec(`UPDATE work_units SET lane = 'batch' WHERE id = $1`, c.ID)
+	}
 	if to != work.Running {
 		l.end(ending(c, to), Recorded)
 	}
@@ -77,7 +80,13 @@ func verbs() map[string]verb {
 	}
 	for _, next := range []work.State{work.Succeeded, work.Failed, work.Cancelled, work.TimedOut, work.Queued, work.Waiting} {
 		all["finish as "+string(next)] = verb{
-			func(l *ledger, c *Claimed) { _, err := l.Finish(l.t.Context(), ending(c, next)); l.must(err) },
+			func(l *ledger, c *Claimed) {
+				if next == work.Waiting {
+					l.exec(`UPDATE work_units SET lane = 'batch' WHERE id = $1`, c.ID)
+				}
+				_, err := l.Finish(l.t.Context(), ending(c, next))
+				l.must(err)
+			},
 			map[work.State]work.State{work.Running: next},
 		}
 	}

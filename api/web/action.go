@@ -108,11 +108,11 @@ func (u Unit) CanRetry() bool { return work.CanMove(u.State, work.Queued) && u.S
 // AskCancel tells what cancelling the unit means.
 func AskCancel(u Unit) Ask {
 	a := Ask{Title: "Cancel this unit?", Action: u.To("cancel"), Verb: "Cancel the unit", Leave: "Leave it", Back: u.Path(), Says: []string{line(u.Title)}}
-	spent := "Its earlier runs have cost " + dollars(u.CostUSD) + "."
+	spent := "Its earlier runs have cost " + spent(u.Cost) + "."
 	switch {
 	case u.State == work.Running:
 		a.Says = append(a.Says, fmt.Sprintf("Run %d is stopped, with all its processes. Its transcript and the output so far are kept; what it has cost is known when it has ended.", u.RunCount))
-		if u.CostUSD > 0 {
+		if u.Cost != (work.Cost{}) {
 			a.Says = append(a.Says, spent)
 		}
 	case u.RunCount == 0:
@@ -136,9 +136,9 @@ func AskRetry(u Unit, open bool) Ask {
 	again := "It goes back into the queue, with all its retries."
 	switch {
 	case u.RunCount == 1:
-		again += " Its run so far has cost " + dollars(u.CostUSD) + " and is kept; another costs anew."
+		again += " Its run so far has cost " + spent(u.Cost) + " and is kept; another costs anew."
 	case u.RunCount > 1:
-		again += fmt.Sprintf(" Its %d runs so far have cost %s and are kept; another costs anew.", u.RunCount, dollars(u.CostUSD))
+		again += fmt.Sprintf(" Its %d runs so far have cost %s and are kept; another costs anew.", u.RunCount, spent(u.Cost))
 	}
 	a.Says = append(a.Says, again)
 	if len(u.Request) > 0 {
@@ -156,11 +156,11 @@ func AskRetry(u Unit, open bool) Ask {
 
 // AskRetryAll tells what running count units again means; the first of them
 // are listed.
-func AskRetryAll(f Filter, count, most int, cost float64, first []work.Unit) Ask {
+func AskRetryAll(f Filter, count, most int, cost work.Cost, first []work.Unit) Ask {
 	a := Ask{Title: fmt.Sprintf("Run %s again?", Units(count)), Action: "/units/retry" + f.Query(), Verb: "Retry " + Units(min(count, most)),
 		Leave: "Leave them", Back: "/" + f.Query(), Units: first, More: count - len(first)}
 	a.Says = []string{fmt.Sprintf("They are %s%s, and have cost %s so far. They go back into the queue, with all their retries; each costs anew.",
-		strings.ReplaceAll(words(f.Status), ",", " or "), f.besides(), dollars(cost))}
+		strings.ReplaceAll(words(f.Status), ",", " or "), f.besides(), spent(cost))}
 	if count > most {
 		a.Says = append(a.Says, fmt.Sprintf("At most %s go at once, the oldest first: do it again for the others.", number(most)))
 	}

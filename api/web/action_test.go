@@ -42,7 +42,7 @@ func TestQuestions(t *testing.T) {
 	golden(t, "ask-retry.html", ask.Part())
 	golden(t, "ask-pause.html", AskPause(Switch{Kind: "queue", Name: "slow", Back: "/overview?window=1h"}).Part())
 	golden(t, "ask-retry-all.html", AskRetryAll(Filter{Status: "failed,timed_out", Backend: "mock", Since: "24h", Labels: []string{"team:<legal>"}},
-		12_345, 10_000, 6.5, []work.Unit{failed()}).Part())
+		12_345, 10_000, work.NewCost(6.5, 0), []work.Unit{failed()}).Part())
 	undo := Switch{Kind: "backend", Name: "mock", Back: "/"}.Resume()
 	golden(t, "notice.html", Part{Name: "notice", Data: Notice{Text: "It is <b>paused</b>.", Undo: &undo, Close: "/?q=<b>"}})
 	golden(t, "switch.html", Part{Name: "switch", Data: Switch{Kind: "queue", Name: "slow", Back: "/overview"}})
@@ -58,16 +58,16 @@ func TestQuestions(t *testing.T) {
 func TestConsequencesAreTold(t *testing.T) {
 	t.Parallel()
 	again := running()
-	again.RunCount, again.CostUSD = 2, 0.5
+	again.RunCount, again.Cost = 2, work.NewCost(0.5, 0)
 	waits := queued()
-	waits.RunCount, waits.CostUSD = 3, 0.25
+	waits.RunCount, waits.Cost = 3, work.NewCost(0.25, 1)
 	for page, want := range map[string]string{
-		rendered(t, AskCancel(Unit{Unit: queued()})):                      "has cost nothing",
-		rendered(t, AskCancel(Unit{Unit: again})):                         "earlier runs have cost $0.5000",
-		rendered(t, AskCancel(Unit{Unit: waits})):                         "No further run begins",
-		rendered(t, AskRetry(Unit{Unit: failed()}, false)):                "Its 3 runs so far have cost $0.0123",
-		rendered(t, AskRetry(Unit{Unit: failed()}, true)):                 "<details open>",
-		rendered(t, AskRetryAll(Filter{Status: "failed"}, 1, 10, 0, nil)): "Run 1 unit again?",
+		rendered(t, AskCancel(Unit{Unit: queued()})):                                "has cost nothing",
+		rendered(t, AskCancel(Unit{Unit: again})):                                   "earlier runs have cost $0.50",
+		rendered(t, AskCancel(Unit{Unit: waits})):                                   "earlier runs have cost ≥ $0.25",
+		rendered(t, AskRetry(Unit{Unit: failed()}, false)):                          "Its 3 runs so far have cost $0.0123",
+		rendered(t, AskRetry(Unit{Unit: failed()}, true)):                           "<details open>",
+		rendered(t, AskRetryAll(Filter{Status: "failed"}, 1, 10, work.Cost{}, nil)): "Run 1 unit again?",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q in %s", want, page)

@@ -124,8 +124,8 @@ func (b Batch) Part() Part { return Part{Name: "batch", Data: b} }
 // Forecast is what the rest of a batch will probably take.
 type Forecast struct {
 	Trial, Succeeded, Left int
-	CostUSD                Range
-	RunTime, Elapsed       Range // seconds; zero: not known
+	CostUSD                *Range // nil: not known
+	RunTime, Elapsed       Range  // seconds; zero: not known
 }
 
 // Range is where a value lies nineteen times out of twenty.
@@ -135,7 +135,7 @@ type Range struct{ Low, Mean, High float64 }
 type Failure struct {
 	Class   work.Class
 	Count   int
-	CostUSD float64
+	Cost    work.Cost
 	Message string // of one of them
 }
 
@@ -221,9 +221,9 @@ func (b Batch) Bad() int { return b.Counts.Failed + b.Counts.Expired }
 // Cost is what it has cost, against what it may.
 func (b Batch) Cost() string {
 	if b.MaxCostUSD == nil {
-		return money(b.Counts.CostUSD)
+		return b.Counts.CostText()
 	}
-	return money(b.Counts.CostUSD) + " of " + money(*b.MaxCostUSD)
+	return b.Counts.CostText() + " of " + work.Dollars(*b.MaxCostUSD)
 }
 
 // left is how many units are not over.
@@ -234,19 +234,19 @@ func (b Batch) Sums() []Sum {
 	c := b.Counts
 	cost := "no limit"
 	if b.MaxCostUSD != nil {
-		cost = fmt.Sprintf("%s of %s at most", share(c.CostUSD, *b.MaxCostUSD), money(*b.MaxCostUSD))
+		cost = fmt.Sprintf("%s of %s at most", share(c.Known(), *b.MaxCostUSD), work.Dollars(*b.MaxCostUSD))
 	}
 	sums := []Sum{{"Over", b.Over(), fmt.Sprintf("%s of %s", number(c.Finished()), Units(c.Total))}}
 	if done := c.Succeeded + b.Bad(); done > 0 {
 		sums = append(sums, Sum{"Succeeded", share(float64(c.Succeeded), float64(done)), fmt.Sprintf("%s failed or timed out", number(b.Bad()))})
 	}
-	sums = append(sums, Sum{"Cost", money(c.CostUSD), cost})
+	sums = append(sums, Sum{"Cost", c.CostText(), cost})
 	if hits := c.PromptCacheHitRate; hits != nil {
 		sums = append(sums, Sum{"Prompt cache", share(*hits, 1), "of the input came from it"})
 	}
-	if f := b.Forecast; f != nil && b.Status == work.BatchInProgress {
-		whole := Range{f.CostUSD.Low + c.CostUSD, f.CostUSD.Mean + c.CostUSD, f.CostUSD.High + c.CostUSD}
-		sums = append(sums, Sum{"Cost at the end", "≈ " + money(whole.Mean), fmt.Sprintf("%s to %s", money(whole.Low), money(whole.High))})
+	if f := b.Forecast; f != nil && f.CostUSD != nil && b.Status == work.BatchInProgress {
+		whole := Range{f.CostUSD.Low + c.Known(), f.CostUSD.Mean + c.Known(), f.CostUSD.High + c.Known()}
+		sums = append(sums, Sum{"Cost at the end", "≈ " + work.Dollars(whole.Mean), fmt.Sprintf("%s to %s", work.Dollars(whole.Low), work.Dollars(whole.High))})
 	}
 	if b.PerSecond > 0 {
 		sums = append(sums, Sum{"Rate", rate(b.PerSecond*60) + " / min", "units, lately"})
@@ -304,7 +304,11 @@ func (f Forecast) Expected() (rows [][]string) {
 	row := func(name string, r Range, write func(float64) string) {
 		rows = append(rows, []string{name, write(r.Low), write(r.Mean), write(r.High)})
 	}
-	row("Cost", f.CostUSD, money)
+	if f.CostUSD != nil {
+		row("Cost", *f.CostUSD, work.Dollars)
+	} else {
+		rows = append(rows, []string{"Cost", "unknown", "unknown", "unknown"})
+	}
 	row("Time of all runs", f.RunTime, seconds)
 	row("Time until the end", f.Elapsed, seconds)
 	return rows
@@ -339,7 +343,7 @@ func (b Batch) Settings() (list []Setting) {
 		add("units at once", number(b.Concurrency))
 	}
 	if b.MaxCostUSD != nil {
-		add("max cost", dollars(*b.MaxCostUSD))
+		add("max cost", work.Dollars(*b.MaxCostUSD))
 	}
 	add("stop when", b.rules())
 	if b.ExpiresAt != nil {
@@ -368,7 +372,7 @@ func (b Batch) rules() string {
 	}{
 		{b.StopWhen.FailureRate, func(v float64) string { return "more than " + share(v, 1) + " fail" }},
 		{b.StopWhen.RefusalRate, func(v float64) string { return "more than " + share(v, 1) + " are refused" }},
-		{b.StopWhen.MeanCostUSD, func(v float64) string { return "they cost more than " + dollars(v) + " each" }},
+		{b.StopWhen.MeanCostUSD, func(v float64) string { return "they cost more than " + work.Dollars(v) + " each" }},
 	} {
 		if r.limit != nil {
 			rules = append(rules, r.says(*r.limit))
@@ -448,11 +452,14 @@ func (b Batch) limits() []Field {
 // AskApprove tells what letting the rest of the batch run means.
 func AskApprove(b Batch) Ask {
 	a := Ask{Title: "Let the rest of this batch run?", Action: b.To("approve"), Verb: "Approve", Leave: "Not yet", Back: b.Path(), Fields: b.limits(), Says: []string{line(b.Name())}}
-	tested := fmt.Sprintf("Of the %s that were run first %s succeeded. They have cost %s.", Units(b.Counts.Finished()), number(b.Counts.Succeeded), money(b.Counts.CostUSD))
+	tested := fmt.Sprintf("Of the %s that were run first %s succeeded. They have cost %s.", Units(b.Counts.Finished()), number(b.Counts.Succeeded), spent(b.Counts.Cost))
 	a.Says = append(a.Says, tested)
 	if f := b.Forecast; f != nil {
-		a.Says = append(a.Says, fmt.Sprintf("The other %s will probably cost %s (%s to %s) and take %s (%s to %s) with the slots that there are now.", Units(f.Left),
-			money(f.CostUSD.Mean), money(f.CostUSD.Low), money(f.CostUSD.High),
+		cost := "cost nobody knows how much"
+		if c := f.CostUSD; c != nil {
+			cost = fmt.Sprintf("probably cost %s (%s to %s)", work.Dollars(c.Mean), work.Dollars(c.Low), work.Dollars(c.High))
+		}
+		a.Says = append(a.Says, fmt.Sprintf("The other %s will %s and take %s (%s to %s) with the slots that there are now.", Units(f.Left), cost,
 			span(work.Seconds(f.Elapsed.Mean)), span(work.Seconds(f.Elapsed.Low)), span(work.Seconds(f.Elapsed.High))))
 	}
 	return a
@@ -473,7 +480,7 @@ func AskCancelBatch(b Batch) Ask {
 	if n := c.Running + c.Waiting; n > 0 {
 		a.Says = append(a.Says, fmt.Sprintf("The %s at work are stopped; what each has done so far is kept.", Units(n)))
 	}
-	a.Says = append(a.Says, fmt.Sprintf("The results of the %s that are over stay. It has cost %s so far.", Units(c.Finished()), money(c.CostUSD)))
+	a.Says = append(a.Says, fmt.Sprintf("The results of the %s that are over stay. It has cost %s so far.", Units(c.Finished()), spent(c.Cost)))
 	if c.Total > 0 {
 		a.Says = append(a.Says, "A retry brings the cancelled units back.")
 	}
@@ -492,7 +499,7 @@ func AskResumeBatch(b Batch) Ask {
 	if p := b.Paused; p != nil && p.Why != "" {
 		a.Says = append(a.Says, "It was paused: "+p.Why)
 	}
-	a.Says = append(a.Says, fmt.Sprintf("%s not over yet. It has cost %s so far.", upper(verbed(b.left())), money(b.Counts.CostUSD)))
+	a.Says = append(a.Says, fmt.Sprintf("%s not over yet. It has cost %s so far.", upper(verbed(b.left())), spent(b.Counts.Cost)))
 	return a
 }
 

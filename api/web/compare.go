@@ -97,12 +97,7 @@ func (c Comparison) Facts() (list []Fact) {
 			return cmp.Or(u.Model, "the backend's own")
 		}},
 		{"duration", ofRun(func(u *Unit) string { return took(u.Now, u.Run.StartedAt, u.Run.CompletedAt) })},
-		{"cost", ofRun(func(u *Unit) string {
-			if u.Run.CostIncomplete {
-				return usd(u.Run.TotalCostUSD) + " or more"
-			}
-			return usd(u.Run.TotalCostUSD)
-		})},
+		{"cost", ofRun(func(u *Unit) string { return usd(u.Run.Cost()) })},
 		{"turns", ofRun(func(u *Unit) string { return number(u.Run.NumTurns) })},
 		{"tool calls", ofRun(func(u *Unit) string { return number(u.Run.ToolCalls) })},
 		{"tokens in", ofRun(func(u *Unit) string { return number(u.Run.Usage.InputTokens) })},

@@ -56,24 +56,20 @@ func When(t time.Time) string { return t.UTC().Format("2 Jan 2006 15:04:05 MST")
 
 func iso(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-func usd(v any) string {
-	switch v := v.(type) {
-	case float64:
-		return dollars(v)
-	case *float64:
-		if v != nil {
-			return dollars(*v)
-		}
+// usd is a cost that stands alone.
+func usd(c work.Cost) string {
+	if c.CostUnknown() {
+		return "cost unknown"
 	}
-	return "cost unknown"
+	return c.CostText()
 }
 
-// dollars shows fractions of a cent: many units cost no more.
-func dollars(v float64) string {
-	if v == 0 || v >= 1 {
-		return fmt.Sprintf("$%.2f", v)
+// spent is a cost in a sentence: they have cost …
+func spent(c work.Cost) string {
+	if c.CostUnknown() {
+		return "an unknown amount"
 	}
-	return fmt.Sprintf("$%.4f", v)
+	return c.CostText()
 }
 
 // count is "1 turn", "2 turns".

@@ -126,15 +126,17 @@ func (p Overview) Sums() []Sum {
 		waiting = number(scheduled) + " scheduled"
 	}
 	cost := "none wasted"
-	if p.Cost.Wasted > 0 {
-		cost = fmt.Sprintf("%s wasted (%s)", money(p.Cost.Wasted), share(p.Cost.Wasted, p.Cost.Cost))
+	if wasted := p.Cost.Wasted; wasted.Known() > 0 {
+		cost = fmt.Sprintf("%s wasted (%s)", wasted.CostText(), share(wasted.Known(), p.Cost.Known()))
+	} else if wasted.Unpriced > 0 {
+		cost = "wasted: unknown"
 	}
 	return []Sum{
 		{"Waiting now", number(due), waiting},
 		{"Running now", number(running), fmt.Sprintf("of %s slots", number(slots))},
 		{"Accepted", number(p.Accepted), "units"},
 		{"Succeeded", share(float64(p.Finished[work.Succeeded]), float64(ended)), good},
-		{"Cost", money(p.Cost.Cost), cost},
+		{"Cost", p.Cost.CostText(), cost},
 	}
 }
 
@@ -224,7 +226,7 @@ func every(s work.Seconds) string {
 
 // Units is the chart of units per minute.
 func (p Overview) Units() Columns {
-	c := Columns{ID: "units", Title: "Units per minute", Desc: fmt.Sprintf("%s accepted and %s finished in the last %s; a column is %s.",
+	c := Columns{ID: "units", Title: "Units per minute", Desc: fmt.Sprintf("%s accepted and %s finished in the last %s; a column is one %s.",
 		number(p.Accepted), number(sumOf(p.Finished)), p.Long(p.Window), every(p.Bucket)),
 		Legend: []Key{{fillGood, "succeeded"}, {fillBad, "failed or timed out"}, {fillOther, "cancelled"}, {"mark", "accepted"}},
 		Table: Table{Caption: "Units by " + every(p.Bucket) + ", UTC",
@@ -268,8 +270,8 @@ func (p Overview) Costs() Columns {
 	if days {
 		what = "day"
 	}
-	c := Columns{ID: "cost", Title: "Cost by " + what, Desc: fmt.Sprintf("%s in the last %s, %s of it wasted.", money(p.Cost.Cost),
-		p.Long(p.Window), money(p.Cost.Wasted)),
+	c := Columns{ID: "cost", Title: "Cost by " + what, Desc: fmt.Sprintf("%s in the last %s, %s of it wasted.", p.Cost.CostText(),
+		p.Long(p.Window), p.Cost.Wasted.CostText()),
 		Legend: []Key{{fillGood, "useful"}, {fillBad, "wasted: runs that failed, timed out, were lost or fenced"}},
 		Table:  Table{Caption: "Cost by " + what + ", UTC", Head: []string{"From", "Runs", "Cost", "Wasted", "Runs of unknown cost"}}}
 	var sums []work.Spent
@@ -284,10 +286,10 @@ func (p Overview) Costs() Columns {
 	var stacks []stack
 	for _, s := range sums {
 		stacks = append(stacks, stack{
-			parts: []piece{{fillGood, s.Cost - s.Wasted}, {fillBad, s.Wasted}}, mark: -1,
-			tip: fmt.Sprintf("%s: %s, %s of it wasted", s.Name, money(s.Cost), money(s.Wasted)),
+			parts: []piece{{fillGood, s.Known() - s.Wasted.Known()}, {fillBad, s.Wasted.Known()}}, mark: -1,
+			tip: fmt.Sprintf("%s: %s, %s of it wasted", s.Name, s.CostText(), s.Wasted.CostText()),
 		})
-		c.Table.Rows = append(c.Table.Rows, []string{s.Name, number(s.Runs), money(s.Cost), money(s.Wasted), number(s.Unpriced)})
+		c.Table.Rows = append(c.Table.Rows, []string{s.Name, number(s.Runs), s.CostText(), s.Wasted.CostText(), number(s.Unpriced)})
 	}
 	c.draw(stacks, axisDollars)
 	c.Ticks = p.ticks(times, days)
@@ -300,14 +302,6 @@ func axisDollars(v float64) string {
 		return "$" + number(int64(math.Round(v)))
 	}
 	return fmt.Sprintf("$%g", v)
-}
-
-// money leaves out the cents of large sums.
-func money(v float64) string {
-	if v >= 1000 {
-		return "$" + number(int64(math.Round(v)))
-	}
-	return dollars(v)
 }
 
 // QueueBars is what waits and runs by queue.
@@ -361,11 +355,11 @@ func (p Overview) Outcomes() Bars {
 		if i == maxBars-1 && len(p.Runs) > maxBars {
 			name, fill = "all others", fillOther
 			for _, more := range p.Runs[maxBars:] {
-				o.Count, o.Cost = o.Count+more.Count, o.Cost+more.Cost
+				o.Count, o.Cost = o.Count+more.Count, o.Cost.Plus(more.Cost)
 			}
 		}
 		b.Rows = append(b.Rows, Row{Name: name, Parts: bar(float64(most), piece{fill, float64(o.Count)}),
-			Cells: []string{number(o.Count), share(float64(o.Count), float64(all)), money(o.Cost)}})
+			Cells: []string{number(o.Count), share(float64(o.Count), float64(all)), o.CostText()}})
 		if len(b.Rows) == maxBars {
 			break
 		}
@@ -393,11 +387,11 @@ func spendings(caption, name string, all []work.Spent) Bars {
 	}
 	most := 0.0
 	for _, s := range all {
-		most = max(most, s.Cost)
+		most = max(most, s.Known())
 	}
 	for _, s := range all {
-		row := Row{Name: show(s.Name), Parts: bar(most, piece{fillGood, s.Cost - s.Wasted}, piece{fillBad, s.Wasted}),
-			Cells: []string{number(s.Runs), money(s.Cost), money(s.Wasted)}}
+		row := Row{Name: show(s.Name), Parts: bar(most, piece{fillGood, s.Known() - s.Wasted.Known()}, piece{fillBad, s.Wasted.Known()}),
+			Cells: []string{number(s.Runs), s.CostText(), s.Wasted.CostText()}}
 		if s.Name == "" {
 			row.Name = "not named"
 		}

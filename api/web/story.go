@@ -199,13 +199,13 @@ var storyTitles = []string{
 func madeUnit(n byte, state work.State) work.Unit {
 	u := work.Unit{
 		ID: uuid.UUID{0: 1, 6: 0x70, 8: 0x80, 15: n}, Title: storyTitles[int(n)%len(storyTitles)], State: state,
-		CreatedAt: storyNow.Add(-time.Duration(n) * time.Minute), RunCount: 1, CostUSD: 0.0123,
+		CreatedAt: storyNow.Add(-time.Duration(n) * time.Minute), RunCount: 1, Cost: work.NewCost(0.0123, 0),
 		Spec: work.Spec{Backend: "claude", Model: "small", Prompt: "Read {file_path} and name its dates",
 			Payload: json.RawMessage(`{"file_path":"docs:contract.txt"}`), Queue: work.DefaultQueue, Priority: work.DefaultPriority,
 			Timeout: work.DefaultTimeout, IdleTimeout: work.DefaultIdle},
 	}
 	if state == work.Queued {
-		u.RunCount, u.CostUSD = 0, 0
+		u.RunCount, u.Cost = 0, work.Cost{}
 		return u
 	}
 	u.StartedAt = before(time.Duration(n) * time.Minute)
@@ -294,7 +294,7 @@ func storySilent() Unit {
 func storyCached() Unit {
 	u := madeUnit(12, work.Succeeded)
 	output, from := "There is no clause about notice.", uuid.UUID{0: 2, 15: 99}
-	u.Output, u.Summary, u.Cache, u.CachedFrom, u.CacheTTL, u.CostUSD = &output, &output, work.CacheHit, &from, 24*3600, 0
+	u.Output, u.Summary, u.Cache, u.CachedFrom, u.CacheTTL, u.Cost = &output, &output, work.CacheHit, &from, 24*3600, work.Cost{}
 	page := whole(u, work.RunSucceeded, transcript.Step{Number: 1, Time: *before(time.Second), Type: transcript.SystemText,
 		Text: "From the cache: this is the result of run " + from.String() + " of 2026-01-01T12:00:00Z, which was asked the same. No model was called."})
 	page.Run.TotalCostUSD, page.Run.Usage, page.Run.NumTurns, page.Run.ToolCalls = new(0.0), work.Usage{}, 0, 0
@@ -433,16 +433,16 @@ func storyHostileComparison() Comparison {
 // storyCounts are what the units of a batch have come to in each status.
 var storyCounts = map[work.BatchStatus]work.BatchCounts{
 	work.BatchEnumerating:           {Queued: 1750},
-	work.BatchTesting:               {Queued: 4980, Running: 8, Succeeded: 11, Failed: 1, CostUSD: 0.22},
-	work.BatchAwaitingApproval:      {Queued: 4980, Succeeded: 19, Failed: 1, CostUSD: 0.38},
-	work.BatchInProgress:            {Queued: 2740, Running: 16, Waiting: 2, Succeeded: 2204, Failed: 31, Cancelled: 4, Expired: 3, CostUSD: 41.53},
-	work.BatchFinalizing:            {Succeeded: 4951, Failed: 42, Expired: 7, CostUSD: 92.71},
-	work.BatchCancelling:            {Running: 5, Succeeded: 1200, Failed: 14, Cancelled: 3781, CostUSD: 22.4},
-	work.BatchCompleted:             {Succeeded: 5000, CostUSD: 93.1},
-	work.BatchCompletedWithFailures: {Succeeded: 4951, Failed: 42, Expired: 7, CostUSD: 92.71, PromptCacheHitRate: new(0.83)},
+	work.BatchTesting:               {Queued: 4980, Running: 8, Succeeded: 11, Failed: 1, Cost: work.NewCost(0.22, 0)},
+	work.BatchAwaitingApproval:      {Queued: 4980, Succeeded: 19, Failed: 1, Cost: work.NewCost(0.38, 0)},
+	work.BatchInProgress:            {Queued: 2740, Running: 16, Waiting: 2, Succeeded: 2204, Failed: 31, Cancelled: 4, Expired: 3, Cost: work.NewCost(41.53, 0)},
+	work.BatchFinalizing:            {Succeeded: 4951, Failed: 42, Expired: 7, Cost: work.NewCost(92.71, 0)},
+	work.BatchCancelling:            {Running: 5, Succeeded: 1200, Failed: 14, Cancelled: 3781, Cost: work.NewCost(22.4, 0)},
+	work.BatchCompleted:             {Succeeded: 5000, Cost: work.NewCost(93.1, 0)},
+	work.BatchCompletedWithFailures: {Succeeded: 4951, Failed: 42, Expired: 7, Cost: work.NewCost(92.71, 0), PromptCacheHitRate: new(0.83)},
 	work.BatchFailed:                {},
-	work.BatchCancelled:             {Succeeded: 19, Failed: 1, Cancelled: 4980, CostUSD: 0.38},
-	work.BatchExpired:               {Succeeded: 3100, Failed: 12, Expired: 1888, CostUSD: 58.02},
+	work.BatchCancelled:             {Succeeded: 19, Failed: 1, Cancelled: 4980, Cost: work.NewCost(0.38, 0)},
+	work.BatchExpired:               {Succeeded: 3100, Failed: 12, Expired: 1888, Cost: work.NewCost(58.02, 0)},
 }
 
 func storyBatch(status work.BatchStatus) Batch {
@@ -462,13 +462,13 @@ func storyBatch(status work.BatchStatus) Batch {
 		b.ApprovedAt = before(150 * time.Minute)
 	}
 	if b.Bad() > 1 {
-		b.Failures = []Failure{{work.ClassRefusal, b.Bad() - 1, 0.31, "the model declined: I cannot help with this document"}, {work.ClassTimeout, 1, 0.02, "the run took longer than 1 h 00 min"}}
+		b.Failures = []Failure{{work.ClassRefusal, b.Bad() - 1, work.NewCost(0.31, 0), "the model declined: I cannot help with this document"}, {work.ClassTimeout, 1, work.NewCost(0.02, 1), "the run took longer than 1 h 00 min"}}
 	}
 	switch status {
 	case work.BatchAwaitingApproval:
-		b.Forecast = &Forecast{20, 19, 4980, Range{71.2, 94.6, 118}, Range{61_000, 70_200, 79_400}, Range{3812, 4387, 4962}}
+		b.Forecast = &Forecast{20, 19, 4980, &Range{71.2, 94.6, 118}, Range{61_000, 70_200, 79_400}, Range{3812, 4387, 4962}}
 	case work.BatchInProgress:
-		b.Forecast, b.PerSecond = &Forecast{2242, 2204, 2758, Range{49, 51.1, 53.2}, Range{}, Range{}}, 0.74
+		b.Forecast, b.PerSecond = &Forecast{2242, 2204, 2758, &Range{49, 51.1, 53.2}, Range{}, Range{}}, 0.74
 	case work.BatchFinalizing, work.BatchCompleted:
 		unit := uuid.UUID{0: 7}
 		b.SynthesisUnit, b.Synthesis = &unit, json.RawMessage(`{"unit":{"prompt":"Sum the results up"},"despite_failures":true}`)
@@ -503,7 +503,7 @@ func storyHostileBatch() Batch {
 	b.Unit = json.RawMessage(fmt.Sprintf(`{%s:%[1]s}`, quoted))
 	b.Metadata, b.Synthesis = b.Unit, b.Unit
 	b.Problems = []work.BatchProblem{{Line: 1, CustomID: evil, Pointer: evil, Detail: evil}, {CustomID: strings.Repeat("Donaudampfschifffahrt", 20), Detail: strings.Repeat("x", 300)}}
-	b.Failures = []Failure{{work.Class(evil), 3, 1, evil}}
+	b.Failures = []Failure{{work.Class(evil), 3, work.NewCost(1, 0), evil}}
 	b.Notice = &Notice{Text: evil, Wrong: true, Close: b.Path()}
 	return b
 }
@@ -538,13 +538,14 @@ func storyProcesses() Processes {
 	held := storyRun(madeUnit(3, work.Running), work.RunRunning, 2)
 	held.Title, held.WorkerType = "Read <this>", "claude"
 	page.Processes[0].Runs = []work.Run{held}
+	page.Processes[len(page.Processes)-1].Blocked = "the disk of /var/lib/piecework is full: free some space"
 	return page
 }
 
 func storyHostileProcesses() Processes {
 	p := storyCrew()[0]
 	p.Hostname, p.Version, p.Queues = storyWord[:250], evil, []string{storyWord[:64], "default"}
-	p.Backends = []work.Offer{{Name: "claude", Detail: storyWord[:300]}, {Name: "codex", Available: true, Version: storyWord[:200]}, {Name: "mock", Available: true, Paused: &work.Pause{Class: work.ClassAuth, Message: evil}}}
+	p.Backends = []work.Offer{{Name: "claude", Detail: storyWord[:300]}, {Name: "codex", Available: true, Version: storyWord[:200], Limits: []work.ModelLimit{{Model: evil, Message: evil, Until: &storyLater}}}, {Name: "mock", Available: true, Paused: &work.Pause{Class: work.ClassAuth, Message: evil}}}
 	page := Processes{Now: storyNow, Processes: []Process{{Process: p}}}
 	for _, text := range []string{evil, storyWord, storyRight} {
 		run := storyRun(madeUnit(3, work.Running), work.RunRunning, 2)
@@ -553,6 +554,8 @@ func storyHostileProcesses() Processes {
 	}
 	return page
 }
+
+var storyLater = storyNow.Add(3 * time.Minute)
 
 // storyRight is written from right to left.
 const storyRight = "سجّل مواعيد العقد رقم 17 كلها (2026)"
@@ -564,7 +567,7 @@ func storyDay(name string) work.Figures {
 	for i := int64(0); !f.From.Add(time.Duration(i) * w.Bucket).After(storyNow); i++ {
 		one := work.Interval{From: f.From.Add(time.Duration(i) * w.Bucket), Accepted: 40 + i*7%30, Finished: map[work.State]int64{
 			work.Succeeded: 30 + i*5%20, work.Failed: i * 3 % 7, work.TimedOut: i % 2, work.Cancelled: i / 9}}
-		one.Cost = work.Spent{Runs: 50, Unpriced: i % 3, Cost: 1.5 + float64(i)/10, Wasted: 0.4}
+		one.Cost = work.Spent{Runs: 50, Cost: work.NewCost(1.5+float64(i)/10, int64(i%3)), Wasted: work.NewCost(0.4, 0)}
 		f.Series = append(f.Series, one)
 		f.Accepted += one.Accepted
 		for state, n := range one.Finished {
@@ -572,12 +575,12 @@ func storyDay(name string) work.Figures {
 		}
 		f.Cost.Add(one.Cost)
 	}
-	f.Runs = []work.Outcome{{Status: work.RunSucceeded, Count: 900, Cost: 40}, {Status: work.RunFailed, Class: work.ClassInfra, Count: 70, Cost: 3},
-		{Status: work.RunTimedOut, Class: work.ClassTimeout, Count: 12, Cost: 5}, {Status: work.RunLost, Class: work.ClassInfra, Count: 4},
-		{Status: work.RunReleased, Count: 2, Cost: 0.2}}
-	f.Models = []work.Spent{{Name: `<b>model</b>`, Runs: 600, Cost: 60, Wasted: 8, Unpriced: 3}, {Runs: 20}}
-	f.Backends = []work.Spent{{Name: "claude", Runs: 600, Cost: 60, Wasted: 8, Unpriced: 3}, {Name: "mock", Runs: 20}}
-	f.Workers = []work.Spent{{Name: "reader", Runs: 10, Cost: 0.0123}}
+	f.Runs = []work.Outcome{{Status: work.RunSucceeded, Count: 900, Cost: work.NewCost(40, 0)}, {Status: work.RunFailed, Class: work.ClassInfra, Count: 70, Cost: work.NewCost(3, 0)},
+		{Status: work.RunTimedOut, Class: work.ClassTimeout, Count: 12, Cost: work.NewCost(5, 0)}, {Status: work.RunLost, Class: work.ClassInfra, Count: 4, Cost: work.NewCost(0, 4)},
+		{Status: work.RunReleased, Count: 2, Cost: work.NewCost(0.2, 0)}}
+	f.Models = []work.Spent{{Name: `<b>model</b>`, Runs: 600, Cost: work.NewCost(60, 3), Wasted: work.NewCost(8, 3)}, {Runs: 20}}
+	f.Backends = []work.Spent{{Name: "claude", Runs: 600, Cost: work.NewCost(60, 3), Wasted: work.NewCost(8, 3)}, {Name: "mock", Runs: 20}}
+	f.Workers = []work.Spent{{Name: "reader", Runs: 10, Cost: work.NewCost(0.0123, 0)}}
 	f.Wait = work.NewLatency("", map[int]int64{-5: 700, 3: 250, 20: 50})
 	f.Run = []work.Latency{work.NewLatency("claude", map[int]int64{20: 500, 25: 90, 30: 10}), work.NewLatency("mock", map[int]int64{-20: 20})}
 	return f
@@ -587,7 +590,7 @@ func storyCrew() []work.Process {
 	return []work.Process{
 		{ID: uuid.UUID{0: 5}, Hostname: "host-<1>", PID: 17, Version: "v1", Slots: 8, Running: 3, Queues: []string{"default", "urgent"}, Live: true,
 			StartedAt: storyNow.Add(-time.Hour), BeatAt: storyNow.Add(-1200 * time.Millisecond), Backends: []work.Offer{
-				{Name: "claude", Available: true, Version: "2.1.329"}, {Name: "codex", Detail: "codex is not here: <install> it"},
+				{Name: "claude", Available: true, Version: "2.1.329", Limits: []work.ModelLimit{{Model: "opus<4>", Message: "429: too many requests", Until: &storyLater}, {Model: "haiku", PerSecond: 2}}}, {Name: "codex", Detail: "codex is not here: <install> it"},
 				{Name: "anthropic", Available: true, Paused: &work.Pause{Class: work.ClassAuth, Message: "401: <key>"}}}},
 		{ID: uuid.UUID{0: 6}, Hostname: "host-2", PID: 18, Version: "v1", Slots: 4, Queues: []string{"default"},
 			StartedAt: storyNow.Add(-2 * time.Hour), BeatAt: storyNow.Add(-90 * time.Second)},
@@ -611,12 +614,12 @@ func storyHostileOverview() Overview {
 	p := storyOverview("1h")
 	const huge = 1_234_567
 	p.Accepted, p.Finished = huge, map[work.State]int64{work.Succeeded: huge, work.Failed: huge}
-	p.Cost = work.Spent{Runs: huge, Cost: huge, Wasted: huge / 3}
+	p.Cost = work.Spent{Runs: huge, Cost: work.NewCost(huge, 0), Wasted: work.NewCost(huge/3, 0)}
 	p.Series[0].Accepted, p.Series[0].Cost = huge, p.Cost
-	p.Runs = []work.Outcome{{Status: work.RunFailed, Class: work.Class(storyWord[:100]), Count: huge, Cost: huge}}
+	p.Runs = []work.Outcome{{Status: work.RunFailed, Class: work.Class(storyWord[:100]), Count: huge, Cost: work.NewCost(huge, huge)}}
 	p.Models, p.Workers = nil, nil
 	for _, name := range []string{evil, storyWord[:200], storyRight} {
-		p.Models = append(p.Models, work.Spent{Name: name, Runs: huge, Cost: huge, Wasted: huge / 3, Unpriced: huge})
+		p.Models = append(p.Models, work.Spent{Name: name, Runs: huge, Cost: work.NewCost(huge, huge), Wasted: work.NewCost(huge/3, huge)})
 	}
 	p.Queues = []Queue{{Name: storyWord[:64], Due: huge, Scheduled: huge, Running: 1234, Paused: "paused by " + evil}}
 	p.Backends[1].Detail, p.Backends[2].Detail, p.Checks[1].Detail = storyWord[:300], evil, storyWord[:300]

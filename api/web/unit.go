@@ -139,7 +139,7 @@ func (u Unit) Limits() (list []Setting) {
 		add("max turns", strconv.Itoa(u.MaxTurns))
 	}
 	if u.MaxCostUSD != nil {
-		add("max cost", dollars(*u.MaxCostUSD))
+		add("max cost", work.Dollars(*u.MaxCostUSD))
 	}
 	if u.MaxRetries != nil {
 		add("max retries", strconv.Itoa(*u.MaxRetries))

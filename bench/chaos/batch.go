@@ -8,8 +8,11 @@ import (
 	"time"
 )
 
+// system is who pauses a batch whose budget is used up.
+const system = "piecework"
+
 // unbatched is how many units come alone before some come as a batch.
-const unbatched = 20
+const unbatched = 10
 
 // batchMove is what a client does with its batch.
 type batchMove struct {
@@ -29,25 +32,50 @@ func (l *load) newBatch(first int, random *rand.Rand) order {
 	if random.Float64() < 0.15 {
 		b.moves = append(b.moves, batchMove{between(random, 0, 2*time.Second), "cancel"})
 	}
+	// Every kind has its turn, also in a short run.
+	kind := l.batches % 4
+	l.batches++
+	if b.retry = kind == 1; b.retry && b.isCancelled() {
+		b.moves = b.moves[:len(b.moves)-1]
+	}
+	priced, cost := kind == 3, float64(1+random.IntN(50))/1000
 	var bodies []json.RawMessage
 	for i := range min(5+random.IntN(16), l.plan.Units-first) {
 		o := l.newOrder(first+i, random)
 		for o.cancel > 0 { // its id is not known when the batch is accepted
 			o = l.newOrder(first+i, random)
 		}
-		o.want.Key, o.want.Batch = "", b.request
-		if b.isCancelled() {
+		if b.retry || priced {
+			l.plain(&o, cost, b.retry && i%2 == 0, random)
+		}
+		o.want.Key, o.want.Batch, o.want.Again = "", b.request, b.retry
+		if b.isCancelled() || priced {
 			o.want.Finals = append(o.want.Finals, "cancelled")
 		}
 		b.units, bodies = append(b.units, o), append(bodies, o.body)
 	}
 	b.after = b.units[0].after
 	body := map[string]any{"title": b.request, "units": bodies, "callback_url": l.sink.address(fails, b.request, random)}
-	if random.Float64() < 0.3 {
+	if random.Float64() < 0.3 || b.retry {
 		body["concurrency"] = 1 + random.IntN(4)
+	}
+	if priced {
+		body["max_cost_usd"] = cost * float64(len(bodies)) / 2
 	}
 	b.body, _ = json.Marshal(body)
 	return b
+}
+
+// plain makes a unit of a batch one that succeeds and costs so much; one that
+// fails does so until its batch is run again.
+func (l *load) plain(o *order, cost float64, fails bool, random *rand.Rand) {
+	o.want = Want{Backend: "mock", Finals: []string{"succeeded"}, Output: private + o.request, Cost: cost, Steps: 4}
+	mock := map[string]any{"output": o.want.Output, "steps": 1, "cost_usd": cost, "sleep": (0.05 + random.ExpFloat64()*0.4) * l.plan.Stretch}
+	if fails {
+		mock["fail"], mock["fail_times"] = "refusal", 1
+	}
+	o.body, _ = json.Marshal(map[string]any{"backend": "mock", "prompt": "unit " + o.request, "queue": pickOne(random, queues),
+		"labels": map[string]string{label: o.request}, "payload": map[string]any{"mock": mock}})
 }
 
 func (o order) isCancelled() bool {
@@ -64,14 +92,19 @@ func (l *load) tend(o order, batch string) {
 		o.door++
 		var b struct {
 			Status   string
-			Paused   *struct{}
+			Paused   *struct{ By string }
 			Finished *string `json:"finished_at"`
 		}
 		switch err := json.Unmarshal(answer, &b); {
 		case err != nil || b.Status == "" || b.Status == "enumerating":
 			began = time.Now()
+		case b.Finished != nil && o.retry:
+			l.move(o, batch, "retry") // 409: none failed
+			o.retry = false
 		case b.Finished != nil:
 			return
+		case b.Paused != nil && b.Paused.By == system:
+			l.move(o, batch, "cancel") // its budget is used up
 		case len(moves) > 0 && time.Since(began) >= moves[0].after:
 			l.move(o, batch, moves[0].verb)
 			moves, began = moves[1:], time.Now()

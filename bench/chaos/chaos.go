@@ -20,8 +20,10 @@
 //	proxy.go     the network between them and their servers
 //	history.go   what was seen from outside
 //	ledger.go    what the tables say
-//	check.go     the promises
-//	told.go      the promises about batches and messages
+//	promises.go  the promises, where they are written, and what looks at each
+//	check.go     the checker: units, runs and agents
+//	told.go      batches and messages
+//	limits.go    times, causes, windows, budgets, results that are reused
 //	leak.go      secrets and prompts where they should not be
 //	figures.go   how long recovery took
 package chaos
@@ -92,7 +94,7 @@ func Execute(t testing.TB, plan Plan) (History, Ledger) {
 		w.postgres = testkit.OwnPostgres(t, migrate(plan.Binary))
 	}
 	w.forgetful()
-	if err := watch(t.Context(), w.postgres.URL, sink.secret); err != nil {
+	if w.data, err = watch(t.Context(), w.postgres.URL, sink.secret); err != nil {
 		t.Fatal(err)
 	}
 	agents := agentsIn(t, plan.Out)
@@ -110,6 +112,7 @@ func Execute(t testing.TB, plan Plan) (History, Ledger) {
 	}
 	load.start(going)
 	w.play(schedule(plan, random))
+	w.thawPostgres()
 	book.write(Event{Kind: KindCalm})
 	calm := time.Now()
 	load.finish(plan.Drain)
@@ -143,6 +146,8 @@ type world struct {
 	book     *book
 	redis    *testkit.RedisServer
 	postgres *testkit.PostgresServer
+	data     string // the directory of Postgres
+	frozen   []int  // processes of Postgres that are stopped
 	crew     []*server
 	links    map[string]*link // by "NAME/redis" and "NAME/postgres"
 	disks    map[string]*disk // of the worker processes and of "postgres"; none unless we are root
@@ -197,7 +202,7 @@ func (w *world) start(ctx context.Context, claude string) error {
 			"DATABASE_URL=postgres://piecework@" + postgres.addr() + "/piecework?sslmode=disable",
 			"REDIS_URL=redis://" + redis.addr() + "/0",
 			"PIECEWORK_DATA=" + data, "PIECEWORK_LISTEN=127.0.0.1:0", "PIECEWORK_CLAUDE_PATH=" + claude,
-			fmt.Sprintf("PIECEWORK_CONCURRENCY=%d", w.plan.Slots), "PIECEWORK_LEASE=" + w.plan.Lease.String(),
+			fmt.Sprintf("PIECEWORK_CONCURRENCY=%d", w.plan.Slots), "PIECEWORK_QUEUES=" + serving, "PIECEWORK_LEASE=" + w.plan.Lease.String(),
 			"PIECEWORK_HEARTBEAT=" + (w.plan.Lease / 6).String(), "PIECEWORK_GRACE=" + grace.String(), "PIECEWORK_PROBE=1s",
 			"ANTHROPIC_API_KEY=" + apiKey, "PIECEWORK_WEBHOOK_ALLOW=127.0.0.0/8", "PIECEWORK_FILES=" + files,
 		}}

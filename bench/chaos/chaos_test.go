@@ -153,7 +153,7 @@ func keep(t *testing.T, dir string) {
 func build(t *testing.T, with ...string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "piecework")
-	cmd := exec.Command("go", slices.Concat([]string{"build", "-trimpath", "-o", binary}, with, []string{"./cmd/piecework"})...)
+	cmd := exec.Command("go", slices.Concat([]string{"build", "-trimpath", "-ldflags=-s -w", "-o", binary}, with, []string{"./cmd/piecework"})...)
 	cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build piecework: %v\n%s", err, out)

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"piecework/internal/work"
 )
 
 // Violation is a promise that was not kept.
@@ -17,43 +19,18 @@ type Violation struct {
 
 func (v Violation) String() string { return fmt.Sprintf("%s: %s: %s", v.Promise, v.Unit, v.What) }
 
-// Promises are what Check looks at.
-var Promises = []struct{ Name, Says string }{
-	{"accepted is kept", "a unit that was answered with 202 is in the ledger"},
-	{"accepted ends", "every unit ends in one final state, one that was to be expected"},
-	{"final is final", "a final state, its run and its time never change, in the ledger or as the API shows them"},
-	{"one unit per key", "an idempotency key names one unit, and with another body none"},
-	{"one unit per request", "no unit exists that nobody asked for, and none twice"},
-	{"one result", "a unit that succeeded has one run that succeeded, its last one, with the right output"},
-	{"runs are numbered", "runs are numbered from 1 without gaps, begun in order, and closed in the end"},
-	{"one live run", "a unit has one live run at a time"},
-	{"one live tree", "no agent begins while another tree of its unit lives, and no more than two in one run"},
-	{"failures are failures", "losses are counted apart and use up no retry"},
-	{"counters agree", "a unit's counters are what its runs add up to"},
-	{"cost is counted once", "a unit's cost is the sum of its runs' costs, and theirs what the backend said"},
-	{"transcripts are kept", "a run that gave its unit a result has its whole transcript"},
-	{"cancel holds", "no run begins after its unit was asked to stop"},
-	{"cancel is kept", "a unit whose cancel was accepted is cancelled, unless its run ended by itself first"},
-	{"not before", "no run begins before its time"},
-	{"closed means dead", "no process of a unit's agents is alive when the API shows the unit's end"},
-	{"no orphans", "no process of an agent outlives the worker processes"},
-	{"workers end", "a worker process ends in time, and with success, when it is asked to"},
-	{"answers are right", "a request gets the answer that it should, or is told to come again"},
-	{"batches are whole", "a batch that was answered with 202 has the units that were asked for, each once, and no other batch is there"},
-	{"batches add up", "a batch is over when its units are, and its counts and its status say how they ended"},
-	{"ends are told", "for each end that somebody wants to hear of there is one message, and the receiver took it, or it is dead after all tries"},
-	{"messages are true", "a message that came is signed, is in the ledger, tells of an end that was, and has the same bytes at each try"},
-	{"nothing leaks", "no secret is in a table, a transcript, a log or Redis, and no prompt or output in Redis"},
-}
-
 // Check returns the promises that the history and the ledger show broken.
 func Check(h History, l Ledger) []Violation {
-	c := checker{h: h, l: l, wants: map[string]Want{}, asked: map[string]time.Time{}, due: map[string]time.Time{}, units: map[string]Unit{}, runs: map[string][]Run{}, batches: map[string]Batch{}}
+	c := checker{h: h, l: l, wants: map[string]Want{}, asked: map[string]time.Time{}, due: map[string]time.Time{}, units: map[string]Unit{}, runs: map[string][]Run{}, batches: map[string]Batch{}, reopened: map[string]time.Time{}, runAgain: map[string]bool{}, gone: map[string]bool{}}
 	for _, e := range h {
 		if e.Kind == KindIntend {
 			c.wants[e.Request] = *e.Want
 			c.asked[e.Request] = e.At
+			c.runAgain[e.Want.Batch] = c.runAgain[e.Want.Batch] || e.Want.Again
 		}
+	}
+	for _, e := range h {
+		c.gone[e.Unit] = c.gone[e.Unit] || e.Kind == KindDelete
 	}
 	for _, u := range l.Units {
 		c.units[u.ID] = u
@@ -72,6 +49,11 @@ func Check(h History, l Ledger) []Violation {
 	c.liveRuns()
 	c.trees()
 	c.processes()
+	c.acceptance()
+	c.losses()
+	c.windows()
+	c.budgets()
+	c.reuse()
 	for _, u := range l.Units {
 		c.ending(u)
 		c.numbering(u)
@@ -82,15 +64,18 @@ func Check(h History, l Ledger) []Violation {
 }
 
 type checker struct {
-	h       History
-	l       Ledger
-	wants   map[string]Want      // by request
-	asked   map[string]time.Time // the same: since when it was asked for
-	due     map[string]time.Time // by unit
-	units   map[string]Unit      // by id
-	runs    map[string][]Run     // by unit, in the order of their attempts
-	batches map[string]Batch     // by id
-	found   []Violation
+	h        History
+	l        Ledger
+	wants    map[string]Want      // by request
+	asked    map[string]time.Time // the same: since when it was asked for
+	due      map[string]time.Time // by unit
+	units    map[string]Unit      // by id
+	runs     map[string][]Run     // by unit, in the order of their attempts
+	batches  map[string]Batch     // by id
+	reopened map[string]time.Time // by unit: when its batch was run again
+	gone     map[string]bool      // by unit: its client has asked to delete it, and it may be gone
+	runAgain map[string]bool      // the requests of batches that their clients run again
+	found    []Violation
 }
 
 func (c *checker) broken(promise, unit, format string, args ...any) {
@@ -119,8 +104,12 @@ func (c *checker) answers() {
 				c.broken("answers are right", e.Unit, "cancel was answered with %d: %s", e.Status, e.Error)
 			}
 			c.cancelled(e)
+		case KindDelete:
+			c.deleted(e)
 		case KindSeen:
 			c.seen(e)
+		case KindSlow:
+			c.slow(e)
 		case KindOpen: // to ask the worker processes to stop may have ended it
 			c.broken("accepted ends", e.Unit, "it had not when the time was up")
 		}
@@ -144,7 +133,9 @@ func (c *checker) submitted(e Event, told map[string]string) {
 		c.acceptedBatch(e)
 		return
 	}
-	if u, ok := c.units[e.Unit]; !ok || u.Request != e.Request {
+	if u, ok := c.units[e.Unit]; !ok && c.gone[e.Unit] {
+		return
+	} else if !ok || u.Request != e.Request {
 		c.broken("accepted is kept", e.Request, "%s was accepted by %s and is not in the ledger", e.Unit, e.Door)
 	}
 }
@@ -152,9 +143,15 @@ func (c *checker) submitted(e Event, told map[string]string) {
 // seen compares what the API showed with what it came to. What a worker process
 // did not close itself it may not have ended yet.
 func (c *checker) seen(e Event) {
-	u := c.units[e.Unit]
+	u, ok := c.units[e.Unit]
+	if !ok && c.gone[e.Unit] {
+		return
+	}
 	if e.Crowded && !slices.ContainsFunc(c.runs[u.ID], func(r Run) bool { return r.Status == "lost" || r.Status == "fenced" }) {
 		c.broken("closed means dead", e.Unit, "the API showed %s while an agent of it was alive", e.State)
+	}
+	if c.wants[u.Request].Again && e.State != "succeeded" {
+		return // its batch was run again
 	}
 	finished, err := time.Parse(time.RFC3339Nano, e.Finished)
 	if u.State != e.State || u.Finished == nil || err != nil || !finished.Truncate(time.Microsecond).Equal(u.Finished.Truncate(time.Microsecond)) {
@@ -218,10 +215,17 @@ func (c *checker) moves() {
 			c.broken("cancel holds", m.Unit, "a run began at %s, after it was asked to stop", m.At.Format(time.StampMilli))
 		}
 		cancelled[m.Unit] = cancelled[m.Unit] || m.Cancel
-		if final(m.From) {
+		if c.again(m) {
+			c.reopened[m.Unit] = m.At
+		} else if final(m.From) {
 			c.broken("final is final", m.Unit, "at %s from %s to %s, its run from %s to %s", m.At.Format(time.StampMilli), m.From, m.To, m.Before, m.FinalRun)
 		}
 	}
+}
+
+// again tells whether a unit goes on because its batch was run again.
+func (c *checker) again(m Move) bool {
+	return c.wants[c.units[m.Unit].Request].Again && m.To == "queued" && final(m.From) && m.From != "succeeded"
 }
 
 // liveRuns follows each unit's runs through time.
@@ -304,6 +308,8 @@ func (c *checker) processes() {
 			c.broken("workers end", e.Target, "still there after %g s", e.Seconds)
 		case e.What == "ended" && asked[e.PID] && e.Code != 0:
 			c.broken("workers end", e.Target, "process %d ended with code %d", e.PID, e.Code)
+		case e.What == "ended" && !asked[e.PID] && !c.endHasCause(e):
+			c.broken("workers end", e.Target, "process %d ended by itself with code %d", e.PID, e.Code)
 		}
 	}
 }
@@ -375,8 +381,25 @@ func (c *checker) condemned(u Unit) bool {
 			return false
 		}
 	}
+	if !slices.ContainsFunc(runs[len(runs)-deaths:], c.lossHasCause) {
+		return false
+	}
 	last := runs[len(runs)-1]
+	if lost := len(runs) - 1 - lastKept(runs); lost >= work.MaxLosses {
+		return last.ID == u.FinalRun
+	}
 	return last.ID == u.FinalRun && (last.Begun || c.alone(last))
+}
+
+// lastKept is the place of the last run that was not lost; -1: there is none.
+func lastKept(runs []Run) int {
+	last := -1
+	for i, r := range runs {
+		if r.Status != "lost" && r.Status != "fenced" {
+			last = i
+		}
+	}
+	return last
 }
 
 // alone tells whether a run began when its worker process had no other: then it
@@ -419,6 +442,9 @@ func (c *checker) counters(u Unit) {
 	var cost float64
 	for _, r := range c.runs[u.ID] {
 		cost += r.Cost
+		if r.Started.Before(c.reopened[u.ID]) {
+			continue // the batch's retry has set the counts to 0
+		}
 		switch r.Status {
 		case "failed", "timed_out":
 			failures++
@@ -429,7 +455,7 @@ func (c *checker) counters(u Unit) {
 			losses++
 		}
 		ended := r.Status == "failed" || r.Status == "succeeded"
-		if want.Cost > 0 && r.Cost != want.Cost && (ended || r.Cost != 0) {
+		if reused := u.CachedFrom != "" && r.ID == u.FinalRun; want.Cost > 0 && math.Abs(r.Cost-want.Cost) > 1e-9 && (ended || r.Cost != 0) && !reused {
 			c.broken("cost is counted once", u.ID, "run %d (%s) cost %g, not %g", r.Attempt, r.Status, r.Cost, want.Cost)
 		}
 	}

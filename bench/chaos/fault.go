@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -126,11 +129,11 @@ var faults = []fault{
 		return nil
 	}},
 	{"crash postgres", 2, func(w *world, r *rand.Rand, e *Event) func() {
-		w.postgres.Kill()
+		w.killPostgres()
 		return w.after(between(r, 0, 2*time.Second), e, w.startPostgres)
 	}},
 	{"keep postgres down", 1, func(w *world, r *rand.Rand, e *Event) func() {
-		w.postgres.Kill()
+		w.killPostgres()
 		return w.after(between(r, w.plan.Lease, 2*w.plan.Lease), e, w.startPostgres)
 	}},
 	{"fill postgres disk", 2, func(w *world, r *rand.Rand, e *Event) func() {
@@ -166,6 +169,17 @@ var faults = []fault{
 	{"cut worker off from postgres", 2, func(w *world, r *rand.Rand, e *Event) func() {
 		e.Target = pickOne(r, w.of("worker")).name + "/postgres"
 		return w.hold(between(r, w.plan.Lease/2, 3*w.plan.Lease), e)
+	}},
+	// As when a firewall forgets: nobody is told that the connections are gone,
+	// and they never work again.
+	{"half-open connections", 3, func(w *world, r *rand.Rand, e *Event) func() {
+		l := w.pickLink(r, e)
+		l.swallow(true)
+		return w.after(between(r, 200*time.Millisecond, 2*w.plan.Lease), e, func() { l.swallow(false) })
+	}},
+	{"freeze postgres", 2, func(w *world, r *rand.Rand, e *Event) func() {
+		w.freezePostgres()
+		return w.after(between(r, 500*time.Millisecond, 2*w.plan.Lease), e, w.thawPostgres)
 	}},
 	{"slow link", 2, func(w *world, r *rand.Rand, e *Event) func() {
 		l, delay := w.pickLink(r, e), between(r, 20*time.Millisecond, 400*time.Millisecond)
@@ -283,6 +297,7 @@ func (w *world) startPostgres() {
 	if d := w.disks["postgres"]; d != nil {
 		d.free()
 	}
+	w.thawPostgres()
 	w.postgres.Start()
 }
 
@@ -373,4 +388,35 @@ func pickOne[T any](r *rand.Rand, of []T) T { return of[r.IntN(len(of))] }
 
 func between(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Float64()*float64(most-least))
+}
+
+// freezePostgres stops the server with all its processes: its connections stay
+// open, and new ones are taken by the kernel. A server that is down is left so.
+func (w *world) freezePostgres() {
+	text, err := os.ReadFile(filepath.Join(w.data, "postmaster.pid"))
+	line, _, _ := strings.Cut(string(text), "\n")
+	server, wrong := strconv.Atoi(line)
+	if err != nil || wrong != nil || syscall.Kill(server, syscall.SIGSTOP) != nil {
+		return
+	}
+	w.frozen = append(w.frozen, server)
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", server, server))
+	for _, child := range strings.Fields(string(children)) {
+		if pid, err := strconv.Atoi(child); err == nil && syscall.Kill(pid, syscall.SIGSTOP) == nil {
+			w.frozen = append(w.frozen, pid)
+		}
+	}
+}
+
+func (w *world) thawPostgres() {
+	for _, pid := range w.frozen {
+		_ = syscall.Kill(pid, syscall.SIGCONT)
+	}
+	w.frozen = nil
+}
+
+// killPostgres ends the server as a crash would, also one that is frozen.
+func (w *world) killPostgres() {
+	w.thawPostgres()
+	w.postgres.Kill()
 }

@@ -31,6 +31,7 @@ func Measure(h History, l Ledger) Figures {
 		state[u.ID], unit[u.Request] = u.State, u.ID
 		f.Extra += u.Losses
 	}
+	deleted := map[string]bool{}
 	accepted, batch, messages := map[string]bool{}, map[string][]string{}, map[string]bool{}
 	for _, e := range h {
 		switch {
@@ -49,6 +50,8 @@ func Measure(h History, l Ledger) Figures {
 			f.Tries, messages[e.Message] = f.Tries+1, true
 		case e.Kind == KindSubmit && e.Status == http.StatusAccepted:
 			accepted[e.Unit], answered[e.Request] = true, true
+		case e.Kind == KindDelete:
+			deleted[e.Unit] = true
 		case e.Kind == KindFault:
 			f.Faults++
 			f.hit(e, l)
@@ -64,7 +67,7 @@ func Measure(h History, l Ledger) Figures {
 	}
 	f.Accepted, f.Unknown, f.Messages = len(accepted), wanted-len(answered), len(messages)
 	for id := range accepted {
-		if !final(state[id]) {
+		if !final(state[id]) && !(deleted[id] && state[id] == "") {
 			f.Lost++
 		}
 	}
@@ -153,7 +156,7 @@ func (f Figures) and(g Figures) Figures {
 }
 
 // Columns are what Row has.
-const Columns = `| seed | accepted | faults | lost | doubled | orphans | runs beyond need | promises broken |
+const Columns = `| seed | accepted | faults | lost | doubled | orphans | extra runs (caused by faults) | promises broken |
 |---|---|---|---|---|---|---|---|
 `
 

@@ -17,6 +17,8 @@ const (
 	KindMessage = "message" // a receiver was sent this, and gave this answer
 	KindMisuse  = "misuse"  // it used a key again, with another body
 	KindCancel  = "cancel"  // it asked to cancel it, and got this answer
+	KindDelete  = "delete"  // it asked to delete it, and got this answer
+	KindSlow    = "slow"    // a request waited long for its answer
 	KindSeen    = "seen"    // the API showed a unit in a final state
 	KindFault   = "fault"   // something was broken
 	KindProcess = "process" // a process started or ended
@@ -71,6 +73,8 @@ type Want struct {
 	Delay    float64  `json:"delay,omitempty"`    // seconds
 	Callback string   `json:"callback,omitempty"` // how who is told of its end answers; empty: nobody is
 	Batch    string   `json:"batch,omitempty"`    // the request of the batch that it came with
+	Cached   bool     `json:"cached,omitempty"`   // an equal unit's result will do
+	Again    bool     `json:"again,omitempty"`    // its batch is run again when it is over
 }
 
 // History is all events in the order of their end.

@@ -36,6 +36,7 @@ type Unit struct {
 	Created                                              time.Time
 	NotBefore, CancelAsked, Finished                     *time.Time
 	Batch                                                string // empty: none
+	CachedFrom                                           string // the run whose result was reused; empty: none
 }
 
 // Batch is a row of batches with the counts that it ended with.
@@ -43,6 +44,8 @@ type Batch struct {
 	ID, Request, Key, Status                     string
 	Total, Succeeded, Failed, Cancelled, Expired int // -1: it has not ended
 	CancelAsked, Finished                        *time.Time
+	Concurrency                                  int     // 0: no limit
+	MaxCost                                      float64 // 0: no limit
 }
 
 // Delivery is a row of webhook_deliveries.
@@ -120,18 +123,21 @@ func migrate(binary string) func(context.Context, string) error {
 	}
 }
 
-// watch notes every change from now on, and says by which secret messages are
-// signed.
-func watch(ctx context.Context, url, secret string) error {
+// watch notes every change from now on, says by which secret messages are
+// signed, and returns the data directory of the server.
+func watch(ctx context.Context, url, secret string) (data string, err error) {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	if _, err = conn.Exec(ctx, triggers); err == nil {
 		_, err = conn.Exec(ctx, `INSERT INTO callback_secrets (tenant, secret) VALUES ('default', $1)`, secret)
 	}
-	return err
+	if err == nil {
+		err = conn.QueryRow(ctx, `SHOW data_directory`).Scan(&data)
+	}
+	return data, err
 }
 
 // awaitFinal waits until no unit has work left, no batch goes on and no message
@@ -165,13 +171,13 @@ func readLedger(ctx context.Context, url string) (l Ledger, err error) {
 	defer func() { _ = conn.Close(ctx) }()
 	l.Units, err = rows[Unit](ctx, conn, `SELECT id::text, state, coalesce(labels->>'chaos', ''), coalesce(idempotency_key, ''),
 		run_count, failures, losses, waits, crashes, dispatch, coalesce(final_run::text, ''), coalesce(error_class, ''), cost_usd,
-		created_at, not_before, cancel_requested_at, finished_at, coalesce(batch_id::text, '') FROM work_units ORDER BY id`)
+		created_at, not_before, cancel_requested_at, finished_at, coalesce(batch_id::text, ''), coalesce(cached_from::text, '') FROM work_units ORDER BY id`)
 	if err != nil {
 		return l, err
 	}
 	count := func(name string) string { return `coalesce((counts->>'` + name + `')::int, -1), ` }
 	l.Batches, err = rows[Batch](ctx, conn, `SELECT id::text, title, coalesce(idempotency_key, ''), status, `+count("total")+count("succeeded")+
-		count("failed")+count("cancelled")+count("expired")+`cancelled_at, finished_at FROM batches ORDER BY id`)
+		count("failed")+count("cancelled")+count("expired")+`cancelled_at, finished_at, coalesce(concurrency, 0), coalesce(max_cost_usd, 0) FROM batches ORDER BY id`)
 	if err != nil {
 		return l, err
 	}

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	clients  = 4
-	patience = 4 * time.Second // for one answer
+	clients  = 8
+	patience = time.Minute // for one answer: longer than Piecework may take
 
 	// label names the request in the unit, so that what nobody was told of is
 	// found too.
@@ -32,6 +32,8 @@ type load struct {
 	agent agents
 	http  *http.Client
 	work  []order
+
+	batches int // that were drawn
 
 	asking  sync.WaitGroup // requests that are not answered for
 	looking sync.WaitGroup
@@ -50,8 +52,10 @@ type order struct {
 	again   bool          // ask once more when it is there
 	misuse  bool          // send the key with another body
 	cancel  time.Duration // after it was accepted; 0: never
+	del     bool          // delete it when it is over
 	units   []order       // of a batch
 	moves   []batchMove   // of a batch, once its units are there
+	retry   bool          // run the batch again when it is over
 }
 
 func newLoad(plan Plan, b *book, doors []*server, s *sink, a agents, random *rand.Rand) *load {
@@ -91,8 +95,8 @@ func (l *load) newOrder(i int, random *rand.Rand) order {
 	}
 	switch {
 	case agent && kind < 0.85:
-		body["backend"], body["prompt"] = "claude", agentScript(plan, o.want.Output, sleep, random)
-		o.want.Backend, o.want.Steps, mock = "claude", 3, nil
+		body["backend"], body["prompt"] = "claude", agentScript(plan, o.want.Output, sleep, agentCost, random)
+		o.want.Backend, o.want.Steps, o.want.Cost, mock = "claude", 3, agentCost, nil
 	case agent:
 		body["backend"], body["prompt"] = "claude", "@@ next text a\n@@ next kill\n@@ init\n@@ text a\n@@ kill"
 		o.want = Want{Backend: "claude", Finals: []string{"failed"}, Failures: 3}
@@ -110,11 +114,14 @@ func (l *load) newOrder(i int, random *rand.Rand) order {
 	case kind < 0.35:
 		sleep = 2 + 4*random.Float64() // longer than a lease
 	}
-	if mock != nil {
+	if alike := random.Float64() < 0.15; mock != nil && alike && !endless && o.want.Failures == 0 {
+		o.cached(body, plan, random)
+	} else if mock != nil {
 		o.want.Cost = float64(1+random.IntN(100)) / 1000
 		mock["sleep"], mock["cost_usd"] = sleep*plan.Stretch, o.want.Cost
 		body["payload"] = map[string]any{"mock": mock}
 	}
+	body["queue"], body["priority"] = pickOne(random, queues), random.IntN(10)
 	if random.Float64() < 0.1 {
 		o.want.Delay = 0.5 + 2*random.Float64()
 		body["delay"] = o.want.Delay
@@ -134,14 +141,35 @@ func (l *load) newOrder(i int, random *rand.Rand) order {
 		o.want.Callback = manner(random)
 		body["callback_url"] = l.sink.address(o.want.Callback, o.request, random)
 	}
+	// A message would tell of it, and an agent's run would be looked for.
+	o.del = random.Float64() < 0.2 && mock != nil && !o.want.Cached && o.cancel == 0 && o.want.Callback == ""
 	o.body, _ = json.Marshal(body)
 	return o
 }
 
+// queues are those that the worker processes serve, and serving is how often
+// each has its turn.
+var queues = []string{"default", "bulk", "urgent"}
+
+const serving = "default=3,bulk=1,urgent=6"
+
+// cached makes a unit one of a few that many are equal to.
+func (o *order) cached(body map[string]any, plan Plan, random *rand.Rand) {
+	which := 1 + random.IntN(3)
+	output := fmt.Sprintf("%squestion %d", private, which)
+	o.want.Output, o.want.Cost, o.want.Cached, o.want.Steps = output, float64(which)/1000, true, 1
+	body["prompt"], body["cache"] = fmt.Sprint("question ", which), "1h"
+	body["payload"] = map[string]any{"mock": map[string]any{"output": output, "steps": 1, "sleep": 0.3 * plan.Stretch, "cost_usd": o.want.Cost}}
+}
+
+// agentCost is what each run of an agent costs that comes to a result. The agent
+// tells what its session has cost, earlier runs included, as the real one does.
+const agentCost = 0.01
+
 // agentScript makes an agent that leaves processes behind, and sometimes will
 // not hear that it should stop.
-func agentScript(plan Plan, output string, sleep float64, random *rand.Rand) string {
-	script := []string{"init", "text at work"}
+func agentScript(plan Plan, output string, sleep, cost float64, random *rand.Rand) string {
+	script := []string{"init", fmt.Sprint("cost ", cost), "text at work"}
 	if random.Float64() < 0.3 {
 		script = append(script, "env") // among it the API key
 	}
@@ -247,6 +275,9 @@ func (l *load) followUp(o order, unit string) {
 	if len(o.units) > 0 {
 		l.asking.Go(func() { l.tend(o, unit) })
 	}
+	if o.del {
+		l.asking.Go(func() { l.remove(o, unit) })
+	}
 	if o.cancel > 0 {
 		l.asking.Go(func() {
 			l.sleep(o.cancel)
@@ -259,6 +290,21 @@ func (l *load) followUp(o order, unit string) {
 				l.sleep(200 * time.Millisecond)
 			}
 		})
+	}
+}
+
+// remove deletes a unit as soon as it is over; until then the answer is 409.
+func (l *load) remove(o order, unit string) {
+	for door := o.door; l.ctx.Err() == nil; door++ {
+		l.sleep(500 * time.Millisecond)
+		status, _, _, err := l.ask(http.MethodDelete, door, "/work-units/"+unit, "", nil)
+		if status == http.StatusConflict {
+			continue
+		}
+		l.book.write(Event{Kind: KindDelete, Request: o.request, Unit: unit, Status: status, Error: err})
+		if status != 0 && status != http.StatusServiceUnavailable {
+			return
+		}
 	}
 }
 
@@ -287,7 +333,13 @@ func (l *load) door(n int) *server { return l.doors[n%len(l.doors)] }
 const notReached = "not reached"
 
 // ask returns status 0 when no answer came.
-func (l *load) ask(method string, door int, path, key string, body []byte) (int, http.Header, []byte, string) {
+func (l *load) ask(method string, door int, path, key string, body []byte) (status int, header http.Header, text []byte, failed string) {
+	began := time.Now()
+	defer func() {
+		if took := time.Since(began); took > answerLimit && l.ctx.Err() == nil {
+			l.book.write(Event{Kind: KindSlow, Door: l.door(door).name, What: method + " " + path, Status: status, Error: failed, Seconds: took.Seconds()})
+		}
+	}()
 	url := l.door(door).url()
 	if url == "" {
 		return 0, nil, nil, notReached
@@ -305,7 +357,7 @@ func (l *load) ask(method string, door int, path, key string, body []byte) (int,
 		return 0, nil, nil, err.Error()
 	}
 	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
+	text, err = io.ReadAll(answer.Body)
 	if err != nil {
 		return 0, nil, nil, err.Error()
 	}

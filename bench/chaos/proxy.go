@@ -19,6 +19,7 @@ type link struct {
 	turn  *sync.Cond // the state has changed
 	held  bool       // nothing goes through, and nobody is told
 	deaf  bool       // requests go through, answers vanish
+	hole  bool       // connections are taken, and all that they carry vanishes
 	delay time.Duration
 	pairs map[*pair]bool
 	over  bool
@@ -31,11 +32,14 @@ type link struct {
 type pair struct {
 	ends   [2]net.Conn
 	spoilt bool // an answer is missing: what follows it would be misread
+	half   bool // half-open: the process has a connection, the server none. It stays so
 }
 
 func (p *pair) close() {
 	for _, end := range p.ends {
-		_ = end.Close()
+		if end != nil {
+			_ = end.Close()
+		}
 	}
 }
 
@@ -75,6 +79,11 @@ func (l *link) accept() {
 }
 
 func (l *link) join(near net.Conn) {
+	if p := (&pair{ends: [2]net.Conn{near, nil}, half: true}); l.swallows(p) {
+		l.carry(p, near, nil, false)
+		l.forget(p)
+		return
+	}
 	far, err := net.Dial("unix", l.socket)
 	if err != nil {
 		_ = near.Close()
@@ -82,20 +91,48 @@ func (l *link) join(near net.Conn) {
 	}
 	p := &pair{ends: [2]net.Conn{near, far}}
 	l.mu.Lock()
+	p.half = l.hole
 	l.pairs[p] = true
 	l.mu.Unlock()
 	var both sync.WaitGroup
 	both.Go(func() { l.carry(p, near, far, false) })
 	both.Go(func() { l.carry(p, far, near, true) })
 	both.Wait()
+	l.forget(p)
+}
+
+func (l *link) forget(p *pair) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	delete(l.pairs, p)
+}
+
+// swallows tells whether a new connection leads nowhere, and keeps it if so.
+func (l *link) swallows(p *pair) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hole {
+		l.pairs[p] = true
+	}
+	return l.hole
+}
+
+// ended closes a connection whose one end is closed. Of one that is half-open the
+// process's end is left as it is: nobody tells it.
+func (l *link) ended(p *pair, from net.Conn) {
+	l.mu.Lock()
+	half := p.half
 	l.mu.Unlock()
+	if half {
+		_ = from.Close()
+		return
+	}
+	p.close()
 }
 
 // carry moves bytes one way until either end closes.
 func (l *link) carry(p *pair, from, to net.Conn, answers bool) {
-	defer p.close()
+	defer l.ended(p, from)
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
@@ -146,7 +183,24 @@ func (l *link) mayPass(p *pair, answers bool) bool {
 	if answers && l.deaf {
 		p.spoilt = true
 	}
-	return !answers || !p.spoilt
+	return !p.half && (!answers || !p.spoilt)
+}
+
+// swallow lets all that the link carries vanish, what is open now and what is opened
+// meanwhile. Nothing of that comes back when it ends: the server gives up its
+// end, as keepalives would make it, and the process's stays open and silent.
+func (l *link) swallow(on bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hole = on
+	for p := range l.pairs {
+		switch {
+		case on:
+			p.half = true
+		case p.half && p.ends[1] != nil:
+			_ = p.ends[1].Close()
+		}
+	}
 }
 
 // set changes how the link behaves; connections that missed an answer end as

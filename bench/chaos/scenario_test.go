@@ -16,6 +16,7 @@ import (
 //	workers_test.go    worker processes that die, restart, or are killed by a unit
 //	redis_test.go      Redis forgets, is away, refuses writes
 //	postgres_test.go   Postgres restarts
+//	silent_test.go     Postgres says nothing any more, to all or to one; its clock is set
 //	scheduled_test.go  very many units for one second
 var (
 	scenarios = flag.Bool("scenarios", false, "play the scenarios that -only names, all when it is empty")
@@ -39,6 +40,10 @@ var cast = []scenario{
 	{"redis-down", redisDown},
 	{"redis-readonly", redisReadonly},
 	{"postgres-restarts", postgresRestarts},
+	{"postgres-half-open", postgresHalfOpen},
+	{"postgres-frozen", postgresFrozen},
+	{"clock-step", clockStep},
+	{"cut-off", cutOff},
 	{"rolling-restart", rollingRestart},
 	{"poison", poison},
 	{"scheduled", scheduled},

@@ -1,7 +1,12 @@
 package main
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -33,9 +38,10 @@ type listed struct {
 	Slots     int            `json:"slots"`
 	Paused    *operatorPause `json:"paused"`
 	Processes []struct {
-		Available bool        `json:"available"`
-		Detail    string      `json:"detail"`
-		Paused    *work.Pause `json:"paused"`
+		Available bool              `json:"available"`
+		Detail    string            `json:"detail"`
+		Paused    *work.Pause       `json:"paused"`
+		Limits    []work.ModelLimit `json:"limits"`
 	} `json:"processes"`
 }
 
@@ -46,7 +52,7 @@ func (b *listed) why() string {
 		return b.Paused.String()
 	}
 	if b.Status == "available" {
-		return ""
+		return b.shutModels()
 	}
 	for _, p := range b.Processes {
 		if p.Paused != nil {
@@ -59,6 +65,24 @@ func (b *listed) why() string {
 		}
 	}
 	return ""
+}
+
+// shutModels tells which models wait for the end of a rate limit in any worker
+// process, and until when.
+func (b *listed) shutModels() string {
+	until := map[string]time.Time{}
+	for _, p := range b.Processes {
+		for _, l := range p.Limits {
+			if l.Until != nil && l.Until.After(until[l.Name()]) {
+				until[l.Name()] = *l.Until
+			}
+		}
+	}
+	var shut []string
+	for _, model := range slices.Sorted(maps.Keys(until)) {
+		shut = append(shut, fmt.Sprintf("rate limit of %s until %s", model, until[model].Local().Format(time.TimeOnly)))
+	}
+	return strings.Join(shut, "; ")
 }
 
 // Run prints every backend.

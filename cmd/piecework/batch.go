@@ -43,11 +43,11 @@ type batch struct {
 
 // forecast is what the rest of a batch will probably take.
 type forecast struct {
-	Trial     int      `json:"trial"`
-	Succeeded int      `json:"succeeded"`
-	Left      int      `json:"left"`
-	CostUSD   estimate `json:"cost_usd"`
-	Elapsed   estimate `json:"elapsed"` // seconds
+	Trial     int       `json:"trial"`
+	Succeeded int       `json:"succeeded"`
+	Left      int       `json:"left"`
+	CostUSD   *estimate `json:"cost_usd"` // nil: not known
+	Elapsed   estimate  `json:"elapsed"`  // seconds
 }
 
 type estimate struct {
@@ -157,7 +157,11 @@ func printBatch(w io.Writer, b *batch) error {
 	facts.row("took", took(&b.CreatedAt, b.FinishedAt))
 	if f := b.Forecast; f != nil {
 		facts.row("forecast", fmt.Sprintf("%d units are left; %d have run, of which %d succeeded", f.Left, f.Trial, f.Succeeded))
-		facts.row("", fmt.Sprintf("they will probably cost %s (%s to %s)", dollars(f.CostUSD.Mean), dollars(f.CostUSD.Low), dollars(f.CostUSD.High)))
+		cost := "what they will cost is not known"
+		if c := f.CostUSD; c != nil {
+			cost = fmt.Sprintf("they will probably cost %s (%s to %s)", work.Dollars(c.Mean), work.Dollars(c.Low), work.Dollars(c.High))
+		}
+		facts.row("", cost)
 		facts.row("", fmt.Sprintf("and take %s (%s to %s)", seconds(f.Elapsed.Mean), seconds(f.Elapsed.Low), seconds(f.Elapsed.High)))
 	}
 	if b.SynthesisUnit != nil {
@@ -218,9 +222,9 @@ func countsText(c work.BatchCounts) string {
 }
 
 func costText(b *batch) string {
-	text := dollars(b.Counts.CostUSD)
+	text := b.Counts.CostText()
 	if b.MaxCostUSD != nil {
-		text += " of at most " + dollars(*b.MaxCostUSD)
+		text += " of at most " + work.Dollars(*b.MaxCostUSD)
 	}
 	return text
 }
@@ -309,7 +313,7 @@ func printBatches(w io.Writer, batches []*batch) error {
 			status += " (paused)"
 		}
 		c := b.Counts
-		t.row(b.ID.String(), status, fmt.Sprintf("%d/%d", c.Finished(), c.Total), strconv.Itoa(c.Failed+c.Expired), dollars(c.CostUSD), clock(&b.CreatedAt), excerpt(b.Title, 60))
+		t.row(b.ID.String(), status, fmt.Sprintf("%d/%d", c.Finished(), c.Total), strconv.Itoa(c.Failed+c.Expired), c.CostText(), clock(&b.CreatedAt), excerpt(b.Title, 60))
 	}
 	return t.flush()
 }

@@ -115,7 +115,7 @@ func standing(b *batch) string {
 			text += fmt.Sprintf(", %d %s", state.n, state.name)
 		}
 	}
-	return text + ", " + dollars(c.CostUSD)
+	return text + ", " + c.CostText()
 }
 
 // pace is how many units end in a second, and how long the rest takes if that

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+
+	"piecework/internal/work"
 )
 
 // Choice is the flags that choose the units of cancel and retry.
@@ -98,12 +100,12 @@ func (c *Choice) run(app *App, remote Remote, verb, done string, body any) error
 
 // bulk is the answer to POST /work-units/retry and /cancel.
 type bulk struct {
-	DryRun  bool              `json:"dry_run"`
-	Count   int               `json:"count"`
-	Stopped int               `json:"stopped"`
-	CostUSD float64           `json:"cost_usd"`
-	More    bool              `json:"more"`
-	Items   []json.RawMessage `json:"items"`
+	DryRun  bool `json:"dry_run"`
+	Count   int  `json:"count"`
+	Stopped int  `json:"stopped"`
+	work.Cost
+	More  bool              `json:"more"`
+	Items []json.RawMessage `json:"items"`
 }
 
 func showBulk(app *App, document []byte, done string) error {
@@ -132,7 +134,7 @@ func showBulk(app *App, document []byte, done string) error {
 	if b.Stopped > 0 {
 		line += fmt.Sprintf(", of which %d were running and end soon", b.Stopped)
 	}
-	_, err := fmt.Fprintf(app.Stdout, "%s; they have cost %s so far\n", line, dollars(b.CostUSD))
+	_, err := fmt.Fprintf(app.Stdout, "%s; they have cost %s so far\n", line, b.CostText())
 	if b.More && !b.DryRun {
 		_, _ = fmt.Fprintln(app.Stderr, "there are more: run it again")
 	}

@@ -26,6 +26,7 @@ type cli struct {
 	Watch      WatchCommand      `cmd:"" help:"Follow a unit while it runs." group:"Client commands"`
 	Cancel     CancelCommand     `cmd:"" help:"Cancel units." group:"Client commands"`
 	Retry      RetryCommand      `cmd:"" help:"Run final units again." group:"Client commands"`
+	Prune      PruneCommand      `cmd:"" help:"Remove units and batches that ended long ago." group:"Client commands"`
 	Batch      BatchCommand      `cmd:"" help:"Submit many units together, approve, pause, cancel and read them." group:"Client commands"`
 	Schedule   ScheduleCommand   `cmd:"" help:"Have units made again and again." group:"Client commands"`
 	Trigger    TriggerCommand    `cmd:"" help:"Have units made of what others send." group:"Client commands"`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,9 +35,24 @@ type Base struct {
 	Data        string `env:"PIECEWORK_DATA" default:"${data}" placeholder:"DIR" help:"Directory for what units need on disk; the user's data directory when left out."`
 	Roots       string `env:"PIECEWORK_ROOTS" placeholder:"NAME=DIR,…" help:"Directories that units may use; give API and worker processes the same."`
 	Storage
-	SecretsKey   string `env:"PIECEWORK_SECRETS_KEY" placeholder:"KEY" help:"Encrypts triggers' secrets in the database; give all parts the same, of at least 24 characters. Stored as they are when left out." secret:"true"`
-	WebhookAllow string `env:"PIECEWORK_WEBHOOK_ALLOW" placeholder:"CIDR,…" help:"Addresses outside the public internet that messages to webhook endpoints may go to, such as 10.1.0.0/16; dev allows this machine."`
-	LogLevel     string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
+	SecretsKey      string `env:"PIECEWORK_SECRETS_KEY" placeholder:"KEY" help:"Encrypts triggers' secrets in the database; give all parts the same, of at least 24 characters. Stored as they are when left out." secret:"true"`
+	WebhookAllow    string `env:"PIECEWORK_WEBHOOK_ALLOW" placeholder:"CIDR,…" help:"Addresses outside the public internet that messages to webhook endpoints may go to, such as 10.1.0.0/16; dev allows this machine."`
+	ProjectSettings string `name:"project-settings" env:"PIECEWORK_PROJECT_SETTINGS" default:"ignore" enum:"never,ignore,read" help:"Whether agents read the instructions and settings that lie in the directory they work in, of units that do not say: ${enum} (${default}); never refuses units that ask for it."`
+	MCPServers      string `name:"mcp-servers" env:"PIECEWORK_MCP_SERVERS" placeholder:"FILE" help:"JSON with MCP servers that units may name: {\"NAME\": {\"command\", \"args\", \"env\"} or {\"url\", \"headers\"}}; give API and worker processes the same."`
+	AcceptCommands  bool   `name:"accept-commands" env:"PIECEWORK_ACCEPT_COMMANDS" help:"Let units check their results by commands, which run as the worker process's user; give API and worker processes the same. dev lets them."`
+	LogLevel        string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
+}
+
+// mcpServers reads the MCP servers that units may name.
+func (b *Base) mcpServers() (map[string]backend.MCPServer, error) {
+	if b.MCPServers == "" {
+		return nil, nil
+	}
+	servers, err := backend.ReadMCPServers(b.MCPServers)
+	if err != nil {
+		return nil, usagef("--mcp-servers: %s: %w", b.MCPServers, err)
+	}
+	return servers, nil
 }
 
 // webhooks reads which addresses messages may go to.
@@ -94,12 +110,13 @@ func (Storage) secrets(getenv func(string) string) (values []string) {
 
 // Door is what a command that listens needs.
 type Door struct {
-	Listen    string `env:"PIECEWORK_LISTEN" default:"127.0.0.1:7070" placeholder:"HOST:PORT" help:"Address to serve (${default}); port 0 picks one."`
-	NoAuth    bool   `name:"no-auth" env:"PIECEWORK_NO_AUTH" help:"Serve addresses other than loopback although no key protects them."`
-	PublicURL string `name:"public-url" env:"PIECEWORK_PUBLIC_URL" placeholder:"URL" help:"Address under which others reach this API; messages to webhook endpoints name it."`
-	HostNames string `name:"host-names" env:"PIECEWORK_HOST_NAMES" placeholder:"NAME,…" help:"Names in URLs under which this API is reached, beside that of --public-url and of this machine; requests to others are refused."`
-	MaxBody   int64  `env:"PIECEWORK_MAX_BODY" default:"10485760" placeholder:"BYTES" help:"Largest JSON body (${default})."`
-	Buckets   string `env:"PIECEWORK_BUCKETS" placeholder:"NAME=URL,…" help:"Buckets that batches may read objects of: s3://BUCKET/PREFIX?region=…, gs://BUCKET/PREFIX or file:///DIR."`
+	Listen    string          `env:"PIECEWORK_LISTEN" default:"127.0.0.1:7070" placeholder:"HOST:PORT" help:"Address to serve (${default}); port 0 picks one."`
+	NoAuth    bool            `name:"no-auth" env:"PIECEWORK_NO_AUTH" help:"Serve addresses other than loopback although no key protects them."`
+	PublicURL string          `name:"public-url" env:"PIECEWORK_PUBLIC_URL" placeholder:"URL" help:"Address under which others reach this API; messages to webhook endpoints name it."`
+	HostNames string          `name:"host-names" env:"PIECEWORK_HOST_NAMES" placeholder:"NAME,…" help:"Names in URLs under which this API is reached, beside that of --public-url and of this machine; requests to others are refused."`
+	MaxBody   int64           `env:"PIECEWORK_MAX_BODY" default:"10485760" placeholder:"BYTES" help:"Largest JSON body (${default})."`
+	Buckets   string          `env:"PIECEWORK_BUCKETS" placeholder:"NAME=URL,…" help:"Buckets that batches may read objects of: s3://BUCKET/PREFIX?region=…, gs://BUCKET/PREFIX or file:///DIR."`
+	Known     *backend.Prices `kong:"-"` // prices, as the flags set them
 }
 
 // Crew is what a command that runs units needs.
@@ -111,6 +128,7 @@ type Crew struct {
 	Probe       time.Duration `env:"PIECEWORK_PROBE" default:"30s" help:"Between two looks at backends that are missing or refuse every unit (${default}); ten times that for the others."`
 	Pack        time.Duration `env:"PIECEWORK_PACK" default:"1m" help:"Between two rounds of the batch lane: units that wait are packed into a provider's batch, and batches that are there are asked for (${default})."`
 	Grace       time.Duration `env:"PIECEWORK_GRACE" default:"${grace}" help:"For runs to end by themselves at shutdown (${default})."`
+	Kept
 	Agents
 }
 
@@ -139,7 +157,14 @@ type Models struct {
 	AnthropicMaxTokens int64  `env:"PIECEWORK_ANTHROPIC_MAX_TOKENS" default:"32000" placeholder:"N" help:"Longest answer of the anthropic backend, in tokens (${default})."`
 	OpenAIModel        string `name:"openai-model" env:"PIECEWORK_OPENAI_MODEL" default:"gpt-5.4-mini" placeholder:"MODEL" help:"For openai units that name none (${default})."`
 	OpenAIAPI          string `name:"openai-api" env:"PIECEWORK_OPENAI_API" default:"chat" enum:"chat,responses" help:"The openai backend's API: ${enum} (${default}); most other servers have chat."`
-	Prices             string `env:"PIECEWORK_PRICES" placeholder:"FILE" help:"JSON with token prices, in place of Piecework's own for the models it names."`
+	Pricing
+}
+
+// Pricing is what models cost: worker processes reckon by it, and the API refuses
+// limits on costs that nobody could keep.
+type Pricing struct {
+	Prices       string `env:"PIECEWORK_PRICES" placeholder:"FILE" help:"JSON with token prices, in place of Piecework's own for the models it names."`
+	UnknownPrice string `name:"unknown-price" env:"PIECEWORK_UNKNOWN_PRICE" placeholder:"IN,OUT" help:"Price of models that are in no table, in dollars per million tokens of input and of output, such as 15,75. Take a ceiling: limits on costs then hold for them too."`
 }
 
 // agentEnv are the variables that every agent may see beside PIECEWORK_PASS_ENV;
@@ -237,7 +262,7 @@ func (c Models) models(getenv func(string) string, prices *backend.Prices) (*bac
 		}
 }
 
-func (c Models) prices() (*backend.Prices, error) {
+func (c Pricing) prices() (*backend.Prices, error) {
 	var override []byte
 	if c.Prices != "" {
 		var err error
@@ -249,7 +274,16 @@ func (c Models) prices() (*backend.Prices, error) {
 	if err != nil {
 		return nil, usagef("--prices: %w", err)
 	}
-	return prices, nil
+	if c.UnknownPrice == "" {
+		return prices, nil
+	}
+	in, out, _ := strings.Cut(c.UnknownPrice, ",")
+	input, err := strconv.ParseFloat(strings.TrimSpace(in), 64)
+	output, err2 := strconv.ParseFloat(strings.TrimSpace(out), 64)
+	if errors.Join(err, err2) != nil || !(input >= 0 && output >= 0 && input <= 1e6 && output <= 1e6) {
+		return nil, usagef("--unknown-price: %q: give two prices in dollars per million tokens, such as 15,75", c.UnknownPrice)
+	}
+	return prices.WithCeiling(input, output), nil
 }
 
 // gear is what a worker process works with.
@@ -257,12 +291,14 @@ type gear struct {
 	queues   map[string]int
 	backends []backend.Backend
 	secrets  []string
+	env      []string // of commands that check results
 }
 
 func (c Crew) gear(getenv func(string) string, keeper process.Keeper) (g gear, err error) {
 	if g.queues, err = c.check(); err != nil {
 		return g, err
 	}
+	g.env, _ = c.environment(getenv, nil) // its secrets are those of every agent
 	g.backends, g.secrets, err = c.backends(getenv, keeper)
 	return g, err
 }
@@ -299,6 +335,9 @@ func (c Crew) check() (map[string]int, error) {
 	}
 	if c.Grace < 0 {
 		add("--grace: must not be negative")
+	}
+	if c.KeepKeys > 0 && c.KeepKeys < leastKeepKeys {
+		add("--keep-keys: must be at least 24h: who repeats a request must not make a second unit")
 	}
 	queues, err := parseQueues(c.Queues)
 	if err != nil {
@@ -471,7 +510,8 @@ func defaultData(getenv func(string) string) string {
 	return filepath.Join(home, ".local", "share", "piecework")
 }
 
-// logConfig prints what is in force, with secrets hidden; a nil part is not.
+// logConfig prints what is in force by the names of the variables, with secrets
+// hidden; a nil part is not.
 func logConfig(log *slog.Logger, parts ...any) {
 	var attrs []any
 	for _, part := range parts {
@@ -487,7 +527,7 @@ func logConfig(log *slog.Logger, parts ...any) {
 			if field.Tag.Get("secret") == "true" {
 				value = hidden(value)
 			}
-			attrs = append(attrs, strings.ToLower(field.Name), value)
+			attrs = append(attrs, cmp.Or(field.Tag.Get("env"), field.Name), value)
 		}
 	}
 	log.Info("configuration", attrs...)

@@ -21,7 +21,7 @@ func TestPrintedConfigurationHidesSecrets(t *testing.T) {
 	logConfig(log, Base{DatabaseURL: "postgres://me:hunter2@db/x", RedisURL: "redis://:hunter2@r:6379/0"},
 		Crew{Concurrency: 3, Agents: Agents{ClaudePath: "/bin/claude"}})
 	if text := out.String(); strings.Contains(text, "hunter2") || !strings.Contains(text, "db/x") ||
-		!strings.Contains(text, "concurrency=3") || !strings.Contains(text, "/bin/claude") {
+		!strings.Contains(text, "PIECEWORK_CONCURRENCY=3") || !strings.Contains(text, "/bin/claude") {
 		t.Error(text)
 	}
 	for _, url := range []string{
@@ -96,7 +96,7 @@ func TestModelsAreWired(t *testing.T) {
 	if err := os.WriteFile(table, []byte(`[{"model":"mine","input":1}]`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	agents := Agents{Models: Models{AnthropicModel: "a", AnthropicMaxTokens: 5, OpenAIModel: "o", OpenAIAPI: "responses", Prices: table}}
+	agents := Agents{Models: Models{AnthropicModel: "a", AnthropicMaxTokens: 5, OpenAIModel: "o", OpenAIAPI: "responses", Pricing: Pricing{Prices: table}}}
 	list, secrets, err := agents.backends(func(name string) string { return given[name] }, process.Keeper{})
 	if err != nil {
 		t.Fatal(err)
@@ -121,6 +121,17 @@ func TestModelsAreWired(t *testing.T) {
 	for _, secret := range []string{"sk-1", "sk-2", "hunter2"} {
 		if !slices.Contains(secrets, secret) {
 			t.Errorf("%s is not known as a secret", secret)
+		}
+	}
+	for text, known := range map[string]bool{"": false, "15,75": true, " 0 , 1.5 ": true} {
+		prices, err := Pricing{UnknownPrice: text}.prices()
+		if err != nil || prices.Unpriced("anthropic", "nobody-knows") == known {
+			t.Errorf("--unknown-price %q: %v", text, err)
+		}
+	}
+	for _, text := range []string{"15", "15,", "a,b", "-1,2", "1,2,3", "1,NaN", "1,Inf"} {
+		if _, err := (Pricing{UnknownPrice: text}).prices(); exitCode(err) != exitUsage || !strings.Contains(err.Error(), "--unknown-price") {
+			t.Errorf("--unknown-price %q: %v", text, err)
 		}
 	}
 	agents.Prices = "/nonexistent/prices.json"

@@ -156,20 +156,20 @@ func (c *DemoCommand) order(backend, document string) *submission {
 
 func (c *DemoCommand) results(app *App, client *client, names []string, units []*unit, elapsed time.Duration) error {
 	t := newTable(app.Stdout, "DOCUMENT", "STATUS", "TIME", "COST", "RESULT", "PAGE")
-	cost, good := 0.0, 0
+	cost, good := work.Cost{}, 0
 	for i, u := range units {
-		cost += u.CostUSD
+		cost = cost.Plus(u.Cost)
 		if u.State == work.Succeeded {
 			good++
 		}
-		t.row(names[i], string(u.State), took(u.StartedAt, u.FinishedAt), dollars(u.CostUSD), gist(u),
+		t.row(names[i], string(u.State), took(u.StartedAt, u.FinishedAt), u.CostText(), gist(u),
 			client.page("/units/"+u.ID.String()))
 	}
 	c.say(app, "\n")
 	if err := t.flush(); err != nil {
 		return err
 	}
-	c.say(app, "\n%d of %d succeeded in %s, cost %s\n", good, len(units), duration(elapsed), dollars(cost))
+	c.say(app, "\n%d of %d succeeded in %s, cost %s\n", good, len(units), duration(elapsed), cost.CostText())
 	return succeeded(units)
 }
 

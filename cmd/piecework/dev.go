@@ -33,6 +33,7 @@ func (c *DevCommand) Run(app *App) error {
 		}
 		c.Roots = "cwd=" + dir
 	}
+	c.AcceptCommands = true // whoever reaches it can run agents that run commands
 	loopback := make([]string, 0, 2)
 	for _, block := range webhook.Loopback() {
 		loopback = append(loopback, block.String())
@@ -71,6 +72,9 @@ func (c *DevCommand) Run(app *App) error {
 	}
 	defer stopRedis()
 
+	if c.Door.Known, err = c.Crew.prices(); err != nil {
+		return err
+	}
 	inner := *app
 	inner.Ctx = ctx
 	if err := runHouse(&inner, &c.Base, &c.Door, &c.Crew, ""); err != nil {

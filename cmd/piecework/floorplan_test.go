@@ -41,6 +41,7 @@ var floorPlan = []struct {
 	{"internal/source", nil},
 	{"internal/process", nil},
 	{"internal/expr", nil},
+	{"internal/accept", nil},
 	{"internal/webhook", nil},
 	{"internal/local", nil},
 	{"internal/testkit", []string{"store", "migrations"}}, // it makes databases with the real schema

@@ -5,6 +5,8 @@
 //	command.go     the table of commands
 //	config.go      flags and variables of the servers, checked and printed
 //	serve.go       api, worker, migrate; the wiring of a server
+//	cloud.go       the drivers of S3 and GCS
+//	connlimit.go   how many connections clients may hold
 //	dev.go         dev: both in one process, with their Postgres and Redis
 //	doctor.go      doctor: what stands in the way, and how to mend it
 //	demo.go        demo: twelve documents on a temporary server
@@ -14,11 +16,13 @@
 //	unit.go        get, ls
 //	bulk.go        cancel and retry, by ids or by a filter
 //	batch.go       batch; its submit is in batch_submit.go, its --wait in batch_wait.go
+//	retention.go   prune; how long what is over is kept
 //	wait.go        wait
 //	watch.go       watch
 //	transcript.go  transcript
 //	trigger.go     trigger
 //	queue.go       queue ls
+//	schedule.go    schedule
 //	backend.go     backend ls
 //	mcp.go         mcp: the client's commands as tools for agents
 //	webhook.go     webhook: endpoints and deliveries

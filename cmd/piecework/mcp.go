@@ -183,6 +183,9 @@ type unitArguments struct {
 	Files            []string          `json:"files,omitempty" jsonschema:"ids of uploads, or name:path in a root of the server"`
 	WorkingDirectory string            `json:"working_directory,omitempty" jsonschema:"a directory, name:path in a root of the server; each unit has its own when left out"`
 	OutputSchema     map[string]any    `json:"output_schema,omitempty" jsonschema:"JSON Schema that the output must fit"`
+	Accept           map[string]any    `json:"accept,omitempty" jsonschema:"what the result must meet: command, file_exists, output_matches or expression"`
+	ProjectSettings  string            `json:"project_settings,omitempty" jsonschema:"read: the agent reads CLAUDE.md and the like of its directory; ignore: it does not"`
+	MCPServers       []string          `json:"mcp_servers,omitempty" jsonschema:"MCP servers that the agent gets, by the operator's names"`
 	MaxTurns         int               `json:"max_turns,omitempty" jsonschema:"most turns of a run"`
 	MaxCostUSD       float64           `json:"max_cost_usd,omitempty" jsonschema:"most that a run may cost"`
 	Timeout          string            `json:"timeout,omitempty" jsonschema:"longest a run may take, such as 90s or 1h30m"`
@@ -208,10 +211,10 @@ type toolUnit struct {
 	OutputBytes int           `json:"output_bytes,omitempty"`
 	NextOffset  int           `json:"next_output_offset,omitempty"` // where the rest of the output begins
 	Error       *work.Failure `json:"error,omitempty"`
-	CostUSD     float64       `json:"cost_usd"`
-	Runs        int           `json:"runs"`
-	CreatedAt   *time.Time    `json:"created_at,omitempty"`
-	FinishedAt  *time.Time    `json:"finished_at,omitempty"`
+	work.Cost
+	Runs       int        `json:"runs"`
+	CreatedAt  *time.Time `json:"created_at,omitempty"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
 }
 
 func (t *tools) submitUnit(ctx context.Context, in submitUnitArguments) (any, error) {
@@ -243,7 +246,7 @@ func (t *tools) oneUnit(ctx context.Context, r request, offset int) (any, error)
 
 func viewUnit(u *unit) toolUnit {
 	return toolUnit{ID: u.ID.String(), CustomID: u.CustomID, Status: u.State, Title: u.Title, Backend: u.Backend, Model: u.Model, Error: u.Error,
-		CostUSD: u.CostUSD, Runs: u.RunCount, CreatedAt: &u.CreatedAt, FinishedAt: u.FinishedAt}
+		Cost: u.Cost, Runs: u.RunCount, CreatedAt: &u.CreatedAt, FinishedAt: u.FinishedAt}
 }
 
 // part is what of a text is shown from offset on, and where the rest begins: 0

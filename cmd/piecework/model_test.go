@@ -23,7 +23,7 @@ func TestModelAPIs(t *testing.T) {
 		model.ScriptFor("wait", fakemodel.Turn{Status: 429, Times: 1, Headers: map[string]string{"retry-after": "1"}}, fakemodel.Turn{Text: "done"})
 		u := p.post("/work-units?wait=1m", `{"backend":"`+backend+`","prompt":"[[script:say]] {what}","payload":{"what":"it"},
 			"output_schema":{"type":"object","properties":{"key":{"type":"string"}},"required":["key"]}}`)
-		if u.State != work.Succeeded || u.Output == nil || *u.Output != `{"key":"[redacted]"}` || u.CostUSD == 0 {
+		if u.State != work.Succeeded || u.Output == nil || *u.Output != `{"key":"[redacted]"}` || u.Known() == 0 {
 			t.Errorf("%s: %+v", backend, u)
 		}
 		if _, transcript := p.call("GET", "/runs/"+u.Runs[0].ID.String()+"/transcript", ""); !strings.Contains(string(transcript), `"reasoning"`) ||
@@ -55,7 +55,7 @@ func fromCache(t *testing.T, p *program, model *fakemodel.Server, backend string
 		return u
 	}
 	first, second := ask(), ask()
-	if first.Cache != work.CacheMiss || first.CostUSD == 0 || second.Cache != work.CacheHit || second.CostUSD != 0 ||
+	if first.Cache != work.CacheMiss || first.Known() == 0 || second.Cache != work.CacheHit || second.Known() != 0 ||
 		*second.CachedFrom != first.Runs[0].ID || *second.Output != *first.Output {
 		t.Errorf("%s: first %+v, second %+v", backend, first, second)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"time"
 
 	"piecework/internal/work"
 )
@@ -46,14 +47,23 @@ func (c *ScheduleLsCommand) Run(app *App) error {
 	return printSchedules(app.Stdout, list.Items)
 }
 
+// clockIn is a moment as clocks of a time zone show it.
+func clockIn(zone string, t *time.Time) string {
+	place, err := time.LoadLocation(zone)
+	if t == nil || t.IsZero() || err != nil {
+		return clock(t)
+	}
+	return t.In(place).Format("2006-01-02 15:04:05")
+}
+
 func printSchedules(w io.Writer, schedules []work.Schedule) error {
 	t := newTable(w, "NAME", "CRON", "TIMEZONE", "NEXT", "LAST", "BACKEND", "TITLE")
 	for _, s := range schedules {
-		next := clock(&s.NextAt)
+		next := clockIn(s.Timezone, &s.NextAt)
 		if s.Paused {
 			next = "paused"
 		}
-		t.row(s.Name, s.Cron, s.Timezone, next, clock(s.LastAt), s.Unit.Backend, excerpt(s.Title, 60))
+		t.row(s.Name, s.Cron, s.Timezone, next, clockIn(s.Timezone, s.LastAt), s.Unit.Backend, excerpt(s.Title, 60))
 	}
 	return t.flush()
 }

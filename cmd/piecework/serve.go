@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"runtime/debug"
@@ -15,12 +16,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	_ "gocloud.dev/blob/gcsblob" // PIECEWORK_FILES=gs://…
-	_ "gocloud.dev/blob/s3blob"  // and s3://…
 	"golang.org/x/sync/errgroup"
 
 	"piecework/api"
 	"piecework/handlers"
+	"piecework/internal/backend"
 	"piecework/internal/blob"
 	"piecework/internal/process"
 	"piecework/internal/roots"
@@ -34,11 +34,16 @@ import (
 type APICommand struct {
 	Base
 	Door
+	Pricing
 }
 
 // Run serves until the context ends.
 func (c *APICommand) Run(app *App) error {
 	if err := c.needURLs(); err != nil {
+		return err
+	}
+	var err error
+	if c.Door.Known, err = c.Pricing.prices(); err != nil {
 		return err
 	}
 	return runHouse(app, &c.Base, &c.Door, nil, "")
@@ -77,6 +82,28 @@ func (c *MigrateCommand) Run(app *App) error {
 	return nil
 }
 
+// startWait is how long a server waits for Postgres when it starts.
+const startWait = time.Minute
+
+// migrate brings the schema up to date. It waits for a Postgres that does not
+// answer yet: after a restart of the machine nobody knows who is first.
+func migrate(ctx context.Context, url string, log *slog.Logger) error {
+	end := time.Now().Add(startWait)
+	for pause := 250 * time.Millisecond; ; pause = min(2*pause, 4*time.Second) {
+		_, err := store.Migrate(ctx, url)
+		var away *work.Unavailable
+		if err == nil || !errors.As(err, &away) || time.Until(end) < pause {
+			return err
+		}
+		log.Warn("waiting for postgres", "at_most", time.Until(end).Round(time.Second), "err", err)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("stopped while waiting for postgres: %w", err)
+		case <-time.After(pause):
+		}
+	}
+}
+
 // house is the parts of a running server.
 type house struct {
 	log      *slog.Logger
@@ -86,6 +113,11 @@ type house struct {
 	roots    roots.Roots
 	files    *blob.Store
 	policy   work.FilePolicy
+
+	acceptCommands  bool
+	projectSettings string
+	mcpServers      map[string]backend.MCPServer
+
 	sealer   webhook.Sealer
 	webhooks webhook.Guard
 	// containment is how the worker process holds agents together; empty
@@ -129,13 +161,17 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	if err != nil {
 		return err
 	}
+	mcpServers, err := base.mcpServers()
+	if err != nil {
+		return err
+	}
 	guard, err := base.webhooks()
 	if err != nil {
 		return err
 	}
 	logConfig(log, base, door, crew)
 
-	if _, err := store.Migrate(app.Ctx, base.DatabaseURL); err != nil {
+	if err := migrate(app.Ctx, base.DatabaseURL, log); err != nil {
 		return err
 	}
 	conns := 20
@@ -152,7 +188,8 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		return usagef("%w", err)
 	}
 	defer func() { _ = bell.Close() }()
-	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy, webhooks: guard, sealer: sealer}
+	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy, webhooks: guard, sealer: sealer, acceptCommands: base.AcceptCommands,
+		projectSettings: base.ProjectSettings, mcpServers: mcpServers}
 	if err := bell.Probe(app.Ctx); err != nil {
 		log.Warn("redis is away; units are accepted and claimed from postgres", "err", err)
 	}
@@ -165,11 +202,13 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	loops.Go(func() { bell.WatchRedis(until) })
 	loops.Go(func() { (&jobs.Reconciler{Store: ledger, Bell: bell, Log: log}).Run(until) })
 
+	blocked := func() string { return "" }
 	shift := shift{hears: make(chan struct{}), drained: make(chan struct{})}
 	if crew != nil {
 		h.containment = app.Keeper.Containment()
 		log.Info("processes of agents are held together", "by", h.containment)
 		worker := h.worker(app, base, crew, gear, shift.hears)
+		blocked = worker.Blocked
 		group.Go(func() error { defer close(shift.drained); return worker.Run(ctx) })
 	} else {
 		close(shift.hears)
@@ -179,7 +218,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		group.Go(func() error { return h.serveAPI(ctx, app, door, shift) })
 	}
 	if health != "" {
-		group.Go(func() error { return h.serveHealth(ctx, app, health, shift) })
+		group.Go(func() error { return h.serveHealth(ctx, app, health, shift, blocked) })
 	}
 	return group.Wait()
 }
@@ -202,9 +241,18 @@ func (h house) worker(app *App, base *Base, crew *Crew, gear gear, hears chan st
 	return handlers.New(handlers.Options{
 		Store: h.store, Bell: h.bell, Backends: gear.backends, Queues: gear.queues, Slots: crew.Concurrency,
 		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Pack: crew.Pack, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
-		Files: h.files, FilePolicy: h.policy, Sender: sender,
-		Secrets: slices.Concat(gear.secrets, base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
+		Files: h.files, FilePolicy: h.policy, Sender: sender, MCPServers: h.mcpServers, AcceptCommands: base.AcceptCommands, CommandEnv: gear.env, Keeper: app.Keeper,
+		Secrets: slices.Concat(gear.secrets, serverSecrets(h.mcpServers), base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
+		Keep: crew.Kept.retention(),
 	})
+}
+
+// serverSecrets are what MCP servers are given that must not be shown.
+func serverSecrets(servers map[string]backend.MCPServer) (secrets []string) {
+	for _, s := range servers {
+		secrets = append(secrets, s.Secrets()...)
+	}
+	return secrets
 }
 
 // serveAPI answers until ctx ends and the worker process of this house has
@@ -224,39 +272,42 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 		return usagef("--buckets: %w", err)
 	}
 	front := api.New(api.Options{
-		Store: h.store, Buckets: buckets, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, Webhooks: h.webhooks, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
-		Hosts: door.hosts(), Log: h.log, Registry: h.registry, Containment: h.containment,
+		Store: h.store, Buckets: buckets, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, AcceptCommands: h.acceptCommands,
+		ProjectSettings: h.projectSettings, MCPServers: slices.Sorted(maps.Keys(h.mcpServers)), Webhooks: h.webhooks, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
+		Hosts: door.hosts(), Log: h.log, Registry: h.registry, Containment: h.containment, Prices: door.Known,
 	})
 	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // as long as there are event streams
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer unwatch()
 	watching.Go(func() { front.Watch(watch) })
-	return serveHTTP(ctx, app, listener, front, front.EndStreams, shift)
+	return h.serveHTTP(ctx, app, listener, front, front.EndStreams, shift)
 }
 
-func (h house) serveHealth(ctx context.Context, app *App, address string, shift shift) error {
+func (h house) serveHealth(ctx context.Context, app *App, address string, shift shift, blocked func() string) error {
 	door := Door{Listen: address, NoAuth: true} // it tells nothing that needs a key
 	listener, err := door.listen()
 	if err != nil {
 		return err
 	}
-	return serveHTTP(ctx, app, listener, api.Health(h.registry, h.store, h.bell, h.containment), func() {}, shift)
+	return h.serveHTTP(ctx, app, listener, api.Health(h.registry, h.store, h.bell, h.containment, blocked), func() {}, shift)
 }
 
 // serveHTTP serves, says so on stdout once units are taken too, and ends when
 // ctx has ended and the worker process has drained. It calls ending when it
 // begins to end, for answers that would go on for ever.
-func serveHTTP(ctx context.Context, app *App, listener net.Listener, handler http.Handler, ending func(), shift shift) error {
+func (h house) serveHTTP(ctx context.Context, app *App, listener net.Listener, handler http.Handler, ending func(), shift shift) error {
+	limit := newConnLimit(listener, mostConns(), h.log)
 	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ConnState: limit.track,
+		Handler:   handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		WriteTimeout:   10 * time.Minute, // held answers and slow readers both end some time
 		MaxHeaderBytes: 64 << 10,
 		BaseContext:    func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
 	server.RegisterOnShutdown(ending)
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
+	go func() { failed <- server.Serve(limit) }()
 	ready := shift.hears
 	for ctx.Err() == nil {
 		select {

@@ -28,6 +28,12 @@ type SubmitCommand struct {
 	Model            string   `help:"Model, as the backend calls it."`
 	SystemPrompt     string   `help:"System prompt." placeholder:"TEXT"`
 	WorkingDirectory string   `help:"Directory to work in: a path, or name:path inside a root of the server." placeholder:"DIR"`
+	AcceptCommand    string   `help:"Accept the result only if this shell command ends with exit status 0 in the unit's directory; the output is its standard input." placeholder:"COMMAND"`
+	AcceptFile       string   `help:"Accept the result only if there is such a file in the unit's directory, such as report.md or out/*.json." placeholder:"PATH"`
+	AcceptMatches    string   `help:"Accept the result only if the output matches this regular expression (RE2)." placeholder:"REGEXP"`
+	AcceptExpression string   `help:"Accept the result only if this CEL condition over output and json is true, such as 'json.total > 0'." placeholder:"EXPR"`
+	ProjectSettings  string   `help:"Whether an agent reads instructions and settings of its directory, such as CLAUDE.md: ignore or read; the server's default when left out." enum:",ignore,read" default:"" placeholder:"HOW"`
+	MCPServer        []string `name:"mcp-server" help:"MCP server that the agent gets, by the operator's name for it; may be repeated." sep:"none" placeholder:"NAME"`
 	MaxTurns         int      `help:"Most turns a run may take." placeholder:"N"`
 	MaxCostUSD       *float64 `name:"max-cost-usd" help:"Most a run may cost." placeholder:"USD"`
 	Timeout          string   `help:"Longest a run may take, such as 90s or 1h30m." placeholder:"DURATION"`
@@ -60,6 +66,9 @@ type submission struct {
 	Timeout          work.Seconds      `json:"timeout,omitempty"`
 	IdleTimeout      work.Seconds      `json:"idle_timeout,omitempty"`
 	StartupTimeout   work.Seconds      `json:"startup_timeout,omitempty"`
+	Accept           *acceptance       `json:"accept,omitempty"`
+	ProjectSettings  string            `json:"project_settings,omitempty"`
+	MCPServers       []string          `json:"mcp_servers,omitempty"`
 	Cache            work.Seconds      `json:"cache,omitempty"`
 	Lane             string            `json:"lane,omitempty"`
 	Delay            work.Seconds      `json:"delay,omitempty"`
@@ -70,6 +79,14 @@ type submission struct {
 	Priority         *int              `json:"priority,omitempty"`
 	Labels           map[string]string `json:"labels,omitempty"`
 	CallbackURL      string            `json:"callback_url,omitempty"`
+}
+
+// acceptance is what the result must meet.
+type acceptance struct {
+	Command       string `json:"command,omitempty"`
+	FileExists    string `json:"file_exists,omitempty"`
+	OutputMatches string `json:"output_matches,omitempty"`
+	Expression    string `json:"expression,omitempty"`
 }
 
 // Run submits one unit and prints its id, or with --wait its result.
@@ -104,6 +121,7 @@ func (c *SubmitCommand) submission(stdin io.Reader) (*submission, error) {
 	body := &submission{
 		Backend: c.Backend, Model: c.Model, SystemPrompt: c.SystemPrompt, MaxTurns: c.MaxTurns, MaxCostUSD: c.MaxCostUSD,
 		MaxRetries: c.MaxRetries, Queue: c.Queue, Priority: c.Priority, Lane: c.Lane, CallbackURL: c.CallbackURL,
+		ProjectSettings: c.ProjectSettings, MCPServers: c.MCPServer,
 	}
 	var err error
 	if body.Prompt, err = c.prompt(stdin); err != nil {
@@ -114,6 +132,9 @@ func (c *SubmitCommand) submission(stdin io.Reader) (*submission, error) {
 	}
 	if body.Labels, err = keyValues("--label", c.Label); err != nil {
 		return nil, err
+	}
+	if check := (acceptance{c.AcceptCommand, c.AcceptFile, c.AcceptMatches, c.AcceptExpression}); check != (acceptance{}) {
+		body.Accept = &check
 	}
 	if c.WorkingDirectory != "" {
 		if body.WorkingDirectory, err = fileReference(c.WorkingDirectory); err != nil {

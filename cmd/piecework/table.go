@@ -63,13 +63,6 @@ func firstLine(s string) string {
 	return line
 }
 
-func dollars(amount float64) string {
-	if amount > 0 && amount < 0.01 {
-		return fmt.Sprintf("$%.4f", amount)
-	}
-	return fmt.Sprintf("$%.2f", amount)
-}
-
 func clock(t *time.Time) string {
 	if t == nil || t.IsZero() {
 		return "-"

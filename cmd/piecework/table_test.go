@@ -48,9 +48,4 @@ func TestAmountsAndTimesRead(t *testing.T) {
 			t.Errorf("duration(%s) = %q, want %q", d, got, want)
 		}
 	}
-	for amount, want := range map[float64]string{0: "$0.00", 0.0042: "$0.0042", 1.5: "$1.50"} {
-		if got := dollars(amount); got != want {
-			t.Errorf("dollars(%v) = %q, want %q", amount, got, want)
-		}
-	}
 }

@@ -123,7 +123,7 @@ func printUnit(w io.Writer, u *unit) error {
 	facts.row("started", clock(u.StartedAt))
 	facts.row("finished", clock(u.FinishedAt))
 	facts.row("took", took(u.StartedAt, u.FinishedAt))
-	facts.row("cost", dollars(u.CostUSD))
+	facts.row("cost", u.CostText())
 	if u.Lane != "" {
 		facts.row("lane", u.Lane)
 	}
@@ -168,8 +168,8 @@ func printRuns(w io.Writer, runs []work.Run) error {
 	t := newTable(w, "RUN", "ID", "STATUS", "TOOK", "TURNS", "TOOLS", "COST", "ERROR")
 	for _, r := range runs {
 		cost, failure := "-", ""
-		if r.TotalCostUSD != nil {
-			cost = dollars(*r.TotalCostUSD)
+		if r.CompletedAt != nil {
+			cost = r.Cost().CostText()
 		}
 		if r.Error != nil {
 			failure = excerpt(r.Error.Error(), 80)
@@ -327,7 +327,7 @@ func printUnits(w io.Writer, units []*unit) error {
 	t := newTable(w, "ID", "STATUS", "BACKEND", "CREATED", "TOOK", "COST", "TITLE")
 	for _, u := range units {
 		t.row(u.ID.String(), string(u.State), u.Backend, clock(&u.CreatedAt), took(u.StartedAt, u.FinishedAt),
-			dollars(u.CostUSD), excerpt(u.Title, 60))
+			u.CostText(), excerpt(u.Title, 60))
 	}
 	return t.flush()
 }

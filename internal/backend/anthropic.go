@@ -3,6 +3,7 @@ package backend
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -87,7 +88,7 @@ func (a *Anthropic) client() anthropic.Client {
 func (a *Anthropic) Execute(ctx context.Context, req Request, steps *transcript.Writer) (Result, error) {
 	if err := a.configured(); err != nil {
 		defer steps.Close()
-		return Result{Error: work.Fail(work.ClassAuth, err.Error())}, nil
+		return Result{Error: work.Fail(work.ClassAuth, err.Error()), Metadata: Metadata{TotalCostUSD: new(0.0)}}, nil
 	}
 	if req.Call != nil {
 		return *runCall(ctx, a.api(), &req, steps), nil
@@ -172,8 +173,14 @@ type anthropicEvent struct {
 }
 
 type anthropicPiece struct {
+	Type     string `json:"type"`
 	Text     string `json:"text"`
 	Thinking string `json:"thinking"`
+	// Of a call of a tool: Input in one piece, else Partial by and by.
+	ID      string          `json:"id"`
+	Name    string          `json:"name"`
+	Input   json.RawMessage `json:"input"`
+	Partial string          `json:"partial_json"`
 }
 
 type anthropicUsage struct {
@@ -223,6 +230,7 @@ func (e *anthropicEvent) tell(a *answer) error {
 		a.model = e.Message.Model
 		e.Message.Usage.tell(a)
 	case "content_block_start":
+		e.ContentBlock.Input = nil // it comes in pieces
 		return e.ContentBlock.tell(a)
 	case "content_block_delta":
 		return e.Delta.tell(a)
@@ -237,6 +245,12 @@ func (e *anthropicEvent) tell(a *answer) error {
 }
 
 func (p anthropicPiece) tell(a *answer) error {
+	switch {
+	case p.Type == "tool_use":
+		return a.asks(p.ID, p.Name, string(p.Input))
+	case p.Partial != "" && len(a.calls) > 0:
+		return a.asksMore(len(a.calls)-1, "", "", p.Partial)
+	}
 	if err := a.hears(transcript.Reasoning, p.Thinking); err != nil {
 		return err
 	}

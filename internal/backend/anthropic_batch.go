@@ -74,6 +74,9 @@ func (a *Anthropic) SendBatch(ctx context.Context, _ string, lines []Line) (stri
 	return made.ID, nil
 }
 
+// KeepsKey is false: its batches have nothing of ours but their lines.
+func (*Anthropic) KeepsKey() bool { return false }
+
 // FindBatch goes by when a batch was made and how many lines it has.
 func (a *Anthropic) FindBatch(ctx context.Context, _ string, lines int, since time.Time) ([]string, error) {
 	way, err := a.way()

@@ -14,6 +14,7 @@
 //	claude.go            Claude Code: command line, environment, sessions
 //	claude_input.go      prompt and files as one message
 //	claude_events.go     its events as steps of the transcript
+//	claude_tasks.go      what it leaves for later, when nobody will come back
 //	claude_result.go     its last word as a result, its failures by class
 //	codex.go             Codex: command line, environment, threads
 //	codex_events.go      its events as steps of the transcript
@@ -43,6 +44,8 @@
 //	openai_chat.go       its chat completions
 //	openai_responses.go  its Responses API
 //	openai_batch.go      its Batch API
+//	project.go           instructions and settings that lie in a directory
+//	mcp_server.go        MCP servers that agents may use
 //	price.go             what tokens cost
 //	schema.go            output_schema
 //	mock.go              no model at all: for demos and tests
@@ -115,11 +118,20 @@ type Request struct {
 	Dir  string
 	Home string
 
+	// Repair, if there is one, asks for a better answer in the session of an
+	// earlier one: what was wrong with it is said in place of the prompt.
+	Repair *Repair
+
 	// SessionID is chosen before the run so that a crashed run can be resumed.
 	// With Resume the session exists and has cost SessionCostUSD so far.
 	SessionID      string
 	Resume         bool
 	SessionCostUSD float64
+
+	// ProjectSettings is work.SettingsRead when an agent is to read the
+	// instructions and settings that lie in Dir.
+	ProjectSettings string
+	MCPServers      []MCPServer
 
 	MaxTurns    int      // 0: no limit
 	MaxCostUSD  *float64 // nil: no limit
@@ -130,6 +142,37 @@ type Request struct {
 	// Lease ends what the run has started when the worker process cannot; nil:
 	// it is not needed. Execute then returns process.ErrLapsed.
 	Lease *process.Lease
+}
+
+// Repair is an answer that was not accepted, and what is wrong, in words for the
+// model.
+type Repair struct{ Answer, Words string }
+
+// Again makes a request that asks for another answer in the same session, and
+// tells whether turns and money are left for it. first is what the request
+// before has come to.
+func (r Request) Again(first Result, words string) (again Request, ok bool) {
+	ok = leaves(&r, first.Metadata)
+	r.Repair, r.Answer = &Repair{Answer: first.Output, Words: words}, nil
+	return r, ok
+}
+
+// After is a result with what an earlier part of the same run has used.
+func (r Result) After(first Result) Result {
+	r.Metadata = first.Metadata.and(r.Metadata)
+	r.CostIncomplete = r.CostIncomplete || first.CostIncomplete
+	if r.Output == "" {
+		r.Output = first.Output
+	}
+	return r
+}
+
+// further is what a session that has the prompt is told.
+func (r Request) further() string {
+	if r.Repair != nil {
+		return r.Repair.Words
+	}
+	return goOn
 }
 
 // File is an attachment on this machine.
@@ -186,13 +229,17 @@ type Result struct {
 
 // Metadata is what the backend tells about a run.
 type Metadata struct {
-	SessionID     string
-	Model         string
-	NumTurns      int
-	TotalCostUSD  *float64 // this run alone; nil when unknown
-	DurationMS    int64
-	DurationAPIMS int64
-	Usage         work.Usage
+	SessionID    string
+	Model        string
+	NumTurns     int
+	TotalCostUSD *float64 // this run alone; nil when unknown, 0 when certainly no model was reached
+	// SessionTotalUSD is what the session has cost over all its runs, where the
+	// agent counts that; SessionResumed: this run is not its first.
+	SessionTotalUSD *float64
+	SessionResumed  bool
+	DurationMS      int64
+	DurationAPIMS   int64
+	Usage           work.Usage
 	// Of the API's answer to a call.
 	HTTPStatus int
 	RequestID  string

@@ -29,6 +29,9 @@ type Batcher interface {
 	// ids of those that may be it, likeliest first: a provider that keeps no
 	// key is asked for what was made at the time.
 	FindBatch(ctx context.Context, key string, lines int, since time.Time) (ids []string, err error)
+	// KeepsKey tells whether the provider keeps our key: what FindBatch finds is
+	// ours then.
+	KeepsKey() bool
 	// LookAtBatch tells how far a batch is.
 	LookAtBatch(ctx context.Context, id string) (BatchNews, error)
 	// BatchAnswers reads the answers of a batch that has ended, in the

@@ -145,7 +145,7 @@ func TestBatchesAnswerAsLive(t *testing.T) {
 		"long":       {TextBytes: 3 << 20},
 		"refusal":    {Text: "I had better not", StopReason: "refusal"},
 		"too long":   {Text: "and so on", StopReason: "max_tokens", OutputTokens: 77},
-		"a tool":     {Text: "I look", Calls: []fakemodel.Call{{Name: "Bash"}}},
+		"a tool":     {Text: "I look", Calls: []fakemodel.Call{{ID: "c1", Name: "Bash"}}},
 		"400":        {Status: 400, ErrorMessage: "temperature: no"},
 		"400 length": {Status: 400, ErrorMessage: "prompt is too long: 210000 tokens > 200000 maximum"},
 		"401":        {Status: 401},

@@ -27,6 +27,10 @@ func Capabilities(name string) []work.Capability {
 // Can tells whether a backend can do what a unit asks of it.
 func Can(name string, c work.Capability) bool { return slices.Contains(capabilities[name], c) }
 
+// WritesFiles tells whether the runs of a backend can leave files in their
+// directory.
+func WritesFiles(name string) bool { return name == "mock" || Can(name, work.CanTools) }
+
 // ReadsPayload tells whether a backend looks at the payload itself. To the
 // others only what the prompt takes from it is known.
 func ReadsPayload(name string) bool { return name == "mock" }
@@ -105,7 +109,7 @@ var descriptions = map[string]description{
 		settings: "`PIECEWORK_OPENCODE_CONFIG`",
 		lacks:    map[work.Capability]string{work.CanPDFs: noPDFs, work.CanRequest: noAPI, work.CanBatchLane: noBatches},
 		notes: []string{"A model is called PROVIDER/MODEL, such as `anthropic/claude-sonnet-4-5`. Without one the run does not tell which it was.",
-			"The cost of a model that it has no price for is null. It asks nobody: its commands may do everything."},
+			"The cost of a model that it has no price for is null. It never asks for permission: its commands can do anything."},
 	},
 	"gemini": {
 		what: "the Gemini CLI", program: "`gemini` (`PIECEWORK_GEMINI_PATH`)", keys: "`GEMINI_API_KEY`", settings: "`PIECEWORK_GEMINI_APPROVAL_MODE`",

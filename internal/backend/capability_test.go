@@ -62,7 +62,7 @@ func TestBackendsDocument(t *testing.T) {
 		describe(t, &doc, name)
 	}
 	doc.WriteString("\n## Conformance\n\nEvery case is run on every backend: the agents faked in their own words, the APIs against a model server of ours,\n" +
-		"and the real `claude`, `codex`, `opencode` and `gemini` where they are installed. ✓ passes; a word is the capability for\n" +
+		"and the real `claude`, `codex`, `opencode` and `gemini` where they are installed. `.ci/run` installs `claude` and `codex`; elsewhere the others are faked. ✓ passes; a word is the capability for\n" +
 		"whose lack the case is refused, or goes on without; \"not told\" is what the program keeps to itself.\n\n")
 	writeRow(&doc, "case", Names)
 	writeRow(&doc, "---", slices.Repeat([]string{":-:"}, len(Names)))

@@ -62,12 +62,12 @@ func (c *Claude) Execute(ctx context.Context, req Request, steps *transcript.Wri
 		return refuse(failure, req, steps), nil
 	}
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	defer unit.leave()
 	home, err := c.makeHome(unit.home, req)
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	in, failure := claudeInput(req, home.files)
 	if failure != nil {
@@ -75,7 +75,7 @@ func (c *Claude) Execute(ctx context.Context, req Request, steps *transcript.Wri
 	}
 	u := claudeUnit{cliUnit: unit, c: c, home: home, in: in, schema: schema}
 	return u.converse(ctx, exchange{
-		prompt: req.Prompt, after: goOn, once: func(req Request, words string, whole bool) (Result, heard, error) {
+		prompt: req.Prompt, after: req.further(), once: func(req Request, words string, whole bool) (Result, heard, error) {
 			u.req = req
 			if !whole {
 				u.in.line = claudeLine([]block{{Type: "text", Text: words}})
@@ -137,9 +137,20 @@ func (c *Claude) args(req Request, home claudeHome, in claudeMessage) []string {
 	if len(in.named) > 0 {
 		args = append(args, "--add-dir", home.files)
 	}
-	if len(c.AllowedTools) > 0 {
-		args = append(append(args, "--allowedTools"), c.AllowedTools...)
+	allowed := slices.Clone(c.AllowedTools)
+	for _, s := range req.MCPServers {
+		allowed = append(allowed, "mcp__"+s.Name)
 	}
+	if len(allowed) > 0 {
+		args = append(append(args, "--allowedTools"), allowed...)
+	}
+	if len(req.MCPServers) > 0 {
+		args = append(args, "--mcp-config", home.servers)
+	}
+	if req.readsProject() { // its .mcp.json too: nobody is there to ask whether to trust it
+		return append(args, "--settings", `{"enableAllProjectMcpServers":true}`, "--setting-sources", "project,local")
+	}
+	args = append(append(args, "--disallowedTools"), awaitingTools...)
 	return append(args, "--strict-mcp-config", "--setting-sources", "")
 }
 
@@ -165,13 +176,21 @@ func (c *Claude) env(home claudeHome) []string {
 // claudeHome is a home with the client's own configuration in it.
 type claudeHome struct {
 	home
-	config, system string
+	config, system, servers string
 }
 
 func (c *Claude) makeHome(in home, req Request) (h claudeHome, err error) {
 	h = claudeHome{home: in, config: cmp.Or(c.ConfigDir, filepath.Join(in.dir, ".claude"))}
-	if err := makeDir(h.config); err != nil || req.SystemPrompt == "" {
+	if err := makeDir(h.config); err != nil {
 		return h, err
+	}
+	if len(req.MCPServers) > 0 {
+		if h.servers, err = in.putServers("mcp-servers.json", req, claudeServer); err != nil {
+			return h, err
+		}
+	}
+	if req.SystemPrompt == "" {
+		return h, nil
 	}
 	h.system, err = in.put("system-prompt.txt", req.SystemPrompt)
 	return h, err

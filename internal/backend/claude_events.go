@@ -17,13 +17,15 @@ type claudeTold struct {
 	schema *jsonschema.Schema
 	steps  *transcript.Writer
 
-	actions map[string]int // message id and parent → number of its step
+	actions map[string]int  // message id and parent → number of its step
+	denied  map[string]bool // calls that were denied, until their result comes
+	tasks   claudeTasks
 	session string
 	model   string
 	begun   bool // it got as far as its first words
 
-	message string // the newest message of the main conversation …
-	text    string // … and its text: what there is if nothing more comes
+	message string          // the newest message of the main conversation …
+	text    strings.Builder // … and its text: what there is if nothing more comes
 
 	result  *claudeResult // the last one counts
 	final   bool
@@ -33,7 +35,7 @@ type claudeTold struct {
 }
 
 func newClaudeTold(req Request, schema *jsonschema.Schema, steps *transcript.Writer) *claudeTold {
-	return &claudeTold{req: req, schema: schema, steps: steps, actions: map[string]int{}}
+	return &claudeTold{req: req, schema: schema, steps: steps, actions: map[string]int{}, denied: map[string]bool{}, tasks: newClaudeTasks()}
 }
 
 type claudeEvent struct {
@@ -51,6 +53,9 @@ type claudeEvent struct {
 	Version        string            `json:"claude_code_version"`
 	PermissionMode string            `json:"permissionMode"`
 	Tools          []json.RawMessage `json:"tools"`
+
+	ToolUseID string `json:"tool_use_id"` // of system/permission_denied
+	claudeTask
 
 	RateLimit struct {
 		Status    string  `json:"status"`
@@ -85,6 +90,9 @@ func (t *claudeTold) line(line []byte) bool {
 	switch {
 	case e.Type == "result":
 		t.result, t.final = readResult(line), true
+		for _, d := range t.result.Denials {
+			t.steps.Deny(d.ID, d.Name, string(d.Input))
+		}
 	case e.Type == "assistant":
 		t.final = false
 		t.assistant(e)
@@ -94,10 +102,14 @@ func (t *claudeTold) line(line []byte) bool {
 	case e.Type == "system" && e.Subtype == "init":
 		t.final = false
 		t.init(e)
+	case e.Type == "system" && e.Subtype == "permission_denied":
+		t.denied[e.ToolUseID] = true
+		t.keep(e, line)
 	case e.Type == "system" && e.Subtype == "thinking_tokens": // a count of what comes as reasoning
 	case e.Type == "rate_limit_event":
 		t.rateLimit(e, line)
 	default:
+		t.tasks.take(e.Subtype, e.claudeTask)
 		t.keep(e, line)
 	}
 	return t.final
@@ -111,6 +123,7 @@ func (t *claudeTold) keep(e claudeEvent, line []byte) {
 
 func (t *claudeTold) init(e claudeEvent) {
 	if t.begun { // it comes again before each further turn
+		clear(t.tasks.wakeups)
 		return
 	}
 	t.begun, t.model = true, e.Model
@@ -151,6 +164,9 @@ func (t *claudeTold) assistant(e claudeEvent) {
 			t.say(e, b.Text)
 			t.act(e, transcript.Content{Type: transcript.Text, Text: b.Text})
 		case "tool_use", "server_tool_use":
+			if b.Name == scheduleWakeup {
+				t.tasks.wakeups[b.ID] = true
+			}
 			t.act(e, transcript.Content{Type: transcript.ToolCall, ID: b.ID, Name: b.Name, Args: string(b.Input)})
 		case "thinking":
 			t.steps.Add(transcript.Step{Type: transcript.Reasoning, Text: b.Thinking, Parent: e.Parent})
@@ -166,15 +182,20 @@ func (t *claudeTold) say(e claudeEvent, text string) {
 		return
 	}
 	if e.Message.ID != t.message {
-		t.message, t.text = e.Message.ID, ""
+		t.message = e.Message.ID
+		t.text.Reset()
 	}
-	t.text += text
+	if t.text.Len() < maxAnswer { // more is not kept
+		t.text.WriteString(text)
+	}
 }
 
 func (t *claudeTold) act(e claudeEvent, c transcript.Content) {
 	key := e.Parent + " " + e.Message.ID
 	if number, ok := t.actions[key]; ok && e.Message.ID != "" {
-		t.steps.Grow(number, c)
+		if number = t.steps.Grow(number, c); number > 0 {
+			t.actions[key] = number
+		}
 		return
 	}
 	t.actions[key] = t.steps.Add(transcript.Step{
@@ -201,8 +222,12 @@ func (t *claudeTold) user(e claudeEvent) {
 		}
 		t.steps.Add(transcript.Step{
 			Type: transcript.ToolResult, CallID: b.ToolUseID, Text: text + strings.Join(texts, "\n"),
-			IsError: b.IsError, Parent: e.Parent,
+			IsError: b.IsError, Denied: t.denied[b.ToolUseID], Parent: e.Parent,
 		})
+		delete(t.denied, b.ToolUseID)
+		if b.IsError {
+			delete(t.tasks.wakeups, b.ToolUseID)
+		}
 	}
 }
 

@@ -27,7 +27,12 @@ type claudeResult struct {
 	StopReason       string            `json:"stop_reason"`
 	TerminalReason   string            `json:"terminal_reason"`
 	APIErrorStatus   int               `json:"api_error_status"`
-	Usage            struct {
+	Denials          []struct {
+		ID    string          `json:"tool_use_id"`
+		Name  string          `json:"tool_name"`
+		Input json.RawMessage `json:"tool_input"`
+	} `json:"permission_denials"`
+	Usage struct {
 		Input         int64 `json:"input_tokens"`
 		Output        int64 `json:"output_tokens"`
 		CacheRead     int64 `json:"cache_read_input_tokens"`
@@ -59,7 +64,7 @@ func (r *claudeResult) words() string {
 
 // end makes the run's result of all that was told.
 func (t *claudeTold) end(end ending) Result {
-	result := Result{Output: t.text, Metadata: t.metadata()}
+	result := Result{Output: t.text.String(), Metadata: t.metadata()}
 	r := t.result
 	if r == nil {
 		result.CostIncomplete = t.begun
@@ -74,6 +79,10 @@ func (t *claudeTold) end(end ending) Result {
 		result.Error = t.failure(r, end.stderr)
 	case r.StopReason == "refusal" && r.Result == "":
 		result.Error = work.Fail(work.ClassRefusal, "the model declined to answer")
+	case t.tasks.open() != "":
+		result.Output = r.Result
+		result.Error = work.Fail(work.ClassIncomplete, "claude ended its turn before the work was done: there was still "+t.tasks.open())
+		t.heard.open = true
 	case t.schema != nil:
 		result.Output = cmp.Or(string(r.StructuredOutput), unfenced(r.Result)) // models also answer in text
 		result.Error = checkOutput(t.schema, result.Output)
@@ -103,8 +112,12 @@ func (t *claudeTold) metadata() Metadata {
 		CacheReadTokens: r.Usage.CacheRead, CacheCreationTokens: r.Usage.CacheCreation,
 	}
 	if r.TotalCostUSD != nil {
-		// Rounded, because the difference of two sums of floats has noise in it.
-		cost := math.Round(max(0, *r.TotalCostUSD-t.req.SessionCostUSD)*1e9) / 1e9
+		m.SessionTotalUSD, m.SessionResumed = r.TotalCostUSD, t.req.Resume
+		cost := *r.TotalCostUSD
+		if cost >= t.req.SessionCostUSD { // otherwise the client began to count anew
+			// Rounded, because the difference of two sums of floats has noise in it.
+			cost = math.Round((cost-t.req.SessionCostUSD)*1e9) / 1e9
+		}
 		m.TotalCostUSD = &cost
 	}
 	return m
@@ -124,7 +137,7 @@ func (t *claudeTold) failure(r *claudeResult, stderr string) *work.Failure {
 	}
 	failure := work.Fail(class, words+withStderr(stderr))
 	if class == work.ClassRateLimit {
-		failure.ResetAt = t.resetTime(words)
+		failure.ResetAt, failure.WholeAccount = t.resetTime(words), ofAccount(words)
 	}
 	return failure
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"piecework/internal/process"
@@ -33,6 +34,9 @@ type agent struct {
 	// line takes one line of stdout and tells whether the agent has said its
 	// last word. It may say more and take that back.
 	line func(line []byte) (final bool)
+	// missed, if there is one, is the size of the newest line that was too long
+	// to be taken; the adapter makes it 0 when an answer comes after that.
+	missed *atomic.Int64
 	// check, if there is one, is asked now and then whether the agent has
 	// reached a limit of the request that it does not keep by itself.
 	check func() *work.Failure
@@ -64,6 +68,7 @@ type ending struct {
 	state  *process.State // nil when it could not be killed
 	stderr string         // its last words
 	silent bool           // nothing came on stdout, not one byte
+	missed int64          // the size of a line that may have been the answer and was too long to be taken; 0: none
 	// stopped is why the runner ended it, nil when it ended by itself or after
 	// its last word.
 	stopped error
@@ -89,13 +94,15 @@ func (f flood) Error() string { return fmt.Sprintf("more than %d MiB of output",
 func run(ctx context.Context, a agent, l limits, steps *transcript.Writer) (Result, error) {
 	child, err := process.Start(a.command)
 	if errors.Is(err, process.ErrLapsed) {
-		return Result{}, err
+		return notBegun(), err
 	}
 	if err != nil {
-		return Result{}, fmt.Errorf("%w: %w", errNotStarted, err)
+		return notBegun(), fmt.Errorf("%w: %w", errNotStarted, err)
 	}
 	out := newListener(child.Stdout, a.line, l)
+	missed := cmp.Or(a.missed, new(atomic.Int64))
 	out.skipped = func(size int64) {
+		missed.Store(size)
 		steps.Add(transcript.Step{Type: transcript.SystemText, IsError: true,
 			Text: fmt.Sprintf("(a line of %d bytes from %s was left out: longer than %d bytes)", size, a.name, l.maxLine)})
 	}
@@ -112,7 +119,7 @@ func run(ctx context.Context, a agent, l limits, steps *transcript.Writer) (Resu
 	if swept != nil {
 		swept = fmt.Errorf("stop what %s started: %w", a.name, swept)
 	}
-	end := ending{state: state, stderr: steps.Redact(errs.String()), silent: !out.pulse().spoken, stopped: why}
+	end := ending{state: state, stderr: steps.Redact(errs.String()), silent: !out.pulse().spoken, missed: missed.Load(), stopped: why}
 	if errors.Is(why, work.ErrFenced) && out.pulse().final {
 		end.stopped = nil // an answer that had been given counts
 	}
@@ -127,6 +134,9 @@ func run(ctx context.Context, a agent, l limits, steps *transcript.Writer) (Resu
 	}
 	return result, swept
 }
+
+// notBegun is the result of a run that certainly reached no model.
+func notBegun() Result { return Result{Metadata: Metadata{TotalCostUSD: new(0.0)}} }
 
 // attend waits until the child has ended, and makes it end when it must. It
 // returns the reason, nil when the child said all it had to say.
@@ -207,7 +217,7 @@ func settle(r *Result, end ending) {
 	case errors.As(why, &h):
 		r.Error = work.Fail(work.ClassHang, h.what+withStderr(end.stderr))
 	case errors.As(why, &f):
-		r.Error = work.Fail(work.ClassCrash, f.Error()+withStderr(end.stderr))
+		r.Error = work.Fail(work.ClassInvalidRequest, f.Error()+answerInFile+withStderr(end.stderr))
 	default:
 		r.Error = interrupted(why)
 	}

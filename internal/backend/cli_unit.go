@@ -122,6 +122,9 @@ func (c CLI) ready(p program, req Request, steps *transcript.Writer) (cliUnit, *
 		return u, work.Fail(work.ClassInfra, err.Error()), nil
 	}
 	u.home, err = makeHome(p, req)
+	if err == nil {
+		u.noteProject()
+	}
 	return u, nil, err
 }
 
@@ -129,7 +132,7 @@ func (u cliUnit) leave() { _ = os.RemoveAll(u.home.tmp) }
 
 // refuse is the result of a unit that did not get as far as a process.
 func refuse(f *work.Failure, req Request, steps *transcript.Writer) Result {
-	r := Result{Error: f, Metadata: Metadata{SessionID: req.SessionID, Model: req.Model}}
+	r := Result{Error: f, Metadata: Metadata{SessionID: req.SessionID, Model: req.Model, TotalCostUSD: new(0.0)}}
 	tidy(&r, steps)
 	return r
 }
@@ -216,6 +219,10 @@ func (h home) put(name, text string) (string, error) {
 // goOn is what a session is told that was cut off and holds the unit's prompt.
 const goOn = "This session was interrupted before it was done. Go on with the task from where it stopped and give the answer that it asks for."
 
+// finishNow is what a session is told that ended its turn to wait for something.
+const finishNow = "Nobody will come back to this session, and whatever was left to run in the background or for a later time was stopped. " +
+	"Do not wait for anything. Finish the task now and give the answer that it asks for."
+
 // exchange is what a unit and its agent say to each other.
 type exchange struct {
 	// prompt is the whole of it; after is what a session is told that was cut
@@ -232,15 +239,20 @@ type exchange struct {
 // heard is what a process has told beside its result.
 type heard struct {
 	misfit  bool // the answer does not fit the schema
+	open    bool // the turn ended to wait for something
 	unknown bool // the session to go on with is not there
 	taken   bool // the session to begin is there already
 }
 
-// converse runs a unit from the start or from where its session stopped, and
-// once more to have an answer mended that does not fit the schema. A session that is
-// not what the caller believed costs nothing: no model has been asked.
+// converse runs a unit from the start or from where its session stopped, once
+// more when its turn ended to wait for something, and once more to have an
+// answer mended that does not fit the schema. A session that is not what the
+// caller believed costs nothing: no model has been asked.
 func (u cliUnit) converse(ctx context.Context, x exchange) (Result, error) {
 	req := u.req
+	if req.Repair != nil { // for a session that is not there any more
+		x.prompt += "\n\n" + req.Repair.Words
+	}
 	open := func() (Result, heard, error) {
 		if req.Resume && x.holds() {
 			return x.once(req, x.after, false)
@@ -260,14 +272,25 @@ func (u cliUnit) converse(ctx context.Context, x exchange) (Result, error) {
 		req.Resume, req.SessionCostUSD = false, 0
 		first, heard, err = open()
 	}
-	if err != nil || ctx.Err() != nil || !heard.misfit || !leaves(&req, first.Metadata) {
-		return first, err
+	again := func(words string) {
+		if err != nil || ctx.Err() != nil || !leaves(&req, first.Metadata) {
+			return
+		}
+		u.note("%s; asking once more", first.Error.Message)
+		var second Result
+		second, heard, err = x.once(req, words, false)
+		second.Output = cmp.Or(second.Output, first.Output)
+		second.Metadata = first.Metadata.and(second.Metadata)
+		second.CostIncomplete = second.CostIncomplete || first.CostIncomplete
+		first = second
 	}
-	u.note("%s; asking once more", first.Error.Message)
-	second, _, err := x.once(req, first.Error.Message+"\n\nGive the whole answer again as JSON that fits, and nothing else.", false)
-	second.Metadata = first.Metadata.and(second.Metadata)
-	second.CostIncomplete = second.CostIncomplete || first.CostIncomplete
-	return second, err
+	if heard.open {
+		again(finishNow)
+	}
+	if heard.misfit {
+		again(first.Error.Message + "\n\nGive the whole answer again as JSON that fits, and nothing else.")
+	}
+	return first, err
 }
 
 // leaves makes of a request what one more process may do after another has done
@@ -348,8 +371,26 @@ func sessionOf(req Request) Request {
 	return req
 }
 
+// answerInFile is what to do about an agent that says too much. The same work
+// would be as long again, and cost as much.
+const answerInFile = "; have the agent write what is long into a file, and answer with the file's name"
+
+// lostAnswer is the failure of a run whose answer may have been in a line that was
+// too long to be taken; nil when there was none.
+func lostAnswer(agent string, end ending) *work.Failure {
+	if end.missed == 0 {
+		return nil
+	}
+	return work.Fail(work.ClassInvalidRequest, fmt.Sprintf(
+		"the answer of %s is lost: a line of its output has %d bytes, and %d (%d MiB) is the most that is read%s",
+		agent, end.missed, maxLine, maxLine>>20, answerInFile)+withStderr(end.stderr))
+}
+
 // died says what it means that an agent ended without its last word.
 func died(agent string, end ending) *work.Failure {
+	if f := lostAnswer(agent, end); f != nil {
+		return f
+	}
 	how := "in an unknown way"
 	if end.state != nil {
 		how = end.state.String()

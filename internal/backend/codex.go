@@ -59,12 +59,12 @@ func (c *Codex) Execute(ctx context.Context, req Request, steps *transcript.Writ
 		return refuse(failure, req, steps), nil
 	}
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	defer unit.leave()
 	home, err := makeCodexHome(unit.home, req)
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	u := codexUnit{cliUnit: unit, c: c, home: home, schema: schema}
 	if u.prompt, u.images, failure = plainPrompt(req, home.files, true); failure != nil {
@@ -90,7 +90,7 @@ func (u codexUnit) execute(ctx context.Context) (Result, error) {
 		u.note(fromTheStart)
 	}
 	return u.converse(ctx, exchange{
-		prompt: u.prompt, after: goOn, once: func(req Request, words string, whole bool) (Result, heard, error) {
+		prompt: u.prompt, after: u.req.further(), once: func(req Request, words string, whole bool) (Result, heard, error) {
 			u := u
 			u.req, u.prompt = req, words
 			if !whole {
@@ -119,10 +119,10 @@ func (u *codexUnit) findThread() bool {
 
 func (u codexUnit) once(ctx context.Context) (Result, heard, error) {
 	told := newCodexTold(u.req, u.schema, u.home, u.steps)
-	told.prices = u.cli.Prices
+	told.prices, told.unconfined = u.cli.Prices, u.c.Sandbox == "danger-full-access"
 	result, err := u.run(ctx, agent{
 		command: process.Command{Args: u.args(), Env: u.env(), Stdin: strings.NewReader(u.prompt)},
-		line:    told.line, check: told.check, result: told.end,
+		line:    told.line, check: told.check, result: told.end, missed: &told.missed,
 	})
 	return result, told.heard, err
 }
@@ -139,6 +139,11 @@ func (u codexUnit) args() []string {
 		"-c", "skills.bundled.enabled=false",
 		// Commands do not see variables that are called like secrets.
 		"-c", "shell_environment_policy.ignore_default_excludes=false",
+	}
+	if u.req.readsProject() {
+		args = append(args, "-c", "projects="+"{"+tomlString(u.dir())+`={trust_level="trusted"}}`)
+	} else {
+		args = append(args, "-c", "project_doc_max_bytes=0") // its .codex is read where it is trusted only
 	}
 	args = append(args, u.provider()...)
 	if u.req.Model != "" {
@@ -196,6 +201,7 @@ func makeCodexHome(in home, req Request) (codexHome, error) {
 	if req.SystemPrompt != "" { // by file: one argument holds 128 KiB, and shows in ps
 		settings = "developer_instructions = " + tomlString(req.SystemPrompt) + "\n"
 	}
+	settings += codexServers(req.MCPServers)
 	if _, err := in.put(filepath.Join(".codex", "config.toml"), settings); err != nil {
 		return h, err
 	}
@@ -225,6 +231,10 @@ func (m Metadata) and(more Metadata) Metadata {
 		more.TotalCostUSD = m.TotalCostUSD
 	default:
 		more.TotalCostUSD = new(*m.TotalCostUSD + *more.TotalCostUSD)
+	}
+	more.SessionResumed = m.SessionResumed // the second goes on with the first's
+	if more.SessionTotalUSD == nil {
+		more.SessionTotalUSD = m.SessionTotalUSD
 	}
 	more.NumTurns += m.NumTurns
 	more.DurationMS += m.DurationMS

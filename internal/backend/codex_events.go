@@ -3,8 +3,10 @@ package backend
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -22,20 +24,22 @@ type codexTold struct {
 	prices *Prices
 	began  time.Time
 
-	mu      sync.Mutex // events and checks come from two sides
-	record  *rollout
-	thread  string
-	text    string            // the last message
-	turn    int               // of the process
-	calls   map[string]string // item → its call's id, until it is answered
-	answers int               // of tools
-	walled  int               // answers that were the sandbox's own failure …
-	wall    string            // … and what it said
-	usage   *codexUsage       // of the thread
-	failed  *string
-	limited *work.Failure // it waits for a limit to end, for as long as the server says
-	final   bool
-	heard   heard
+	mu         sync.Mutex // events and checks come from two sides
+	record     *rollout
+	thread     string
+	text       string            // the last message
+	unconfined bool              // it has no sandbox
+	turn       int               // of the process
+	calls      map[string]string // item → its call's id, until it is answered
+	answers    int               // of tools
+	walled     int               // answers that were the sandbox's own failure …
+	wall       string            // … and what it said
+	usage      *codexUsage       // of the thread
+	failed     *string
+	limited    *work.Failure // it waits for a limit to end, for as long as the server says
+	final      bool
+	missed     atomic.Int64 // see agent
+	heard      heard
 }
 
 type codexUsage struct {
@@ -217,6 +221,7 @@ func (t *codexTold) complete(item codexItem, line []byte) {
 	switch {
 	case item.Type == "agent_message":
 		t.text = item.Text
+		t.missed.Store(0)
 		t.steps.Extend(transcript.Content{Type: transcript.Text, Text: item.Text})
 	case item.Type == "reasoning":
 		t.steps.Add(transcript.Step{Type: transcript.Reasoning, Text: item.Text})
@@ -225,7 +230,9 @@ func (t *codexTold) complete(item codexItem, line []byte) {
 	case item.tool() != nil:
 		t.begin(item)
 		text, isError := item.answer()
-		t.answered(transcript.Step{Type: transcript.ToolResult, CallID: t.call(item), Text: text, IsError: isError})
+		t.answered(transcript.Step{
+			Type: transcript.ToolResult, CallID: t.call(item), Text: text, IsError: isError, Denied: item.Status == "declined",
+		})
 		delete(t.calls, item.ID)
 	default:
 		addEvent(t.steps, item.Type, line)
@@ -239,8 +246,13 @@ func (t *codexTold) addUntold(calls []untold) {
 	}
 }
 
+// codexDenied matches what the client, or the kernel in its sandbox, says of a
+// command that it did not let have its way.
+var codexDenied = regexp.MustCompile(`Read-only file system|[Ss]andbox denied|denied by sandbox|(was|is) blocked by policy|rejected by user|rejected: (policy forbids|blocked)`)
+
 func (t *codexTold) answered(step transcript.Step) {
 	t.answers++
+	step.Denied = step.Denied || step.IsError && !t.unconfined && codexDenied.MatchString(step.Text)
 	if at := strings.Index(step.Text, "bwrap: "); at >= 0 && step.IsError {
 		t.walled++
 		t.wall, _, _ = strings.Cut(step.Text[at:], "\n")

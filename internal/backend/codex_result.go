@@ -29,6 +29,8 @@ func (t *codexTold) end(end ending) Result {
 	case t.walled > 0 && t.walled == t.answers:
 		result.Error = work.Fail(work.ClassInfra, "codex's sandbox does not work here, every command failed: "+t.wall+
 			"; mend it, or set PIECEWORK_CODEX_SANDBOX=danger-full-access where the machine itself is one")
+	case end.missed > 0:
+		result.Error = lostAnswer("codex", end)
 	case t.schema != nil:
 		result.Error = checkOutput(t.schema, t.text)
 		t.heard.misfit = result.Error != nil

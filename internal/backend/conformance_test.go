@@ -129,6 +129,8 @@ func conformances() []conformance {
 		{name: "an answer that never fits", asks: func(_ *testing.T, r *Request) { city(r) }, does: []deed{{fits: `{"city":"Ulm"}`}, {fits: `{"town":"Ulm"}`}},
 			want: failed(work.ClassSchemaInvalid), needs: work.CanSchema, without: noSchema},
 
+		{name: "an answer that is asked for once more", does: []deed{{says: "first answer"}}, want: outcome{output: "first answer"}, check: mends},
+
 		{name: "fewer turns than max_turns", asks: func(_ *testing.T, r *Request) { r.MaxTurns = 3 }, does: []deed{{says: "done"}}, want: done, needs: work.CanTurns},
 		{name: "max_turns", asks: func(_ *testing.T, r *Request) { r.MaxTurns = 2 }, needs: work.CanTools,
 			does: []deed{call("one", "1"), call("two", "2"), call("three", "3"), call("four", "4"), {says: "done"}},
@@ -383,6 +385,46 @@ func goesOn(t *testing.T, s stage, req Request, first trial) {
 		if last := s.model.Requests()[len(s.model.Requests())-1]; !strings.Contains(string(last.Body), "do it") {
 			t.Error("the session does not have the first prompt")
 		}
+	}
+}
+
+// mends asks for a better answer in the session of the first.
+func mends(t *testing.T, s stage, req Request, first trial) {
+	const words = "It must be better."
+	s.keepSession(t, req, first.Metadata.SessionID)
+	if s.model != nil {
+		s.model.Forget()
+	}
+	req, ok := req.Again(first.Result, words)
+	if !ok {
+		t.Fatal("nothing is left for another answer")
+	}
+	s.play(t, &req, []deed{{says: "done"}})
+	if s.kind == asAgent {
+		script := verbs(agentScript(s.name, req, []deed{{says: "done"}})...) + "\n"
+		if err := os.WriteFile(filepath.Join(req.Home, "fakecli-next"), []byte(script), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := try(t.Context(), t, s.b, req)
+	got.wantOutcome(t, s, outcome{output: "done"}, nil)
+	if s.kind == asAPI || s.kind == asReal {
+		last := s.model.Requests()[0]
+		for _, r := range s.model.Requests() {
+			if !r.Side {
+				last = r
+			}
+		}
+		if body := string(last.Body); !strings.Contains(body, "first answer") || !strings.Contains(body, words) {
+			t.Errorf("the model was asked %.2000s", body)
+		}
+	}
+	if Can(s.name, work.CanResume) && got.Metadata.SessionID != first.Metadata.SessionID {
+		t.Errorf("session %q after %q", got.Metadata.SessionID, first.Metadata.SessionID)
+	}
+	whole := got.After(first.Result)
+	if whole.Metadata.NumTurns != first.Metadata.NumTurns+got.Metadata.NumTurns || first.Metadata.TotalCostUSD != nil && whole.Metadata.TotalCostUSD == nil {
+		t.Errorf("together %+v", whole.Metadata)
 	}
 }
 

@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"path/filepath"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -53,17 +54,20 @@ func (c *Cursor) Execute(ctx context.Context, req Request, steps *transcript.Wri
 		return refuse(failure, req, steps), nil
 	}
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	defer unit.leave()
 	prompt, _, failure := plainPrompt(req, unit.home.files, false)
 	if failure != nil {
 		return refuse(failure, req, steps), nil
 	}
+	if _, err := unit.home.putServers(filepath.Join(".cursor", "mcp.json"), req, claudeServer); err != nil {
+		return Result{}, err
+	}
 	u := cursorUnit{cliUnit: unit, c: c, schema: schema}
 	u.findSession()
 	return u.converse(ctx, exchange{
-		prompt: withSchema(inert(req.SystemPrompt, prompt), req), after: withSchema(goOn, req),
+		prompt: withSchema(inert(req.SystemPrompt, prompt), req), after: withSchema(req.further(), req),
 		holds: func() bool { return true }, // else it would not have been remembered
 		once: func(req Request, words string, _ bool) (Result, heard, error) {
 			u.req = req
@@ -96,7 +100,7 @@ func (u cursorUnit) once(ctx context.Context, prompt string) (Result, heard, err
 	told.remember, told.prices = u.remember, u.cli.Prices
 	result, err := u.run(ctx, agent{
 		command: process.Command{Args: u.args(), Env: u.env(), Stdin: strings.NewReader(prompt)},
-		line:    told.line, check: told.check, result: told.end,
+		line:    told.line, check: told.check, result: told.end, missed: &told.missed,
 	})
 	return result, told.heard, err
 }
@@ -105,6 +109,9 @@ func (u cursorUnit) args() []string {
 	args := []string{"--print", "--output-format=stream-json"}
 	if u.c.Force {
 		args = append(args, "--force")
+	}
+	if len(u.req.MCPServers) > 0 {
+		args = append(args, "--approve-mcps")
 	}
 	if u.req.Model != "" {
 		args = append(args, "--model="+u.req.Model)

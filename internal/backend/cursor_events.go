@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -34,6 +35,7 @@ type cursorTold struct {
 	took     bool // the model has answered: the session has the prompt
 	result   *cursorEvent
 	final    bool
+	missed   atomic.Int64 // see agent
 	heard    heard
 }
 
@@ -118,11 +120,13 @@ func (t *cursorTold) act(e cursorEvent) {
 		t.call(e)
 		_, body := e.tool()
 		text, isError := cursorAnswer(body)
+		rejected := len(body.Result.Rejected) > 0
 		t.answers++
 		delete(t.open, e.CallID)
-		t.steps.Add(transcript.Step{Type: transcript.ToolResult, CallID: e.CallID, Text: text, IsError: isError})
+		t.steps.Add(transcript.Step{Type: transcript.ToolResult, CallID: e.CallID, Text: text, IsError: isError, Denied: rejected})
 	case "assistant/":
 		t.text = outputText(e.Message.Content)
+		t.missed.Store(0)
 		t.steps.Extend(transcript.Content{Type: transcript.Text, Text: t.text})
 	}
 }
@@ -243,6 +247,8 @@ func (t *cursorTold) end(end ending) Result {
 		result.Error = failureOf("cursor", t.result.Result, end.stderr)
 	case t.req.MaxTurns > 0 && result.Metadata.NumTurns > t.req.MaxTurns: // it was faster than our check
 		result.Error = tooManyTurns(t.req)
+	case end.missed > 0 && t.result.Result == "":
+		result.Error = lostAnswer("cursor", end)
 	case t.schema != nil:
 		result.Output = unfenced(result.Output)
 		result.Error = checkOutput(t.schema, result.Output)

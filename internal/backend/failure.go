@@ -78,8 +78,20 @@ func failureOf(agent, words, stderr string) *work.Failure {
 	if wait, ok := waitIn(cmp.Or(words, stderr)); ok && class == work.ClassRateLimit {
 		failure.ResetAt = time.Now().Add(wait).UTC()
 	}
+	failure.WholeAccount = class == work.ClassRateLimit && ofAccount(cmp.Or(words, stderr))
 	return failure
 }
+
+// ofAccount tells whether a rate limit is one of the whole account: the window
+// of a subscription. Other limits are the model's.
+func ofAccount(words string) bool {
+	return window.MatchString(words) && !ofModel.MatchString(words)
+}
+
+var (
+	window  = regexp.MustCompile(`(?i)(usage|session|weekly|5-hour).limit|hit your limit`)
+	ofModel = regexp.MustCompile(`(?i)\b(model|opus|sonnet|haiku|gpt|gemini|codex-mini)\b`)
+)
 
 // refusedToStart matches what agents say of flags they cannot take; the same
 // flags will not do better a second time.

@@ -58,7 +58,7 @@ func (g *Gemini) Execute(ctx context.Context, req Request, steps *transcript.Wri
 		return refuse(failure, req, steps), nil
 	}
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	defer unit.leave()
 	prompt, _, failure := plainPrompt(req, unit.home.files, false)
@@ -74,7 +74,7 @@ func (g *Gemini) Execute(ctx context.Context, req Request, steps *transcript.Wri
 		u.note(fromTheStart)
 	}
 	return u.converse(ctx, exchange{
-		prompt: withSchema(prompt, req), after: withSchema(goOn, req),
+		prompt: withSchema(prompt, req), after: withSchema(req.further(), req),
 		holds: func() bool { return geminiHolds(geminiRecordPath(unit.home.dir, u.req.SessionID), req.Prompt) },
 		once: func(req Request, words string, _ bool) (Result, heard, error) {
 			u := u
@@ -96,11 +96,11 @@ type geminiUnit struct {
 
 func (u geminiUnit) once(ctx context.Context, prompt string) (Result, heard, error) {
 	if err := u.configure(); err != nil {
-		return Result{}, heard{}, err
+		return notBegun(), heard{}, err
 	}
 	prompt, err := u.inert(prompt)
 	if err != nil {
-		return Result{}, heard{}, err
+		return notBegun(), heard{}, err
 	}
 	told := newGeminiTold(u.req, u.schema, openGeminiRecord(u.home.dir, u.req.SessionID), u.steps)
 	told.prices = u.cli.Prices
@@ -110,10 +110,13 @@ func (u geminiUnit) once(ctx context.Context, prompt string) (Result, heard, err
 			// It ends without waiting for a pipe to take what it said last.
 			StdoutFile: filepath.Join(u.home.tmp, "stdout.jsonl"),
 		},
-		line: told.line, check: told.check, result: told.end,
+		line: told.line, check: told.check, result: told.end, missed: &told.missed,
 	})
 	return result, told.heard, err
 }
+
+// geminiOverrides is the file of settings that outrank the directory's.
+const geminiOverrides = "gemini-overrides.json"
 
 // configure writes the client's settings.
 func (u geminiUnit) configure() error {
@@ -126,6 +129,27 @@ func (u geminiUnit) configure() error {
 	}
 	if u.req.MaxTurns > 0 {
 		settings["model"] = map[string]any{"maxSessionTurns": u.req.MaxTurns}
+	}
+	if len(u.req.MCPServers) > 0 {
+		settings["mcpServers"] = u.req.serversAs(geminiServer)
+	}
+	// The system's settings outrank those that lie in the directory.
+	system := map[string]any{}
+	if !u.req.readsProject() {
+		names := []string{}
+		for _, s := range u.req.MCPServers {
+			names = append(names, s.Name)
+		}
+		system["context"] = map[string]any{"fileName": []string{".piecework-reads-none.md"}}
+		system["mcp"] = map[string]any{"allowed": names}
+		system["hooksConfig"] = map[string]any{"enabled": false}
+	}
+	overrides, err := json.Marshal(system)
+	if err != nil {
+		return err
+	}
+	if _, err := u.home.put(geminiOverrides, string(overrides)); err != nil {
+		return err
 	}
 	encoded, err := json.Marshal(settings)
 	if err != nil {
@@ -174,5 +198,5 @@ func (u geminiUnit) args() []string {
 
 func (u geminiUnit) env() []string {
 	return append(append(baseEnv(u.home.dir), u.cli.Env...), "TMPDIR="+u.home.tmp,
-		"GEMINI_CLI_TRUST_WORKSPACE=true", "GEMINI_CLI_NO_RELAUNCH=true")
+		"GEMINI_CLI_SYSTEM_SETTINGS_PATH="+filepath.Join(u.home.dir, geminiOverrides), "GEMINI_CLI_TRUST_WORKSPACE=true", "GEMINI_CLI_NO_RELAUNCH=true")
 }

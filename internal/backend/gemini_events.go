@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -37,6 +38,7 @@ type geminiTold struct {
 	warned  string          // the newest error that ended nothing
 	result  *geminiEvent
 	final   bool
+	missed  atomic.Int64 // see agent
 	heard   heard
 }
 
@@ -83,6 +85,7 @@ func (t *geminiTold) line(line []byte) bool {
 	if e.Type == "message" && e.Role == "assistant" {
 		t.final = false
 		t.round()
+		t.missed.Store(0)
 		t.say(e.Content)
 		return false
 	}
@@ -158,7 +161,9 @@ func (t *geminiTold) answer(e geminiEvent) {
 	if text == "" {
 		text = e.Error.Message
 	}
-	t.steps.Add(transcript.Step{Type: transcript.ToolResult, CallID: e.ToolID, Text: text, IsError: e.Status == "error"})
+	t.steps.Add(transcript.Step{
+		Type: transcript.ToolResult, CallID: e.ToolID, Text: text, IsError: e.Status == "error", Denied: e.Error.Type == "policy_violation",
+	})
 	delete(t.open, e.ToolID)
 	t.due = true
 }

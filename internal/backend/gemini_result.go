@@ -36,6 +36,8 @@ func (t *geminiTold) end(end ending) Result {
 		result.Error = tooManyTurns(t.req)
 	case t.prices.overspent(t.req, t.uses()) != nil:
 		result.Error = t.prices.overspent(t.req, t.uses())
+	case end.missed > 0:
+		result.Error = lostAnswer("gemini", end)
 	case t.schema != nil:
 		result.Output = unfenced(result.Output)
 		result.Error = checkOutput(t.schema, result.Output)

@@ -39,6 +39,7 @@ type script struct {
 	FailTimes   int          `json:"fail_times"`   // … on the first so many attempts; 0: always
 	Message     string       `json:"message"`      // of the failure
 	Output      string       `json:"output"`       // instead of the summary
+	Repaired    string       `json:"repaired"`     // instead of output, when that was not accepted
 	OutputBytes int          `json:"output_bytes"` // cut or filled up to this length
 	CostUSD     float64      `json:"cost_usd"`     // as if it had cost this
 
@@ -153,6 +154,9 @@ func (s script) play(ctx context.Context, req Request, seen []sight, result *Res
 	}
 	if err := s.leave(req.Dir); err != nil {
 		return work.Fail(work.ClassInvalidRequest, "payload.mock.files: "+err.Error())
+	}
+	if s.Repaired != "" && req.Repair != nil {
+		s.Output = s.Repaired
 	}
 	result.Output = s.answer(seen)
 	steps.Add(transcript.Step{Type: transcript.Action, Content: []transcript.Content{

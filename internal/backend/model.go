@@ -65,7 +65,8 @@ type modelUnit struct {
 	model      string // as the API calls it
 	usage      work.Usage
 	cost       *float64
-	unknown    bool // a call was made whose cost cannot be told
+	unknown    bool     // a call was made whose cost cannot be told
+	untrue     *float64 // a cost that a server told and that cannot be true
 	incomplete bool
 	capped     bool // max_cost_usd shortens the answer
 }
@@ -102,6 +103,12 @@ func (u *modelUnit) metadata() Metadata {
 	}
 	if !u.unknown {
 		m.TotalCostUSD = u.cost
+	}
+	if u.untrue != nil {
+		m.TotalCostUSD = u.untrue // whoever keeps it leaves it out, and says so
+	}
+	if u.turns == 0 && !u.incomplete {
+		m.TotalCostUSD = new(0.0) // no call was answered, and none was given up
 	}
 	return m
 }
@@ -153,6 +160,9 @@ func (u *modelUnit) prepare() *work.Failure {
 		u.schema, u.talk.schema = schema, narrowSchema(u.req.OutputSchema)
 		u.talk.system = joined(u.talk.system, schemaWords(u.req.OutputSchema))
 	}
+	if r := u.req.Repair; r != nil {
+		u.talk.repair = &repair{answer: cmp.Or(r.Answer, "(nothing)"), complaint: r.Words}
+	}
 	parts, failure := readParts(u.api.name, u.req.Files, u.api.files)
 	u.talk.parts = append(parts, part{kind: textPart, text: u.req.Prompt})
 	return failure
@@ -182,6 +192,7 @@ func (u *modelUnit) call(ctx context.Context) reply {
 	}
 	v.end()
 	a.finish()
+	a.deny("(not run: the " + u.api.name + " backend offers no tools)")
 	u.waited += time.Since(sent)
 	u.settle(a, sent, cause != nil)
 	r := reply{text: a.said()}
@@ -254,7 +265,11 @@ func (u *modelUnit) settle(a *answer, sent time.Time, givenUp bool) {
 	u.usage = u.usage.And(a.usage)
 	u.incomplete = u.incomplete || !a.told
 	cost := a.cost
-	if cost == nil && a.usage != (work.Usage{}) {
+	if cost != nil && !work.PlausibleCost(*cost) {
+		u.unknown, u.untrue = true, cost
+		return
+	}
+	if cost == nil && a.usage != (work.Usage{}) && a.usage.Plausible() {
 		cost = u.price(a, sent)
 	}
 	if cost == nil {
@@ -339,8 +354,11 @@ func (t *talk) bytes() int64 {
 // input did fit, and the same request would be cut again, so it is the request
 // that has to change.
 func (u *modelUnit) stopFailure(a *answer) *work.Failure {
-	if a.refusal != "" {
-		return work.Fail(work.ClassRefusal, "the model declined: "+a.refusal)
+	if a.refusal.Len() > 0 {
+		return work.Fail(work.ClassRefusal, "the model declined: "+a.refusal.String())
+	}
+	if a.stop == stopDone && len(a.calls) > 0 { // some servers have no word of their own for it
+		a.stop = stopTool
 	}
 	switch a.stop {
 	case stopLength:
@@ -356,7 +374,11 @@ func (u *modelUnit) stopFailure(a *answer) *work.Failure {
 	case stopRefusal:
 		return work.Fail(work.ClassRefusal, "the model declined to answer")
 	case stopTool:
-		return work.Fail(work.ClassToolDenied, "the model asked for a tool, and the "+u.api.name+" backend offers none")
+		asked := "a tool"
+		if len(a.calls) > 0 {
+			asked = fmt.Sprintf("the tool %q", a.calls[0].name)
+		}
+		return work.Fail(work.ClassToolDenied, "the model asked for "+asked+", and the "+u.api.name+" backend offers none; the call is in the transcript")
 	}
 	return nil
 }
@@ -370,6 +392,8 @@ func (u *modelUnit) failure(err error, a *answer) *work.Failure {
 		return work.Fail(work.ClassHang, silent.what)
 	case errors.As(err, &api):
 		return api.failure(u.api.name, a.requestID)
+	case errors.Is(err, errTooMuch):
+		return work.Fail(work.ClassInvalidRequest, u.api.name+": "+err.Error()+inRequest(a.requestID))
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		err = fmt.Errorf("%w: %w", errCut, err)
 	}

@@ -1,6 +1,8 @@
 package backend
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -23,6 +25,13 @@ const (
 // maxAnswer bounds the text of one answer.
 const maxAnswer = 64 << 20
 
+// errTooMuch: the same request would be answered at the same length and price.
+var errTooMuch = errors.New("ask for less")
+
+func tooMuch(what string, limit int64) error {
+	return fmt.Errorf("more than %d MiB of %s: %w", limit>>20, what, errTooMuch)
+}
+
 // answer is what a model has said so far in one call.
 type answer struct {
 	steps *transcript.Writer
@@ -35,7 +44,7 @@ type answer struct {
 	told      bool     // usage is final
 	cost      *float64 // as the server reckons it
 	stop      stop
-	refusal   string
+	refusal   strings.Builder
 	finished  bool // the server gave a reason for its end
 	ended     bool // the stream had its end marker
 
@@ -43,6 +52,13 @@ type answer struct {
 	drafted time.Time // when the draft was told last
 	texts   []string
 	size    int
+	calls   []*modelCall
+}
+
+// modelCall is a call of a tool that a model asks for, as it streams in.
+type modelCall struct {
+	id, name string
+	args     strings.Builder
 }
 
 // done notes the mark that ends a stream; without a reason for the end before
@@ -69,7 +85,7 @@ func (a *answer) hears(kind, piece string) error {
 		return nil
 	}
 	if a.size += len(piece); a.size > maxAnswer {
-		return fmt.Errorf("more than %d MiB of answer", maxAnswer>>20)
+		return tooMuch("answer", maxAnswer)
 	}
 	if a.draft.kind != kind {
 		a.finish()
@@ -144,6 +160,44 @@ func (a *answer) write(text string) {
 		step.Text = text
 	}
 	d.number = a.steps.Add(step)
+}
+
+// asks begins a call of a tool.
+func (a *answer) asks(id, name, args string) error {
+	a.calls = append(a.calls, &modelCall{})
+	return a.asksMore(len(a.calls)-1, id, name, args)
+}
+
+// asksMore adds to the call of that number, which there may be none of yet.
+func (a *answer) asksMore(number int, id, name, args string) error {
+	if number < 0 || number > len(a.calls) { // no call of a list is left out
+		number = len(a.calls)
+	}
+	if number == len(a.calls) {
+		a.calls = append(a.calls, &modelCall{})
+	}
+	if a.size += len(id) + len(name) + len(args) + callOverhead; a.size > maxAnswer {
+		return tooMuch("answer", maxAnswer)
+	}
+	c := a.calls[number]
+	c.id, c.name = cmp.Or(c.id, id), cmp.Or(c.name, name)
+	c.args.WriteString(args)
+	return nil
+}
+
+// callOverhead is what a call takes besides its text, about.
+const callOverhead = 100
+
+// deny puts the calls into the transcript, each with an answer that it was not
+// allowed: no tools were offered.
+func (a *answer) deny(why string) {
+	for i, c := range a.calls {
+		c.id = cmp.Or(c.id, fmt.Sprintf("call_%d", i+1))
+		a.steps.Extend(transcript.Content{Type: transcript.ToolCall, ID: c.id, Name: c.name, Args: c.args.String()})
+	}
+	for _, c := range a.calls {
+		a.steps.Add(transcript.Step{Type: transcript.ToolResult, CallID: c.id, Text: why, IsError: true, Denied: true})
+	}
 }
 
 // said is the answer's text, thinking left out.

@@ -110,7 +110,7 @@ func (u *modelUnit) take(ctx context.Context, v *vigil, got *passed) error {
 	case err != nil:
 		return err
 	case len(body) > maxAnswer:
-		return fmt.Errorf("more than %d MiB of answer", maxAnswer>>20)
+		return tooMuch("answer", maxAnswer)
 	case !json.Valid(body):
 		text, _ := work.Cut(string(body), 500)
 		return errors.New("the answer is no JSON: " + text)

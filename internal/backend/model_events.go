@@ -49,7 +49,7 @@ func eachEvent(res *http.Response, a *answer, take func(data []byte) error) erro
 // data is complete.
 func (s *events) add(piece []byte, err error) (whole bool, _ error) {
 	if len(s.data)+len(piece) > maxStreamEvent {
-		return false, fmt.Errorf("more than %d MiB in one event of the stream", maxStreamEvent>>20)
+		return false, tooMuch("one event of the stream", maxStreamEvent)
 	}
 	s.data = append(s.data, piece...)
 	if errors.Is(err, bufio.ErrBufferFull) {

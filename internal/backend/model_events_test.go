@@ -28,7 +28,7 @@ func TestModelEvents(t *testing.T) {
 	}
 	endless := io.MultiReader(strings.NewReader("data: "), &io.LimitedReader{R: zeros{}, N: 2 * maxStreamEvent})
 	err := eachEvent(&http.Response{Body: io.NopCloser(endless)}, &answer{}, nil)
-	if err == nil || !strings.Contains(err.Error(), "in one event") {
+	if err == nil || !strings.Contains(err.Error(), "of one event") {
 		t.Error(err)
 	}
 }

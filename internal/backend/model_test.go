@@ -219,7 +219,7 @@ func TestModelFailures(t *testing.T) {
 				if test.turn.Text != "" && (got.Output == "" || !strings.HasPrefix(test.turn.Text, got.Output)) {
 					t.Errorf("the partial output is %q", got.Output)
 				}
-				if test.turn.Status > 0 && (got.CostIncomplete || got.Metadata.TotalCostUSD != nil) {
+				if test.turn.Status > 0 && (got.CostIncomplete || got.Metadata.TotalCostUSD == nil || *got.Metadata.TotalCostUSD != 0) {
 					t.Error("a refused call is said to cost something")
 				}
 			})
@@ -310,7 +310,7 @@ func TestServerIsAway(t *testing.T) {
 	for _, b := range modelAPIs(t, server.URL) {
 		got := try(t.Context(), t, b, request(t, "x"))
 		got.wantFailure(t, work.ClassInfra, b.Name(), "refused")
-		if got.CostIncomplete {
+		if got.CostIncomplete || got.Metadata.TotalCostUSD == nil || *got.Metadata.TotalCostUSD != 0 {
 			t.Error("a call that was not made is said to cost something")
 		}
 		if err := b.Available(t.Context()); err == nil || !strings.Contains(err.Error(), "does not answer") {

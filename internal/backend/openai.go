@@ -87,7 +87,7 @@ func (o *OpenAI) client() openai.Client {
 func (o *OpenAI) Execute(ctx context.Context, req Request, steps *transcript.Writer) (Result, error) {
 	if err := o.configured(); err != nil {
 		defer steps.Close()
-		return Result{Error: work.Fail(work.ClassAuth, err.Error())}, nil
+		return Result{Error: work.Fail(work.ClassAuth, err.Error()), Metadata: Metadata{TotalCostUSD: new(0.0)}}, nil
 	}
 	if req.Call != nil {
 		return *runCall(ctx, o.api(), &req, steps), nil

@@ -116,6 +116,9 @@ func (o *OpenAI) sendLines(ctx context.Context, way batchWay, lines []Line) (id 
 	return file.ID, nil
 }
 
+// KeepsKey: it is in the batch's metadata.
+func (*OpenAI) KeepsKey() bool { return true }
+
 // FindBatch goes by the key alone.
 func (o *OpenAI) FindBatch(ctx context.Context, key string, _ int, since time.Time) ([]string, error) {
 	way, err := o.way()

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 
@@ -88,6 +89,21 @@ type chatSaid struct {
 	Refusal          string `json:"refusal"`
 	Reasoning        string `json:"reasoning"`
 	ReasoningContent string `json:"reasoning_content"`
+	Calls            []struct {
+		Index    *int         `json:"index"` // nil: the list is whole
+		ID       string       `json:"id"`
+		Function chatFunction `json:"function"`
+		Custom   struct {
+			Name  string `json:"name"`
+			Input string `json:"input"`
+		} `json:"custom"`
+	} `json:"tool_calls"`
+	Function chatFunction `json:"function_call"` // as it was called before
+}
+
+type chatFunction struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
 }
 
 func hearChat(res *http.Response, a *answer) error {
@@ -128,7 +144,10 @@ func (c *chatChunk) tell(a *answer) error {
 	if choice.FinishReason != "" {
 		a.finished, a.stop = true, chatStops[choice.FinishReason]
 	}
-	a.refusal += choice.Delta.Refusal
+	a.refusal.WriteString(choice.Delta.Refusal)
+	if err := choice.Delta.asks(a); err != nil {
+		return err
+	}
 	thought := choice.Delta.ReasoningContent
 	if thought == "" {
 		thought = choice.Delta.Reasoning
@@ -137,6 +156,23 @@ func (c *chatChunk) tell(a *answer) error {
 		return err
 	}
 	return a.hears(transcript.Action, choice.Delta.Content)
+}
+
+// asks takes over the calls of tools, or the pieces of them.
+func (s *chatSaid) asks(a *answer) error {
+	if f := s.Function; f != (chatFunction{}) {
+		return a.asksMore(0, "", f.Name, f.Arguments)
+	}
+	for _, c := range s.Calls {
+		number := len(a.calls)
+		if c.Index != nil {
+			number = *c.Index
+		}
+		if err := a.asksMore(number, c.ID, cmp.Or(c.Function.Name, c.Custom.Name), c.Function.Arguments+c.Custom.Input); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // chatStops: what is not here is a good end.

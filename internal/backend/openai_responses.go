@@ -75,6 +75,11 @@ type responsesItem struct {
 	Type    string          `json:"type"`
 	Summary []responsesPart `json:"summary"`
 	Content []responsesPart `json:"content"`
+	// Of a call of a tool.
+	CallID    string `json:"call_id"`
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+	Input     string `json:"input"`
 }
 
 type responsesPart struct {
@@ -132,13 +137,15 @@ func readResponses(body []byte, a *answer) error {
 
 // tell takes over an item that came in one piece.
 func (i responsesItem) tell(a *answer) error {
-	i.stops(a)
+	if err := i.asks(a); err != nil {
+		return err
+	}
 	kind := transcript.Action
 	if i.Type == "reasoning" {
 		kind = transcript.Reasoning
 	}
 	for _, p := range slices.Concat(i.Summary, i.Content) {
-		a.refusal += p.Refusal
+		a.refusal.WriteString(p.Refusal)
 		if err := a.hears(kind, p.Text); err != nil {
 			return err
 		}
@@ -146,10 +153,13 @@ func (i responsesItem) tell(a *answer) error {
 	return nil
 }
 
-func (i responsesItem) stops(a *answer) {
-	if i.Type == "function_call" || i.Type == "custom_tool_call" {
-		a.stop = stopTool
+// asks takes over a call of a tool.
+func (i responsesItem) asks(a *answer) error {
+	if i.Type != "function_call" && i.Type != "custom_tool_call" {
+		return nil
 	}
+	a.stop = stopTool
+	return a.asks(i.CallID, i.Name, i.Arguments+i.Input)
 }
 
 func (e *responsesEvent) tell(res *http.Response, a *answer, data []byte) error {
@@ -165,9 +175,9 @@ func (e *responsesEvent) tell(res *http.Response, a *answer, data []byte) error 
 	case "response.reasoning_summary_text.delta", "response.reasoning_text.delta":
 		return a.hears(transcript.Reasoning, e.Delta)
 	case "response.refusal.delta":
-		a.refusal += e.Delta
+		a.refusal.WriteString(e.Delta)
 	case "response.output_item.done":
-		e.Item.stops(a)
+		return e.Item.asks(a)
 	case "response.completed":
 		a.ended = true
 	case "response.incomplete":

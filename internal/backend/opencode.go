@@ -63,12 +63,12 @@ func (o *OpenCode) Execute(ctx context.Context, req Request, steps *transcript.W
 		return refuse(failure, req, steps), nil
 	}
 	if err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	defer unit.leave()
 	u := openCodeUnit{cliUnit: unit, o: o, schema: schema}
 	if u.config, err = u.configure(); err != nil {
-		return Result{}, err
+		return notBegun(), err
 	}
 	prompt, images, failure := plainPrompt(req, unit.home.files, true)
 	if failure != nil {
@@ -81,7 +81,7 @@ func (o *OpenCode) Execute(ctx context.Context, req Request, steps *transcript.W
 	}
 	u.findSession()
 	return u.converse(ctx, exchange{
-		prompt: withSchema(prompt, req), after: withSchema(goOn, req),
+		prompt: withSchema(prompt, req), after: withSchema(req.further(), req),
 		holds: func() bool { return true }, // else it would not have been remembered
 		once: func(req Request, words string, whole bool) (Result, heard, error) {
 			u.req, u.images = req, nil
@@ -129,6 +129,14 @@ func (u openCodeUnit) configure() (string, error) {
 		return "", err
 	}
 	if _, err := u.home.put(filepath.Join(own, "package-lock.json"), openCodeLock); err != nil {
+		return "", err
+	}
+	// By file: what goes by the environment, every command of the agent sees.
+	servers, err := json.Marshal(map[string]any{"mcp": u.req.serversAs(openCodeServer)})
+	if err != nil {
+		return "", err
+	}
+	if _, err := u.home.put(filepath.Join(own, "opencode.json"), string(servers)); err != nil {
 		return "", err
 	}
 	plugin, err := u.home.put("opencode-plugin.js", openCodePlugin)
@@ -193,7 +201,7 @@ func (u openCodeUnit) once(ctx context.Context, prompt string) (Result, heard, e
 		},
 		// It does not hear SIGINT.
 		ladder: process.Ladder{Interrupt: time.Millisecond, Terminate: process.DefaultLadder.Terminate},
-		line:   told.line, check: told.check, result: told.end,
+		line:   told.line, check: told.check, result: told.end, missed: &told.missed,
 	})
 	return result, told.heard, err
 }
@@ -248,6 +256,9 @@ func (u openCodeUnit) env() []string {
 	env := append(append(baseEnv(u.home.dir), u.cli.Env...), "TMPDIR="+u.home.tmp, "OPENCODE_CONFIG_CONTENT="+u.config,
 		"OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_LSP_DOWNLOAD=1",
 		"OPENCODE_DISABLE_DEFAULT_PLUGINS=1", "OPENCODE_DISABLE_SHARE=1")
+	if !u.req.readsProject() {
+		env = append(env, "OPENCODE_DISABLE_PROJECT_CONFIG=1", "OPENCODE_DISABLE_CLAUDE_CODE=1")
+	}
 	if u.o.Config != "" {
 		env = append(env, "OPENCODE_CONFIG="+u.o.Config)
 	}

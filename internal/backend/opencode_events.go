@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -25,18 +27,21 @@ type openCodeTold struct {
 
 	mu      sync.Mutex // events and checks come from two sides
 	session string
-	took    bool    // the client is at work on it: the session has the prompt
-	text    string  // the newest of the model's
-	turns   int     // that are over
-	reason  string  // why the last one is
-	cuts    int     // of the last ones, in a row, that ended before their end
-	busy    bool    // a turn is going on, whose cost is not known
-	cost    float64 // of the turns whose price it knows
-	uses    []use   // of the others
+	took    bool     // the client is at work on it: the session has the prompt
+	text    string   // the newest of the model's
+	turns   int      // that are over
+	reason  string   // why the last one is
+	cuts    int      // of the last ones, in a row, that ended before their end
+	busy    bool     // a turn is going on, whose cost is not known
+	cost    float64  // of the turns whose price it knows
+	untrue  *float64 // what a turn is said to have cost and cannot have
+	uses    []use    // of the others
 	usage   work.Usage
+	denied  bool // the newest answer of a tool is that it is not allowed
 	failed  *openCodeError
 	retry   *openCodeStatus
 	final   bool
+	missed  atomic.Int64 // see agent
 	heard   heard
 }
 
@@ -118,6 +123,7 @@ func (t *openCodeTold) line(line []byte) bool {
 		t.busy, t.final, t.failed, t.retry = true, false, nil, nil
 	case "text":
 		t.text = e.Part.Text
+		t.missed.Store(0)
 		t.steps.Extend(transcript.Content{Type: transcript.Text, Text: t.text})
 	case "reasoning":
 		t.steps.Add(transcript.Step{Type: transcript.Reasoning, Text: e.Part.Text})
@@ -149,6 +155,7 @@ func (t *openCodeTold) status(s openCodeStatus) {
 func (t *openCodeTold) tool(p openCodePart) {
 	t.steps.Extend(transcript.Content{Type: transcript.ToolCall, ID: p.CallID, Name: p.Tool, Args: string(p.State.Input)})
 	text, isError := p.State.Output, p.State.Status == "error"
+	denied := isError && openCodeDenied.MatchString(p.State.Error)
 	if isError {
 		text = p.State.Error
 	}
@@ -157,9 +164,14 @@ func (t *openCodeTold) tool(p openCodePart) {
 		isError = true
 	}
 	t.steps.Add(transcript.Step{
-		Type: transcript.ToolResult, CallID: p.CallID, Text: strings.TrimPrefix(text, "\n"), IsError: isError,
+		Type: transcript.ToolResult, CallID: p.CallID, Text: strings.TrimPrefix(text, "\n"), IsError: isError, Denied: denied,
 	})
+	t.denied = denied
 }
+
+// openCodeDenied matches what the client says of a call that it did not allow:
+// it has no other sign for it.
+var openCodeDenied = regexp.MustCompile(`^The user (rejected permission|has specified a rule which prevents you)`)
 
 func (t *openCodeTold) finish(p openCodePart) {
 	t.turns++
@@ -167,6 +179,9 @@ func (t *openCodeTold) finish(p openCodePart) {
 	used := work.Usage{
 		InputTokens: p.Tokens.Input, OutputTokens: p.Tokens.Output + p.Tokens.Reasoning,
 		CacheReadTokens: p.Tokens.Cache.Read, CacheCreationTokens: p.Tokens.Cache.Write,
+	}
+	if !work.PlausibleCost(p.Cost) {
+		t.untrue = new(p.Cost)
 	}
 	if t.cost += p.Cost; p.Cost == 0 && used != (work.Usage{}) {
 		_, model, _ := strings.Cut(t.req.Model, "/")
@@ -211,13 +226,23 @@ func (t *openCodeTold) check() *work.Failure {
 }
 
 // spent is what the turns have cost. A model whose price the client does not
-// know costs nothing in its eyes: then ours counts. Nil: nobody knows.
+// know costs nothing in its eyes: then ours counts. Nil: nobody knows. A cost of a
+// turn that cannot be true is the answer: whoever keeps it leaves it out, and says so.
 func (t *openCodeTold) spent() *float64 {
+	if t.untrue != nil {
+		return t.untrue
+	}
 	cost, _ := t.prices.cost(t.uses)
 	if t.cost > 0 {
 		return new(t.cost + deref(cost))
 	}
 	return cost
+}
+
+// unpriced tells whether a turn has used tokens whose price nobody knows.
+func (t *openCodeTold) unpriced() bool {
+	cost, _ := t.prices.cost(t.uses)
+	return len(t.uses) > 0 && cost == nil
 }
 
 func (t *openCodeTold) overBudget() *work.Failure {

@@ -13,7 +13,7 @@ import (
 func (t *openCodeTold) end(end ending) Result {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	result := Result{Output: t.text, Metadata: t.metadata(), CostIncomplete: t.busy}
+	result := Result{Output: t.text, Metadata: t.metadata(), CostIncomplete: t.busy || t.unpriced()}
 	t.heard.unknown = lacksSession(t.req, end)
 	switch {
 	case end.stopped != nil:
@@ -22,12 +22,16 @@ func (t *openCodeTold) end(end ending) Result {
 		result.Error = t.failed.failure(end.stderr)
 	case t.reason == "length":
 		result.Error = work.Fail(work.ClassInvalidRequest, "the answer reached the limit on its length and was cut off")
+	case !t.final && t.denied && (end.state == nil || end.state.Success()): // it ends there, without a word
+		result.Error = work.Fail(work.ClassToolDenied, "opencode ended because a tool that it called is not allowed"+withStderr(end.stderr))
 	case !t.final:
 		result.Error = died("opencode", end)
 	case t.req.MaxTurns > 0 && t.turns > t.req.MaxTurns: // it was faster than our check
 		result.Error = tooManyTurns(t.req)
 	case t.overBudget() != nil:
 		result.Error = t.overBudget()
+	case end.missed > 0:
+		result.Error = lostAnswer("opencode", end)
 	case t.schema != nil:
 		result.Output = unfenced(t.text)
 		result.Error = checkOutput(t.schema, result.Output)

@@ -19,7 +19,30 @@ var pricesJSON []byte
 const perMillion = 1e6
 
 // Prices is a table of what tokens cost. Nil knows no price.
-type Prices struct{ rates []rate }
+type Prices struct {
+	rates []rate
+	// ceiling is what models cost that are not in the table; nil: nobody knows.
+	ceiling *rate
+}
+
+// WithCeiling sets what models cost that are in no table, in dollars per million
+// tokens: at most, so that a limit on costs holds for them too. Tokens that are
+// written to a cache count twice.
+func (p *Prices) WithCeiling(input, output float64) *Prices {
+	return &Prices{p.rates, &rate{Input: input, Output: output, CacheRead: input, CacheWrite: 2 * input}}
+}
+
+// Unpriced tells whether it is certain that nobody will know what a run of a
+// model costs on a backend: the model has no price, and the backend tells no cost
+// of its own. Nil is certain of nothing.
+func (p *Prices) Unpriced(backend, model string) bool {
+	switch backend {
+	case "anthropic", "codex", "cursor", "gemini":
+		_, known := p.rate(model, time.Now(), 0)
+		return p != nil && model != "" && !known
+	}
+	return false // a server behind the openai backend may tell what it takes
+}
 
 // rate is what a model's tokens cost, in dollars per million.
 type rate struct {
@@ -42,7 +65,7 @@ func ReadPrices(override []byte) (*Prices, error) {
 		return nil, fmt.Errorf("read the embedded prices: %w", err)
 	}
 	if len(bytes.TrimSpace(override)) == 0 {
-		return &Prices{own}, nil
+		return &Prices{rates: own}, nil
 	}
 	given, err := readRates(override)
 	if err != nil {
@@ -57,7 +80,7 @@ func ReadPrices(override []byte) (*Prices, error) {
 			given = append(given, r)
 		}
 	}
-	return &Prices{given}, nil
+	return &Prices{rates: given}, nil
 }
 
 func readRates(raw []byte) ([]rate, error) {
@@ -107,6 +130,9 @@ func (p *Prices) rate(model string, at time.Time, prompt int64) (best rate, know
 			return best, true
 		}
 	}
+	if p.ceiling != nil {
+		return *p.ceiling, true
+	}
 	return best, false
 }
 
@@ -128,11 +154,14 @@ type use struct {
 	work.Usage
 }
 
-// cost is what calls have cost; nil when there were none, or when the price of
-// one is not known, whose model is named then.
+// cost is what calls have cost; nil when there were none, when the tokens of one
+// cannot be true, or when the price of one is not known, whose model is named then.
 func (p *Prices) cost(uses []use) (cost *float64, unknown string) {
 	sum := 0.0
 	for _, u := range uses {
+		if !u.Usage.Plausible() {
+			return nil, ""
+		}
 		rate, known := p.rate(u.model, time.Now(), promptTokens(u.Usage))
 		if !known {
 			return nil, cmp.Or(u.model, "(unnamed)")
@@ -150,7 +179,7 @@ func (p *Prices) cost(uses []use) (cost *float64, unknown string) {
 func (p *Prices) costOfSum(sum use) *float64 {
 	least, _ := p.rate(sum.model, time.Now(), 0)
 	most, known := p.rate(sum.model, time.Now(), promptTokens(sum.Usage))
-	if !known || least != most || sum.Usage == (work.Usage{}) {
+	if !known || least != most || sum.Usage == (work.Usage{}) || !sum.Usage.Plausible() {
 		return nil
 	}
 	return new(most.cost(sum.Usage))
@@ -161,7 +190,7 @@ func (p *Prices) unpriced(req Request, model string) *work.Failure {
 	if req.MaxCostUSD == nil {
 		return nil
 	}
-	if model == "" {
+	if model == "" && (p == nil || p.ceiling == nil) {
 		return work.Fail(work.ClassInvalidRequest, "max_cost_usd can only be kept for a model whose price is known: name the model")
 	}
 	if _, known := p.rate(model, time.Now(), 0); !known {
@@ -170,9 +199,13 @@ func (p *Prices) unpriced(req Request, model string) *work.Failure {
 	return nil
 }
 
+// NoPrice says that a model has no price, and what to do.
+func NoPrice(model string) string {
+	return "the price of model " + model + " is not known; put it into the file that --prices names, or set --unknown-price"
+}
+
 func noPrice(model string) *work.Failure {
-	return work.Fail(work.ClassInvalidRequest, "max_cost_usd cannot be kept: the price of model "+model+
-		" is not known; put it into the file that --prices names, or leave max_cost_usd out")
+	return work.Fail(work.ClassInvalidRequest, "max_cost_usd cannot be kept: "+NoPrice(model)+", or leave max_cost_usd out")
 }
 
 // overspent stops a run that has cost more than it may, or that calls a model

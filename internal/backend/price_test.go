@@ -51,6 +51,37 @@ func TestPrices(t *testing.T) {
 	}
 }
 
+// A ceiling is for models that are in no table, and makes a limit on costs one
+// that can be kept.
+func TestCeilingPrice(t *testing.T) {
+	prices, err := ReadPrices(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dear, limit := prices.WithCeiling(10, 50), 1.0
+	used := work.Usage{InputTokens: 1e6, OutputTokens: 1e6, CacheReadTokens: 1e6, CacheCreationTokens: 1e6}
+	for model, want := range map[string]float64{"nobody-knows": 90, "": 90} {
+		if cost, unknown := dear.cost([]use{{model, used}}); unknown != "" || cost == nil || *cost != want {
+			t.Errorf("%q costs %v, not known: %q", model, deref(cost), unknown)
+		}
+		if f := dear.unpriced(Request{MaxCostUSD: &limit}, model); f != nil {
+			t.Errorf("%q with a ceiling: %v", model, f)
+		}
+		if f := prices.unpriced(Request{MaxCostUSD: &limit}, model); f == nil {
+			t.Errorf("%q without a ceiling is not refused", model)
+		}
+	}
+	known := []use{{"claude-sonnet-4-5", work.Usage{OutputTokens: 1e6}}}
+	if with, _ := dear.cost(known); deref(with) != 15 {
+		t.Errorf("a model of the table costs %v", deref(with))
+	}
+	for name, want := range map[string]bool{"anthropic": true, "codex": true, "cursor": true, "gemini": true, "openai": false, "claude": false, "opencode": false, "mock": false} {
+		if prices.Unpriced(name, "nobody-knows") != want || prices.Unpriced(name, "") || dear.Unpriced(name, "nobody-knows") || (*Prices)(nil).Unpriced(name, "nobody-knows") {
+			t.Errorf("%s: not as it is known to be", name)
+		}
+	}
+}
+
 func TestUnknownModelHasNoCost(t *testing.T) {
 	onEachAPI(t, func(t *testing.T, b Backend, model *fakemodel.Server) {
 		req := request(t, "x")
@@ -130,4 +161,34 @@ func TestMaxCostIsWatched(t *testing.T) {
 		model.Script(fakemodel.Turn{Text: "ok"})
 		try(t.Context(), t, b, req).wantSuccess(t, "ok")
 	})
+}
+
+// A cost that cannot be true is not added to others, and reaches whoever keeps
+// it, who leaves it out and says so. Tokens that cannot be true have no price.
+func TestCostThatCannotBeTrue(t *testing.T) {
+	for _, cost := range []float64{-0.0000225, 1e30} {
+		told := &openCodeTold{}
+		told.finish(openCodePart{Cost: 0.5})
+		told.finish(openCodePart{Cost: cost})
+		if got := told.spent(); got == nil || work.PlausibleCost(*got) {
+			t.Errorf("%v: opencode: %v", cost, deref(got))
+		}
+		unit := &modelUnit{req: &Request{}, cost: new(0.5)}
+		unit.settle(&answer{answered: true, told: true, cost: &cost}, time.Now(), false)
+		if got := unit.metadata().TotalCostUSD; got == nil || work.PlausibleCost(*got) {
+			t.Errorf("%v: model API: %v", cost, deref(got))
+		}
+	}
+	prices := &Prices{[]rate{{Model: "m", Input: 1, Output: 1}}}
+	for _, u := range []work.Usage{{InputTokens: -5_000_000, OutputTokens: 10_000_000}, {OutputTokens: 9_200_000_000_000_000_000}} {
+		if cost, _ := prices.cost([]use{{"m", u}}); cost != nil {
+			t.Errorf("%+v costs %v", u, *cost)
+		}
+		if cost := prices.costOfSum(use{"m", u}); cost != nil {
+			t.Errorf("the sum %+v costs %v", u, *cost)
+		}
+	}
+	if got := (work.Usage{InputTokens: 9_200_000_000_000_000_000}).And(work.Usage{InputTokens: 9_200_000_000_000_000_000}); got.Plausible() {
+		t.Errorf("a sum that is too large looks plausible: %+v", got)
+	}
 }

@@ -228,3 +228,25 @@ func TestCostWithoutAPrice(t *testing.T) {
 		})
 	}
 }
+
+// Claude Code counts the cost of its session: the run's own is what came on top,
+// and the sum is told, from which the ledger takes it when ends come late.
+func TestClaudeCountsTheCostOfItsSession(t *testing.T) {
+	req := request(t, verbs("init", "cost 0.25", "result one"))
+	b := fake(t)
+	first := try(t.Context(), t, b, req)
+	first.wantSuccess(t, "one")
+	again := nextRun(req, first.Result)
+	again.SessionCostUSD = 0 // the end of the first is not in the ledger yet
+	again.Prompt = verbs("init", "cost 0.5", "result two")
+	for i, want := range []struct{ cost, total float64 }{{0.25, 0.25}, {0.75, 0.75}} {
+		m := first.Metadata
+		if i == 1 {
+			second := try(t.Context(), t, b, again)
+			m = second.Metadata
+		}
+		if deref(m.TotalCostUSD) != want.cost || deref(m.SessionTotalUSD) != want.total || m.SessionResumed != (i == 1) {
+			t.Errorf("run %d: cost %v, session %v, resumed %v", i+1, deref(m.TotalCostUSD), deref(m.SessionTotalUSD), m.SessionResumed)
+		}
+	}
+}

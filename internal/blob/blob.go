@@ -38,6 +38,9 @@ const (
 	writers   = 2
 	// answerTime is how long a store may take to begin an answer.
 	answerTime = 30 * time.Second
+	// stuckTime is how long nothing may move while a blob is written. Its source
+	// may pause for a minute.
+	stuckTime = 3 * time.Minute
 )
 
 // Store is a place for blobs.
@@ -135,8 +138,11 @@ func (s *Store) Put(ctx context.Context, id uuid.UUID, r io.Reader, limit int64)
 	if err != nil {
 		return Stored{}, s.explain(err)
 	}
+	// A store that says nothing, or a caller that sends nothing, ends it.
+	stuck := time.AfterFunc(stuckTime, abort)
+	defer stuck.Stop()
 	sum := sha256.New()
-	source := &source{r: r, left: limit}
+	source := &source{r: r, left: limit, moved: func() { stuck.Reset(stuckTime) }}
 	size, err := io.Copy(io.MultiWriter(w, sum), source)
 	if err == nil && local != nil {
 		err = local.Sync()
@@ -177,10 +183,13 @@ type source struct {
 	r    io.Reader
 	left int64
 	err  error
+
+	moved func() // is called at each read
 }
 
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
+	s.moved()
 	if s.left -= int64(n); s.left < 0 {
 		err = ErrTooLarge
 	}
@@ -223,6 +232,8 @@ type reader struct {
 }
 
 func (r *reader) Read(p []byte) (int, error) {
+	late := time.AfterFunc(answerTime, r.cancel)
+	defer late.Stop()
 	n, err := r.Reader.Read(p)
 	if err != nil && err != io.EOF { //nolint:errorlint // io.Reader's contract
 		err = r.store.explain(err)

@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	_ "gocloud.dev/blob/gcsblob"
 	_ "gocloud.dev/blob/s3blob"
 
 	"piecework/internal/work"

@@ -37,24 +37,31 @@ var ErrMissing = errors.New("is not there")
 // Language compiles expressions. It is made once.
 type Language struct{ env *cel.Env }
 
-// New makes the language: body is any JSON value, headers, event and delivery
-// are texts.
+// New makes the language of triggers: body is any JSON value, headers, event and
+// delivery are texts.
 func New() *Language {
-	options := []cel.EnvOption{
+	return language(cel.Variable("body", cel.DynType), cel.Variable("headers", cel.MapType(cel.StringType, cel.StringType)),
+		cel.Variable("event", cel.StringType), cel.Variable("delivery", cel.StringType))
+}
+
+// NewForOutput makes the language of acceptance checks: output is a text, and
+// json the value that it says, null when it is no JSON.
+func NewForOutput() *Language {
+	return language(cel.Variable("output", cel.StringType), cel.Variable("json", cel.DynType))
+}
+
+func language(variables ...cel.EnvOption) *Language {
+	options := append(variables,
 		cel.StdLib(cel.StdLibSubset(&env.LibrarySubset{ExcludeFunctions: []*env.Function{{Name: "matches"}}})), // ours has a bound
-		cel.Variable("body", cel.DynType),
-		cel.Variable("headers", cel.MapType(cel.StringType, cel.StringType)),
-		cel.Variable("event", cel.StringType),
-		cel.Variable("delivery", cel.StringType),
 		cel.CrossTypeNumericComparisons(true),
 		cel.ASTValidators(cel.ValidateComprehensionNestingLimit(maxLoops), cel.ValidateRegexLiterals()),
 		cel.ParserExpressionSizeLimit(MaxSource), cel.ParserRecursionLimit(maxDepth),
-	}
-	language, err := cel.NewCustomEnv(append(options, functions()...)...)
+	)
+	environment, err := cel.NewCustomEnv(append(options, functions()...)...)
 	if err != nil {
 		panic(fmt.Sprintf("make the expression language: %v", err)) // it is made of constants
 	}
-	return &Language{language}
+	return &Language{environment}
 }
 
 // Vars is what an expression sees.
@@ -63,6 +70,8 @@ type Vars struct {
 	Headers  map[string]string
 	Event    string
 	Delivery string
+	Output   string
+	JSON     any // as Read returns it
 }
 
 // Program is a compiled expression, safe for use by many at once.
@@ -108,7 +117,7 @@ func (p *Program) eval(ctx context.Context, v Vars) (ref.Val, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxTime)
 	defer cancel()
 	out, _, err := p.program.ContextEval(ctx, map[string]any{
-		"body": v.Body, "headers": v.Headers, "event": v.Event, "delivery": v.Delivery,
+		"body": v.Body, "headers": v.Headers, "event": v.Event, "delivery": v.Delivery, "output": v.Output, "json": v.JSON,
 	})
 	switch {
 	case err == nil:

@@ -157,10 +157,11 @@ func openLog(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 }
 
-// awaitOld waits for the process that pidFile names to leave dir. It is most
+// awaitOld waits until the process that pidFile names does not work in dir any
+// more, and removes the file when another process has that id by now. It is most
 // likely the child of a process that was killed, and about to end.
-func awaitOld(ctx context.Context, name, pidFile, dir string) error {
-	ctx, cancel := context.WithTimeout(ctx, oldChildWait)
+func awaitOld(ctx context.Context, wait time.Duration, name, pidFile, dir string) error {
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	tick := time.NewTicker(poll)
 	defer tick.Stop()

@@ -37,9 +37,10 @@ type PostgresOptions struct {
 	MaxConnections int    // Postgres's default when 0
 	Log            *slog.Logger
 
-	// Where the tests look instead.
+	// What the tests have instead.
 	repository string
 	places     func() []string
+	oldWait    time.Duration // for the server of a process that was killed to end
 }
 
 // Postgres is a running server.
@@ -122,6 +123,9 @@ func (o PostgresOptions) withDefaults() (PostgresOptions, error) {
 	if o.places == nil {
 		o.places = usualPlaces
 	}
+	if o.oldWait == 0 {
+		o.oldWait = oldChildWait
+	}
 	return o, nil
 }
 
@@ -135,6 +139,9 @@ func (o PostgresOptions) programs(ctx context.Context, cluster int, acct account
 	found, others, failed := findPrograms(ctx, dirs, cluster, acct)
 	if found.dir != "" {
 		return found, nil
+	}
+	if ctx.Err() != nil { // what was cut off says nothing of what is installed
+		return programs{}, fmt.Errorf("look for PostgreSQL's programs: %w", context.Cause(ctx))
 	}
 	if o.PGBin != "" && failed != nil {
 		return programs{}, fmt.Errorf("use PG_BIN: %w", failed)
@@ -207,7 +214,7 @@ func (o PostgresOptions) cluster(ctx context.Context, p programs, acct account) 
 			}
 		}
 	}
-	if err := awaitOld(ctx, "postgres", filepath.Join(data, "postmaster.pid"), data); err != nil {
+	if err := awaitOld(ctx, o.oldWait, "postgres", filepath.Join(data, "postmaster.pid"), data); err != nil {
 		return "", err
 	}
 	return data, nil
@@ -216,6 +223,12 @@ func (o PostgresOptions) cluster(ctx context.Context, p programs, acct account) 
 func (o PostgresOptions) start(ctx context.Context, p programs, data string, acct account) (*Postgres, error) {
 	sockets, remove, err := socketDir(filepath.Join(o.Dir, "pgsocket"), pgSocket, acct)
 	if err != nil {
+		return nil, err
+	}
+	// Nobody works in data any more. A server that was killed leaves this file,
+	// and its process id counts as taken until its parent has waited for it.
+	if err := awaitOld(ctx, o.oldWait, "postgres", filepath.Join(sockets, pgSocket+".lock"), data); err != nil {
+		remove()
 		return nil, err
 	}
 	cmd := acct.run(exec.Command(filepath.Join(p.dir, "postgres"), o.args(data, sockets)...))

@@ -2,9 +2,12 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -102,18 +105,25 @@ func TestPostgresTwiceInOneDir(t *testing.T) {
 	dir := dataDir(t)
 	pg := startPostgres(t, PostgresOptions{Dir: dir})
 	data := onlyCluster(t, dir)
-	_, err := StartPostgres(shortContext(t), PostgresOptions{Dir: dir})
+	_, err := StartPostgres(t.Context(), PostgresOptions{Dir: dir, oldWait: poll})
 	wantText(t, err, "already runs", data, fmt.Sprintf("process %d", readPid(filepath.Join(data, "postmaster.pid"))))
 	if got := queryText(t, pg.URL, "select 'alive'"); got != "alive" {
 		t.Error("the first server was hurt")
 	}
 }
 
-func shortContext(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	t.Cleanup(cancel)
-	return ctx
+// A look for programs that was cut off says nothing of what is installed.
+func TestPostgresStartCutOff(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("asked to stop"))
+	for _, bin := range []string{"", usualPlaces()[0]} {
+		_, err := StartPostgres(ctx, PostgresOptions{Dir: dataDir(t), PGBin: bin})
+		wantText(t, err, "asked to stop")
+		if strings.Contains(err.Error(), "no PostgreSQL") {
+			t.Errorf("PG_BIN %q: %v", bin, err)
+		}
+	}
 }
 
 func onlyCluster(t *testing.T, dir string) string {
@@ -125,17 +135,53 @@ func onlyCluster(t *testing.T, dir string) string {
 	return clusterDir(dir, major)
 }
 
-// The pid of a postmaster that died with its machine may be anyone's now.
+// The pid of a postmaster that died with its machine may be anyone's now. That
+// of one that was killed is not free until its parent has waited for it.
 func TestPostgresStalePid(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
-	stop(t, startPostgres(t, PostgresOptions{Dir: dir}))
-	data := onlyCluster(t, dir)
-	text := fmt.Sprintf("%d\n%s\n%d\n5432\n/tmp\n\n  1 1\n", os.Getpid(), data, time.Now().Unix())
-	if err := os.WriteFile(filepath.Join(data, "postmaster.pid"), []byte(text), 0o600); err != nil {
+	for name, pid := range map[string]func(account) int{
+		"of another process": func(account) int { return os.Getpid() },
+		"not reaped":         func(acct account) int { return unreaped(t, acct) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := dataDir(t)
+			pg := startPostgres(t, PostgresOptions{Dir: dir})
+			data, sockets := onlyCluster(t, dir), filepath.Join(dir, "pgsocket")
+			acct, err := unprivileged(data, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			stop(t, pg)
+			old := pid(acct)
+			for _, file := range []string{filepath.Join(data, "postmaster.pid"), filepath.Join(sockets, pgSocket+".lock")} {
+				text := fmt.Sprintf("%d\n%s\n%d\n5432\n%s\n\n  1 1\n", old, data, time.Now().Unix(), sockets)
+				if err := errors.Join(os.WriteFile(file, []byte(text), 0o600), acct.own(file)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			startPostgres(t, PostgresOptions{Dir: dir})
+		})
+	}
+}
+
+// unreaped returns the pid of a process of acct that has ended, and that
+// nobody waits for until the test is over.
+func unreaped(t *testing.T, acct account) int {
+	t.Helper()
+	cmd := acct.run(exec.Command("true"))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
 		t.Fatal(err)
 	}
-	startPostgres(t, PostgresOptions{Dir: dir})
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() })
+	if _, err := io.Copy(io.Discard, out); err != nil { // until it has closed its files
+		t.Fatal(err)
+	}
+	return cmd.Process.Pid
 }
 
 func TestMissingPostgres(t *testing.T) {

@@ -130,7 +130,7 @@ func (o RedisOptions) start(ctx context.Context, binary string) (*Redis, error) 
 	// one's socket. The pid file is ours, for Redis removes its own before
 	// that socket.
 	pidFile := filepath.Join(dir, "redis.pid")
-	if err := awaitOld(ctx, "redis", pidFile, data); err != nil {
+	if err := awaitOld(ctx, oldChildWait, "redis", pidFile, data); err != nil {
 		return nil, err
 	}
 	place, remove, err := o.place(data)

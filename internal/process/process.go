@@ -15,6 +15,7 @@
 //	tree.go            who belongs to a child, and the sweep
 //	tree_linux.go      the process table by /proc, kills by pidfd
 //	tree_other.go      the same, as well as ps allows
+//	lockfile_linux.go  a lock that says so to other containers
 //	identity_linux.go  a name by which others can tell whether we still live
 //	identity_other.go  no such name
 package process

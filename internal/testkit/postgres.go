@@ -64,6 +64,19 @@ func DB(t testing.TB, migrate Migrate) string {
 	return withDatabase(shared.url, name)
 }
 
+// Exec runs one statement on the database at url.
+func Exec(t testing.TB, url, statement string) {
+	t.Helper()
+	db, err := sql.Open("postgres", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.ExecContext(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // PostgresServer is a server of the test's own, to be broken.
 type PostgresServer struct {
 	URL string // the same after every Start

@@ -4,6 +4,7 @@
 //
 //	transcript.go  Step and its kinds
 //	writer.go      Writer: numbers, cuts, cleans and redacts steps as they come
+//	denial.go      which tool calls were denied, and which of these succeeded later
 //	redact.go      secrets out
 //	codec.go       steps to gzip and back, to JSON lines and to text
 package transcript
@@ -29,6 +30,9 @@ const (
 const (
 	MaxResult = 50 << 10 // a tool result, and any other text of a step
 	MaxArgs   = 2 << 10  // a tool call's arguments
+	// MaxAction is how much text and arguments one action holds before what
+	// follows begins another: a step is stored again each time it changes.
+	MaxAction = 256 << 10
 )
 
 // Step is one entry of a transcript. A step with the number of an earlier one
@@ -45,6 +49,7 @@ type Step struct {
 	Name    string    `json:"name,omitempty"`    // of a tool result: the tool
 	Text    string    `json:"text,omitempty"`    // of everything but an action
 	IsError bool      `json:"is_error,omitempty"`
+	Denied  bool      `json:"denied,omitempty"` // of a tool result: the tool was not allowed to run
 	// Parent is the tool call whose sub-agent took this step.
 	Parent string `json:"parent,omitempty"`
 }

@@ -29,9 +29,11 @@ type Writer struct {
 	rev       int // of the newest change
 	bytes     int
 	dropped   int
+	sizes     []int // of the steps' content, in bytes
 	toolCalls int
 	names     map[string]string // tool call id → tool name
 	open      map[string]bool   // calls without a result
+	denials   denials
 }
 
 // NewWriter returns a Writer that hands each new or changed step to emit, in
@@ -46,7 +48,7 @@ func NewWriter(emit func(Step), redact func(string) string) *Writer {
 	}
 	return &Writer{
 		emit: emit, redact: redact, now: time.Now,
-		names: map[string]string{}, open: map[string]bool{},
+		names: map[string]string{}, open: map[string]bool{}, denials: newDenials(),
 	}
 }
 
@@ -79,29 +81,32 @@ func (w *Writer) Add(s Step) int {
 	return w.add(s)
 }
 
-// Extend adds content to the newest step, which must be an action; otherwise
-// it begins a new action. It returns the number of the action, or 0 when the
-// transcript is full.
-func (w *Writer) Extend(c ...Content) int {
+// Extend adds content to the newest step, if that is an action with room;
+// otherwise it begins a new action. It returns the number of the action, or 0
+// when the transcript is full.
+func (w *Writer) Extend(c Content) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if last := len(w.steps); last > 0 && w.steps[last-1].Type == Action && w.dropped == 0 && w.bytes <= maxBytes {
-		w.grow(last, c)
-		return last
+	last := len(w.steps)
+	if last > 0 && w.steps[last-1].Type == Action {
+		return w.grow(last, c)
 	}
-	return w.add(Step{Type: Action, Content: c})
+	return w.add(Step{Type: Action, Content: []Content{c}})
 }
 
 // Grow adds content to the action of the given number, also when other steps
 // have come since: a tool may answer while its message is still being written.
-func (w *Writer) Grow(number int, c ...Content) {
+// An action that has no room left is followed by a new one. It returns the
+// number of the action that has the content, or 0 when the transcript is full.
+func (w *Writer) Grow(number int, c Content) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if number < 1 || number > len(w.steps) || w.bytes > maxBytes {
+	if number < 1 || number > len(w.steps) {
+		w.denials.call(c)
 		w.dropped++
-		return
+		return 0
 	}
-	w.grow(number, c)
+	return w.grow(number, c)
 }
 
 // Rewrite replaces the text of a step that is still being written: of an
@@ -124,16 +129,23 @@ func (w *Writer) Rewrite(number int, text string) {
 	w.put(s)
 }
 
-func (w *Writer) grow(number int, c []Content) {
+// grow appends to the content in place: a copy of the step that somebody holds
+// is shorter, and does not see it.
+func (w *Writer) grow(number int, c Content) int {
 	s := w.steps[number-1]
-	grown := make([]Content, 0, len(s.Content)+len(c))
-	grown = append(grown, s.Content...)
-	for _, part := range c {
-		grown = append(grown, w.content(part))
+	if w.sizes[number-1] > MaxAction || w.dropped > 0 || w.bytes > maxBytes {
+		return w.add(Step{Type: Action, Content: []Content{c}, Parent: s.Parent})
 	}
-	s.Content = grown
+	w.denials.call(c)
+	before := w.bytes
+	s.Content = append(s.Content, w.content(c))
+	w.sizes[number-1] += w.bytes - before
 	w.put(s)
+	return number
 }
+
+// contentOverhead is what a part of an action takes besides its text.
+const contentOverhead = 100
 
 // put takes a changed step into its place.
 func (w *Writer) put(s Step) {
@@ -202,6 +214,12 @@ func (w *Writer) ToolCalls() int {
 }
 
 func (w *Writer) add(s Step) int {
+	for _, c := range s.Content {
+		w.denials.call(c)
+	}
+	if s.Type == ToolResult {
+		w.denials.result(s, len(w.steps)+w.dropped+1)
+	}
 	if w.dropped > 0 {
 		w.dropped++
 		return 0
@@ -216,16 +234,17 @@ func (w *Writer) add(s Step) int {
 		delete(w.open, s.CallID)
 	}
 	s.Name = w.text(s.Name, 200)
-	content := make([]Content, 0, len(s.Content))
+	content, before := make([]Content, 0, len(s.Content)), w.bytes
 	for _, part := range s.Content {
 		content = append(content, w.content(part))
 	}
 	s.Content = content
+	size := w.bytes - before
 	if w.bytes += stepOverhead + len(s.Text); w.bytes > maxBytes {
 		w.dropped++
 		return 0
 	}
-	w.steps = append(w.steps, s)
+	w.steps, w.sizes = append(w.steps, s), append(w.sizes, size)
 	w.put(s)
 	return s.Number
 }
@@ -238,7 +257,7 @@ func (w *Writer) content(c Content) Content {
 		w.toolCalls++
 		w.names[c.ID], w.open[c.ID] = c.Name, true
 	}
-	w.bytes += len(c.Text) + len(c.Args)
+	w.bytes += contentOverhead + len(c.Text) + len(c.Args)
 	return c
 }
 

@@ -106,16 +106,16 @@ const BySystem = "piecework"
 // BatchCounts is how many units of a batch stand where. Total is always the
 // sum of the others.
 type BatchCounts struct {
-	Total     int     `json:"total"`
-	Queued    int     `json:"queued"`
-	Running   int     `json:"running"`
-	Waiting   int     `json:"waiting"`
-	Succeeded int     `json:"succeeded"`
-	Failed    int     `json:"failed"`
-	Cancelled int     `json:"cancelled"`
-	Expired   int     `json:"expired"` // timed out
-	CostUSD   float64 `json:"cost_usd"`
-	Usage     *Usage  `json:"usage,omitempty"` // of their final runs, once the batch is over
+	Total     int `json:"total"`
+	Queued    int `json:"queued"`
+	Running   int `json:"running"`
+	Waiting   int `json:"waiting"`
+	Succeeded int `json:"succeeded"`
+	Failed    int `json:"failed"`
+	Cancelled int `json:"cancelled"`
+	Expired   int `json:"expired"` // timed out
+	Cost
+	Usage *Usage `json:"usage,omitempty"` // of their final runs, once the batch is over
 	// PromptCacheHitRate is how much of the input came from the provider's prompt
 	// cache, from 0 to 1; told with Usage, unless there was no input.
 	PromptCacheHitRate *float64 `json:"prompt_cache_hit_rate,omitempty"`

@@ -12,6 +12,16 @@ var (
 	ErrConflict = errors.New("conflict")
 )
 
+// RemovedError is what was there and was removed because it was old.
+type RemovedError struct {
+	What string
+	At   time.Time
+}
+
+func (e *RemovedError) Error() string {
+	return fmt.Sprintf("%s was removed at %s, because it was old", e.What, e.At.UTC().Format(time.RFC3339))
+}
+
 // Why a run's context ended; read it with context.Cause.
 var (
 	ErrCancelled = errors.New("cancelled")

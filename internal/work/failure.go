@@ -21,6 +21,8 @@ const (
 	ClassHang           Class = "hang"             // no output for idle_timeout, or none at all for startup_timeout
 	ClassCrash          Class = "crash"            // the backend's own process died
 	ClassInvalidRequest Class = "invalid_request"  // the work as asked for can never succeed
+	ClassIncomplete     Class = "incomplete"       // the agent ended its turn to wait for something that will not come
+	ClassNotAccepted    Class = "not_accepted"     // the result does not meet the unit's acceptance check
 )
 
 // Follow is what happens to a unit after a failed run.
@@ -62,13 +64,15 @@ var classes = map[Class]classRule{
 	ClassHang:           {FollowRetryIfAsked, "The backend went silent. Retry, or raise idle_timeout, or startup_timeout, if long silence is normal."},
 	ClassCrash:          {FollowRetry, "The backend's process died. See the run's error for its last words."},
 	ClassInvalidRequest: {FollowFail, "The work cannot be done as asked. Mend the request and submit it again."},
+	ClassIncomplete:     {FollowFail, "The agent ended its turn to wait for something, twice. Tell it in the prompt to wait for nothing, then retry."},
+	ClassNotAccepted:    {FollowFail, "The result does not meet accept. See what the check said; change the prompt or the check, then retry."},
 }
 
 // Classes lists every class, for documents and tests.
 func Classes() []Class {
 	return []Class{
 		ClassInfra, ClassRateLimit, ClassAuth, ClassBilling, ClassContextTooLong, ClassRefusal, ClassSchemaInvalid,
-		ClassToolDenied, ClassMaxTurns, ClassMaxCost, ClassTimeout, ClassHang, ClassCrash, ClassInvalidRequest,
+		ClassToolDenied, ClassMaxTurns, ClassMaxCost, ClassTimeout, ClassHang, ClassCrash, ClassInvalidRequest, ClassIncomplete, ClassNotAccepted,
 	}
 }
 
@@ -84,6 +88,9 @@ type Failure struct {
 	Message string `json:"message"`
 	// ResetAt is when a rate limit ends; zero when unknown.
 	ResetAt time.Time `json:"reset_at,omitzero"`
+	// WholeAccount: a rate limit holds for every model of the credential, not
+	// only for the one that met it.
+	WholeAccount bool `json:"-"`
 }
 
 // Fail makes a Failure.

@@ -79,24 +79,21 @@ type Outcome struct {
 	Status RunStatus `json:"status"`
 	Class  Class     `json:"class,omitempty" doc:"Of the error"`
 	Count  int64     `json:"count"`
-	Cost   float64   `json:"cost_usd"`
+	Cost
 }
 
 // Spent is what runs have cost, in dollars.
 type Spent struct {
-	Name     string  `json:"name,omitempty"`
-	Runs     int64   `json:"runs"`
-	Unpriced int64   `json:"unpriced" doc:"Runs whose cost is not known, or not all of it"`
-	Cost     float64 `json:"cost_usd"`
-	Wasted   float64 `json:"wasted_usd" doc:"The part of it that went to runs which failed, timed out, were lost or fenced"`
+	Name string `json:"name,omitempty"`
+	Runs int64  `json:"runs"`
+	Cost
+	Wasted Cost `json:"wasted" doc:"The part of it that went to runs which failed, timed out, were lost or fenced"`
 }
 
 // Add counts more of the same.
 func (s *Spent) Add(more Spent) {
 	s.Runs += more.Runs
-	s.Unpriced += more.Unpriced
-	s.Cost += more.Cost
-	s.Wasted += more.Wasted
+	s.Cost, s.Wasted = s.Cost.Plus(more.Cost), s.Wasted.Plus(more.Wasted)
 }
 
 // Wasted tells whether what a run has cost bought nothing. A run that was

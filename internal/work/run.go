@@ -17,9 +17,9 @@ type Usage struct {
 // And adds what was used besides.
 func (u Usage) And(more Usage) Usage {
 	return Usage{
-		InputTokens: u.InputTokens + more.InputTokens, OutputTokens: u.OutputTokens + more.OutputTokens,
-		CacheReadTokens:     u.CacheReadTokens + more.CacheReadTokens,
-		CacheCreationTokens: u.CacheCreationTokens + more.CacheCreationTokens,
+		InputTokens: plus(u.InputTokens, more.InputTokens), OutputTokens: plus(u.OutputTokens, more.OutputTokens),
+		CacheReadTokens:     plus(u.CacheReadTokens, more.CacheReadTokens),
+		CacheCreationTokens: plus(u.CacheCreationTokens, more.CacheCreationTokens),
 	}
 }
 
@@ -54,8 +54,13 @@ type Run struct {
 	DurationMS     int64        `json:"duration_ms" db:"duration_ms"`
 	DurationAPIMS  int64        `json:"duration_api_ms" db:"duration_api_ms"`
 	ExecutionTime  float64      `json:"execution_time" db:"execution_time"` // seconds
+	Implausible    []string     `json:"implausible,omitempty" db:"-"`       // figures that were told and cannot be true
 	OutputFiles    []OutputFile `json:"output_files" db:"-"`
 	HasTranscript  bool         `json:"has_transcript" db:"has_transcript"`
+	TranscriptGone *time.Time   `json:"transcript_removed_at" db:"transcript_removed_at"`
 	StartedAt      time.Time    `json:"started_at" db:"started_at"`
 	CompletedAt    *time.Time   `json:"completed_at" db:"completed_at"`
 }
+
+// Cost is what the run has cost, if it is over.
+func (r Run) Cost() Cost { return RunCost(r.TotalCostUSD, r.CostIncomplete) }

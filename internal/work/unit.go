@@ -19,6 +19,9 @@ const (
 	MaxTimeout        = Seconds(24 * 3600)
 	DefaultPriority   = 5
 	MaxCrashes        = 3 // of the backend's process, or of worker processes in a row
+	// MaxLosses is how many runs in a row may be lost, for whatever reason, before
+	// the unit ends: nothing shows that another would come to its end.
+	MaxLosses = 10
 	// SuspectDeaths: a unit that has seen so many worker processes in a row die
 	// runs alone. Nobody else's run is lost with it, and if it is lost again, it
 	// was the one.
@@ -30,6 +33,17 @@ const (
 const (
 	Resume = "resume"
 	Fresh  = "fresh"
+)
+
+// MockBackend calls no model: its runs cost nothing, or what they say.
+const MockBackend = "mock"
+
+// Whether an agent reads the instructions and settings that lie in its working
+// directory.
+const (
+	SettingsIgnore = "ignore"
+	SettingsRead   = "read"
+	SettingsNever  = "never" // of a server: no unit may have them read
 )
 
 // LaneBatch is the way to the model of a unit that may wait: a line in one of the
@@ -49,6 +63,9 @@ type Spec struct {
 	Files            Refs            `json:"files,omitempty" db:"files"`
 	WorkingDirectory string          `json:"working_directory,omitempty" db:"working_directory"`
 	OutputSchema     json.RawMessage `json:"output_schema,omitempty" db:"output_schema"`
+	Accept           json.RawMessage `json:"accept,omitempty" db:"accept"`                     // what the result must meet
+	ProjectSettings  string          `json:"project_settings,omitempty" db:"project_settings"` // SettingsIgnore or SettingsRead
+	MCPServers       Refs            `json:"mcp_servers,omitempty" db:"mcp_servers"`           // by the operator's names
 	MaxTurns         int             `json:"max_turns,omitempty" db:"max_turns"`
 	MaxCostUSD       *float64        `json:"max_cost_usd,omitempty" db:"max_cost_usd"`
 	Timeout          Seconds         `json:"timeout" db:"timeout"`
@@ -89,7 +106,7 @@ type Unit struct {
 	Error             *Failure   `json:"error" db:"-"`
 	Cache             Cache      `json:"cache,omitempty" db:"cache"`             // absent: it did not look, or has not ended
 	CachedFrom        *uuid.UUID `json:"cached_from,omitempty" db:"cached_from"` // the run that its result was taken from
-	CostUSD           float64    `json:"cost_usd" db:"cost_usd"`
+	Cost              `db:"-"`   // of all its runs that are over
 	CreatedAt         time.Time  `json:"created_at" db:"created_at"`
 	StartedAt         *time.Time `json:"started_at" db:"started_at"`
 	FinishedAt        *time.Time `json:"finished_at" db:"finished_at"`

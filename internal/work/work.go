@@ -4,8 +4,12 @@
 //
 //	unit.go        Unit: one accepted piece of work
 //	run.go         Run: one attempt at a unit
+//	batch.go       Batch: units that were submitted together
+//	call.go        Call: one request to a model API, as a unit carries it
 //	state.go       the states and the moves between them
 //	process.go     Process: one worker process, and the backends it offers
+//	cost.go        what runs have cost, where not all of it is known, and how it is told
+//	plausible.go   figures that agents and providers tell, and that cannot be true
 //	capability.go  what a backend can do
 //	file.go        the files that a payload names
 //	cache.go       results that are taken over from earlier runs

@@ -27,8 +27,9 @@ CREATE OR REPLACE FUNCTION public.announce_batch()
 AS $function$
 BEGIN
     PERFORM announce(NEW.tenant, 'batch.' || NEW.status, jsonb_strip_nulls(jsonb_build_object(
-        'id', NEW.id, 'status', NEW.status, 'title', left(NEW.title, 200), 'why', nullif(left(NEW.why, 1000), ''), 'counts', NEW.counts,
-        'url', coalesce((SELECT value FROM settings WHERE name = 'public_url'), '') || '/batches/' || NEW.id)), NULL, NEW.id, NEW.callback_url);
+        'id', NEW.id, 'status', NEW.status, 'title', left(NEW.title, 200), 'why', nullif(left(NEW.why, 1000), ''),
+        'url', coalesce((SELECT value FROM settings WHERE name = 'public_url'), '') || '/batches/' || NEW.id))
+        || CASE WHEN NEW.counts IS NULL THEN '{}' ELSE jsonb_build_object('counts', NEW.counts) END, NULL, NEW.id, NEW.callback_url);
     RETURN NULL;
 END $function$;
 
@@ -42,12 +43,14 @@ BEGIN
         RETURN NULL;
     END IF;
     PERFORM announce(NEW.tenant, 'work_unit.' || NEW.state, jsonb_strip_nulls(jsonb_build_object(
-        'id', NEW.id, 'status', NEW.state, 'backend', NEW.backend, 'title', left(NEW.title, 200), 'cost_usd', NEW.cost_usd,
+        'id', NEW.id, 'status', NEW.state, 'backend', NEW.backend, 'title', left(NEW.title, 200),
         'batch_id', NEW.batch_id, 'custom_id', left(NEW.custom_id, 200),
         'labels', CASE WHEN octet_length(NEW.labels::text) <= 8000 THEN NEW.labels END,
         'error', CASE WHEN NEW.error_class IS NOT NULL AND NEW.state <> 'succeeded' THEN
             jsonb_build_object('class', NEW.error_class, 'message', left(NEW.error_message, 1000)) END,
-        'url', coalesce((SELECT value FROM settings WHERE name = 'public_url'), '') || '/work-units/' || NEW.id)), NEW.id, NEW.batch_id, NEW.callback_url);
+        'url', coalesce((SELECT value FROM settings WHERE name = 'public_url'), '') || '/work-units/' || NEW.id))
+        || jsonb_build_object('cost_usd', CASE WHEN NEW.cost_usd <> 0 OR NEW.unpriced_runs = 0 THEN NEW.cost_usd END,
+            'unpriced_runs', NEW.unpriced_runs), NEW.id, NEW.batch_id, NEW.callback_url);
     RETURN NULL;
 END $function$;
 
@@ -74,6 +77,16 @@ AS $function$
 BEGIN
     NEW.changed := pg_current_xact_id();
     RETURN NEW;
+END $function$;
+
+CREATE OR REPLACE FUNCTION public.note_stray_blob()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO stray_blobs (id, remove_at) VALUES (OLD.id, clock_timestamp())
+    ON CONFLICT (id) DO UPDATE SET remove_at = excluded.remove_at;
+    RETURN NULL;
 END $function$;
 
 CREATE TABLE batches (
@@ -118,6 +131,7 @@ CREATE TABLE batches (
     deleted_files text[] NOT NULL DEFAULT '{}'::text[],
     deleted_at timestamp with time zone,
     items json,
+    syntheses uuid[] NOT NULL DEFAULT '{}'::uuid[],
     CONSTRAINT batches_pkey PRIMARY KEY (id),
     CONSTRAINT batches_protocol_check CHECK ((protocol = ANY (ARRAY['native'::text, 'openai'::text, 'anthropic'::text]))),
     CONSTRAINT batches_status_check CHECK ((status = ANY (ARRAY['enumerating'::text, 'testing'::text, 'awaiting_approval'::text, 'in_progress'::text, 'finalizing'::text, 'cancelling'::text, 'completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))),
@@ -127,6 +141,7 @@ CREATE INDEX batches_deleted ON public.batches USING btree (deleted_at) WHERE (d
 CREATE UNIQUE INDEX batches_idempotency ON public.batches USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE INDEX batches_live ON public.batches USING btree (id) WHERE (finished_at IS NULL);
 CREATE INDEX batches_newest ON public.batches USING btree (tenant, id DESC);
+CREATE INDEX batches_synthesis ON public.batches USING btree (synthesis_unit) WHERE (synthesis_unit IS NOT NULL);
 CREATE TRIGGER announce_batch AFTER UPDATE OF status ON public.batches FOR EACH ROW WHEN (((new.status <> old.status) AND (new.status = ANY (ARRAY['awaiting_approval'::text, 'completed'::text, 'completed_with_failures'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])))) EXECUTE FUNCTION announce_batch();
 
 CREATE TABLE callback_secrets (
@@ -150,13 +165,15 @@ CREATE TABLE files (
     expires_at timestamp with time zone,
     CONSTRAINT files_pkey PRIMARY KEY (id),
     CONSTRAINT files_bytes_check CHECK ((bytes >= 0)),
-    CONSTRAINT files_run_id_fkey FOREIGN KEY (run_id) REFERENCES worker_runs(id) ON DELETE SET NULL,
+    CONSTRAINT files_run_id_fkey FOREIGN KEY (run_id) REFERENCES worker_runs(id) ON DELETE CASCADE,
     CONSTRAINT files_sha256_check CHECK ((length(sha256) = 32))
 );
 CREATE INDEX files_expiring ON public.files USING btree (expires_at) WHERE (expires_at IS NOT NULL);
 CREATE INDEX files_for ON public.files USING btree (tenant, id DESC) WHERE (purpose <> ''::text);
 CREATE INDEX files_newest ON public.files USING btree (tenant, id DESC);
 CREATE INDEX files_of_run ON public.files USING btree (run_id) WHERE (run_id IS NOT NULL);
+CREATE INDEX files_uploaded ON public.files USING btree (created_at) WHERE (run_id IS NULL);
+CREATE TRIGGER note_stray_blob AFTER DELETE ON public.files FOR EACH ROW EXECUTE FUNCTION note_stray_blob();
 
 CREATE TABLE pauses (
     kind text NOT NULL,
@@ -194,6 +211,7 @@ CREATE TABLE provider_batches (
     holder uuid,
     tries integer NOT NULL DEFAULT 0,
     error text NOT NULL DEFAULT ''::text,
+    guessed boolean NOT NULL DEFAULT false,
     CONSTRAINT provider_batches_pkey PRIMARY KEY (id)
 );
 CREATE INDEX provider_batches_due ON public.provider_batches USING btree (look_at) WHERE (finished_at IS NULL);
@@ -274,9 +292,11 @@ CREATE TABLE transcripts (
     run_id uuid NOT NULL,
     steps integer NOT NULL,
     blob bytea NOT NULL STORAGE e,
+    removed_at timestamp with time zone,
     CONSTRAINT transcripts_pkey PRIMARY KEY (run_id),
     CONSTRAINT transcripts_run_id_fkey FOREIGN KEY (run_id) REFERENCES worker_runs(id) ON DELETE CASCADE
 );
+CREATE INDEX transcripts_kept ON public.transcripts USING btree (run_id) WHERE (removed_at IS NULL);
 
 CREATE TABLE trigger_deliveries (
     id uuid NOT NULL,
@@ -440,6 +460,11 @@ CREATE TABLE work_units (
     lane text NOT NULL DEFAULT 'live'::text,
     provider_batch uuid,
     turn integer NOT NULL DEFAULT 0,
+    unpriced_runs integer NOT NULL DEFAULT 0,
+    runs_live boolean NOT NULL DEFAULT false,
+    accept json,
+    project_settings text,
+    mcp_servers jsonb,
     CONSTRAINT work_units_pkey PRIMARY KEY (id),
     CONSTRAINT cache_without_directory CHECK (((cache_ttl IS NULL) OR (working_directory = ''::text))),
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
@@ -447,6 +472,13 @@ CREATE TABLE work_units (
     CONSTRAINT from_when_hit CHECK (((cached_from IS NOT NULL) = (NOT (cache IS DISTINCT FROM 'hit'::text)))),
     CONSTRAINT request_or_prompt CHECK (((request IS NULL) OR (prompt = ''::text))),
     CONSTRAINT started_when_running CHECK (((state <> 'running'::text) OR (started_at IS NOT NULL))),
+    CONSTRAINT where_it_waits CHECK ((
+CASE state
+    WHEN 'queued'::text THEN ((NOT held) OR ((batch_id IS NOT NULL) AND ((provider_batch IS NULL) OR runs_live)))
+    WHEN 'waiting'::text THEN ((NOT held) AND (lane = 'batch'::text) AND (NOT runs_live))
+    WHEN 'running'::text THEN (NOT held)
+    ELSE true
+END AND ((lane = 'batch'::text) OR ((provider_batch IS NULL) AND (NOT runs_live))))),
     CONSTRAINT work_units_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES batches(id),
     CONSTRAINT work_units_cache_check CHECK ((cache = ANY (ARRAY['hit'::text, 'miss'::text]))),
     CONSTRAINT work_units_cache_ttl_check CHECK ((cache_ttl > (0)::double precision)),
@@ -454,6 +486,7 @@ CREATE TABLE work_units (
     CONSTRAINT work_units_lane_check CHECK ((lane = ANY (ARRAY['live'::text, 'batch'::text]))),
     CONSTRAINT work_units_missing_key_check CHECK ((missing_key = ANY (ARRAY['fail'::text, 'note'::text]))),
     CONSTRAINT work_units_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
+    CONSTRAINT work_units_project_settings_check CHECK ((project_settings = ANY (ARRAY['ignore'::text, 'read'::text]))),
     CONSTRAINT work_units_session_policy_check CHECK ((session_policy = ANY (ARRAY['resume'::text, 'fresh'::text]))),
     CONSTRAINT work_units_startup_timeout_check CHECK ((startup_timeout >= (0)::double precision)),
     CONSTRAINT work_units_state_check CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'waiting'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text]))),
@@ -461,7 +494,6 @@ CREATE TABLE work_units (
 );
 CREATE INDEX work_units_by_backend ON public.work_units USING btree (tenant, backend, id DESC);
 CREATE INDEX work_units_by_class ON public.work_units USING btree (tenant, error_class, id DESC) WHERE (error_class IS NOT NULL);
-CREATE INDEX work_units_by_label ON public.work_units USING gin (labels jsonb_path_ops);
 CREATE INDEX work_units_by_state ON public.work_units USING btree (tenant, state, id DESC);
 CREATE INDEX work_units_changed ON public.work_units USING btree (changed);
 CREATE INDEX work_units_created ON public.work_units USING btree (tenant, created_at);
@@ -471,6 +503,8 @@ CREATE INDEX work_units_expiry ON public.work_units USING btree (expires_at) WHE
 CREATE INDEX work_units_finished ON public.work_units USING btree (tenant, finished_at) INCLUDE (state) WHERE (finished_at IS NOT NULL);
 CREATE INDEX work_units_held ON public.work_units USING btree (batch_id, turn, id) WHERE (held AND (state = 'queued'::text));
 CREATE UNIQUE INDEX work_units_idempotency ON public.work_units USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
+CREATE INDEX work_units_keyed ON public.work_units USING btree (created_at) WHERE (idempotency_key IS NOT NULL);
+CREATE INDEX work_units_labelled ON public.work_units USING gin (labels jsonb_path_ops) WHERE (labels <> '{}'::jsonb);
 CREATE INDEX work_units_lane ON public.work_units USING btree (queue, backend, priority DESC, id) WHERE ((state = 'queued'::text) AND (NOT held));
 CREATE INDEX work_units_late ON public.work_units USING btree (lane_ends(created_at, deadline, expires_at)) WHERE ((state = 'waiting'::text) AND (lane = 'batch'::text));
 CREATE INDEX work_units_let_go ON public.work_units USING btree (batch_id) WHERE ((batch_id IS NOT NULL) AND (NOT held) AND (state = ANY (ARRAY['queued'::text, 'running'::text, 'waiting'::text])));
@@ -481,6 +515,7 @@ CREATE INDEX work_units_search ON public.work_units USING gin (title gin_trgm_op
 CREATE INDEX work_units_started ON public.work_units USING btree (tenant, started_at) INCLUDE (created_at) WHERE (started_at IS NOT NULL);
 CREATE INDEX work_units_to_pack ON public.work_units USING btree (backend, id) WHERE ((state = 'waiting'::text) AND (lane = 'batch'::text) AND (provider_batch IS NULL));
 CREATE INDEX work_units_unchecked ON public.work_units USING btree (check_at) WHERE (state = 'queued'::text);
+CREATE INDEX work_units_unpriced ON public.work_units USING btree (batch_id) WHERE ((batch_id IS NOT NULL) AND (unpriced_runs > 0));
 CREATE TRIGGER announce_unit AFTER UPDATE OF state ON public.work_units FOR EACH ROW WHEN (((new.state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) AND (old.state <> ALL (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])))) EXECUTE FUNCTION announce_unit();
 CREATE TRIGGER announce_unit_at_once AFTER INSERT ON public.work_units FOR EACH ROW WHEN ((new.state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text]))) EXECUTE FUNCTION announce_unit();
 CREATE TRIGGER note_change BEFORE UPDATE OF state, cancel_requested_at, not_before, cost_usd ON public.work_units FOR EACH ROW EXECUTE FUNCTION note_change();
@@ -499,6 +534,7 @@ CREATE TABLE worker_processes (
     beat_at timestamp with time zone NOT NULL,
     lease_until timestamp with time zone NOT NULL,
     stopped_at timestamp with time zone,
+    blocked text NOT NULL DEFAULT ''::text,
     CONSTRAINT worker_processes_pkey PRIMARY KEY (id)
 );
 CREATE INDEX worker_processes_live ON public.worker_processes USING btree (lease_until) WHERE (stopped_at IS NULL);
@@ -538,6 +574,9 @@ CREATE TABLE worker_runs (
     rev integer,
     http_status smallint NOT NULL DEFAULT 0,
     request_id text NOT NULL DEFAULT ''::text,
+    session_total_usd double precision,
+    session_resumed boolean NOT NULL DEFAULT false,
+    implausible text[] NOT NULL DEFAULT '{}'::text[],
     CONSTRAINT worker_runs_pkey PRIMARY KEY (id),
     CONSTRAINT completed_when_over CHECK (((status = 'running'::text) = (completed_at IS NULL))),
     CONSTRAINT one_run_per_attempt UNIQUE (unit_id, attempt),
@@ -545,9 +584,9 @@ CREATE TABLE worker_runs (
     CONSTRAINT worker_runs_status_check CHECK ((status = ANY (ARRAY['running'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text, 'lost'::text, 'fenced'::text, 'released'::text]))),
     CONSTRAINT worker_runs_unit_id_fkey FOREIGN KEY (unit_id) REFERENCES work_units(id) ON DELETE CASCADE
 );
-CREATE INDEX worker_runs_by_status ON public.worker_runs USING btree (tenant, status, id DESC);
 CREATE INDEX worker_runs_completed ON public.worker_runs USING btree (tenant, completed_at) WHERE (completed_at IS NOT NULL);
 CREATE INDEX worker_runs_newest ON public.worker_runs USING btree (tenant, id DESC);
 CREATE UNIQUE INDEX worker_runs_one_live ON public.worker_runs USING btree (unit_id) WHERE (status = 'running'::text);
 CREATE INDEX worker_runs_owned ON public.worker_runs USING btree (worker_process) WHERE (status = 'running'::text);
+CREATE INDEX worker_runs_unsuccessful ON public.worker_runs USING btree (tenant, status, id DESC) WHERE (status <> ALL (ARRAY['running'::text, 'succeeded'::text]));
 CREATE TRIGGER note_change BEFORE UPDATE ON public.worker_runs FOR EACH ROW EXECUTE FUNCTION note_change();

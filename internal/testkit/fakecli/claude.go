@@ -3,6 +3,7 @@ package fakecli
 import (
 	"encoding/json"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -46,13 +47,19 @@ type usage struct {
 	OutputTokens        int `json:"output_tokens"`
 }
 
+type denial struct {
+	Name  string          `json:"tool_name"`
+	ID    string          `json:"tool_use_id"`
+	Input json.RawMessage `json:"tool_input"`
+}
+
 // A result keeps the real one's order: type is not the first field.
 type result struct {
 	DurationAPIMS  int64           `json:"duration_api_ms"`
 	Session        string          `json:"session_id"`
 	CostUSD        float64         `json:"total_cost_usd"`
 	Usage          usage           `json:"usage"`
-	Denials        []string        `json:"permission_denials"`
+	Denials        []denial        `json:"permission_denials"`
 	TerminalReason string          `json:"terminal_reason,omitempty"`
 	IsError        bool            `json:"is_error"`
 	NumTurns       int             `json:"num_turns"`
@@ -69,7 +76,9 @@ type result struct {
 // claude speaks as Claude Code does.
 type claude struct {
 	*agent
-	messageID string // of the model's current answer
+	before    string   // the session's record when this run began
+	former    *float64 // what it had cost by then
+	messageID string   // of the model's current answer
 }
 
 func (*claude) version() string { return "9.9.9 (Fake Code)" }
@@ -79,6 +88,7 @@ func (a *claude) event(kind string) event {
 }
 
 func (a *claude) begin() {
+	a.before = a.recorded()
 	a.keepPrompt()
 	dir, _ := os.Getwd()
 	writeJSON(map[string]any{
@@ -111,10 +121,17 @@ func (a *claude) call(c call) {
 	writeJSON(a.assistant(block{Type: "tool_use", ID: c.id, Name: c.name, Input: c.input}))
 }
 
-func (a *claude) answer(c call, text string) {
+func (a *claude) answer(c call, text string, denied bool) {
+	if denied {
+		a.denied = append(a.denied, c)
+		writeJSON(map[string]any{
+			"type": "system", "subtype": "permission_denied", "tool_name": c.name, "tool_use_id": c.id, "message": text,
+			"uuid": uuid.NewString(), "session_id": a.session,
+		})
+	}
 	e := a.event("user")
 	e.Message = &message{Role: "user", Content: []block{
-		{Type: "tool_result", ToolUseID: c.id, Content: &text, IsError: new(false)},
+		{Type: "tool_result", ToolUseID: c.id, Content: &text, IsError: &denied},
 	}}
 	a.messageID = ""
 	writeJSON(e)
@@ -126,9 +143,15 @@ func (a *claude) end(text string) {
 
 func (a *claude) writeResult(r result) {
 	r.Type, r.Session, r.UUID = "result", a.session, uuid.NewString()
-	r.CostUSD, r.NumTurns, r.Structured = a.cost, a.turns, a.structured
+	r.CostUSD, r.NumTurns, r.Structured = a.total(), a.turns, a.structured
+	if a.recorded() != "" {
+		a.keep(map[string]any{"type": costRecord, "total": r.CostUSD})
+	}
 	r.Usage = usage{InputTokens: 100 * a.turns, OutputTokens: 10 * a.turns}
-	r.Denials = []string{}
+	r.Denials = []denial{}
+	for _, c := range a.denied {
+		r.Denials = append(r.Denials, denial{c.name, c.id, c.input})
+	}
 	r.DurationMS = time.Since(a.started).Milliseconds() + 1
 	r.DurationAPIMS = r.DurationMS
 	a.exitCode = 0
@@ -136,6 +159,27 @@ func (a *claude) writeResult(r result) {
 		a.exitCode = 1
 	}
 	writeJSON(r)
+}
+
+// costRecord is what a session has cost so far. Who is killed does not write it,
+// and the next to resume the session counts from where the last one ended.
+const costRecord = "fake_cost"
+
+// total is what the session has cost, this run included: the real one counts so.
+func (a *claude) total() float64 {
+	if a.former == nil {
+		a.former = new(0.0)
+		for line := range strings.Lines(a.before) {
+			var known struct {
+				Type  string
+				Total float64
+			}
+			if json.Unmarshal([]byte(line), &known) == nil && known.Type == costRecord {
+				*a.former = known.Total
+			}
+		}
+	}
+	return *a.former + a.cost
 }
 
 // terminalReasons are those of the subtypes that have one of their own.

@@ -66,7 +66,7 @@ func (c *codex) call(of call) {
 	c.keep(entry("response_item", map[string]any{"type": "function_call", "call_id": of.id, "name": of.name, "arguments": string(of.input)}))
 }
 
-func (c *codex) answer(of call, text string) {
+func (c *codex) answer(of call, text string, denied bool) {
 	if c.asking {
 		c.keepUse()
 	}
@@ -79,6 +79,9 @@ func (c *codex) answer(of call, text string) {
 		item["aggregated_output"], item["exit_code"] = text, 0
 	} else {
 		item["result"] = map[string]any{"content": []map[string]any{{"type": "text", "text": text}}}
+	}
+	if denied {
+		item["status"] = "declined"
 	}
 	c.item("item.completed", item)
 }

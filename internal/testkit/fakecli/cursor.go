@@ -48,7 +48,11 @@ func withResult(body map[string]any, result any) map[string]any {
 
 func (c *cursor) call(of call) { c.tool("started", of, nil) }
 
-func (c *cursor) answer(of call, text string) {
+func (c *cursor) answer(of call, text string, denied bool) {
+	if denied {
+		c.tool("completed", of, map[string]any{"rejected": map[string]any{"reason": text}})
+		return
+	}
 	success := map[string]any{"content": text}
 	if of.name == "Bash" {
 		success = map[string]any{"exitCode": 0, "stdout": text, "stderr": ""}

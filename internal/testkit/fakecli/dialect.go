@@ -17,7 +17,7 @@ type dialect interface {
 	begin()
 	said(text string) any // the event of a text
 	call(call)
-	answer(c call, text string)
+	answer(c call, text string, denied bool)
 	end(text string)
 	fail(subtype string, status int, text string)
 	limit(resets int64)
@@ -78,11 +78,11 @@ func (a *agent) writeTool(name, input string) error {
 	return nil
 }
 
-func (a *agent) writeToolResult(text string) error {
+func (a *agent) writeToolResult(text string, denied bool) error {
 	if len(a.open) == 0 {
 		return errors.New("no open tool call")
 	}
-	a.speak.answer(a.open[0], text)
+	a.speak.answer(a.open[0], text, denied)
 	a.open = a.open[1:]
 	return nil
 }
@@ -117,6 +117,16 @@ func (a *agent) writeLine(bytes string) error {
 	}
 	before, after, _ := strings.Cut(encode(a.speak.said("TEXT")), "TEXT")
 	write(before + strings.Repeat("x", max(0, size-len(before)-len(after)-1)) + after + "\n")
+	return nil
+}
+
+// writeResult writes a result whose text has this length.
+func (a *agent) writeResult(bytes string) error {
+	size, err := strconv.Atoi(bytes)
+	if err != nil {
+		return fmt.Errorf("reading the length: %w", err)
+	}
+	a.speak.end(strings.Repeat("x", size))
 	return nil
 }
 

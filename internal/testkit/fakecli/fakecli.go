@@ -11,6 +11,7 @@
 //	opencode.go  as opencode says it
 //	gemini.go    as the Gemini CLI says it
 //	session.go   what the agent writes down of a session
+//	background.go  tasks of Claude Code that outlive a turn
 //	child.go     processes that the agent leaves behind
 //	real.go      Real: the program that it stands in for
 //
@@ -28,7 +29,11 @@
 //	text TEXT                      assistant event with a text
 //	tool NAME JSON                 assistant event with a tool call
 //	toolresult TEXT                its result; the oldest open call is meant
+//	denied TEXT                    that the oldest open call is not allowed
+//	background NAME                a task goes on in the background (Claude Code)
+//	backgroundends NAME            it has ended
 //	result TEXT                    result event: success
+//	resultbytes N                  the same, with a text of that many bytes
 //	error SUBTYPE STATUS TEXT      result event: is_error; STATUS 0: none
 //	cost USD, turns N              what the next result says
 //	structured JSON                structured_output of the next result
@@ -278,8 +283,10 @@ type state struct {
 	structured json.RawMessage
 	exitCode   int
 
-	open []call // without a result
-	ids  int
+	open   []call // without a result
+	denied []call
+	tasks  []string // in the background
+	ids    int
 }
 
 func newAgent(args []string) *agent {

@@ -55,11 +55,15 @@ func (g *gemini) call(of call) {
 	writeJSON(g.event("tool_use", map[string]any{"tool_name": of.name, "tool_id": of.id, "parameters": of.input}))
 }
 
-func (g *gemini) answer(of call, text string) {
+func (g *gemini) answer(of call, text string, denied bool) {
 	if g.asking {
 		g.keepAnswer("")
 	}
-	writeJSON(g.event("tool_result", map[string]any{"tool_id": of.id, "status": "success", "output": text}))
+	result := map[string]any{"tool_id": of.id, "status": "success", "output": text}
+	if denied {
+		result["status"], result["error"] = "error", map[string]any{"type": "policy_violation", "message": text}
+	}
+	writeJSON(g.event("tool_result", result))
 }
 
 func (g *gemini) result(fields map[string]any) {

@@ -56,8 +56,11 @@ func (o *opencode) call(call) {
 	}
 }
 
-func (o *opencode) answer(of call, text string) {
+func (o *opencode) answer(of call, text string, denied bool) {
 	state := map[string]any{"status": "completed", "input": of.input, "output": text, "metadata": map[string]any{"exit": 0}}
+	if denied {
+		state = map[string]any{"status": "error", "input": of.input, "error": "The user rejected permission to use this specific tool call."}
+	}
 	writeJSON(o.event("tool_use", map[string]any{"type": "tool", "tool": of.name, "callID": of.id, "state": state}))
 	if o.called = true; len(o.open) == 1 {
 		o.finish("tool-calls", 0)

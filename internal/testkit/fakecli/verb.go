@@ -39,9 +39,17 @@ func (a *agent) say(verb, rest string) error {
 		name, input, _ := strings.Cut(rest, " ")
 		return a.writeTool(name, input)
 	case "toolresult":
-		return a.writeToolResult(rest)
+		return a.writeToolResult(rest, false)
+	case "denied":
+		return a.writeToolResult(rest, true)
+	case "background":
+		a.begins(rest)
+	case "backgroundends":
+		a.ends(rest)
 	case "result":
 		a.speak.end(rest)
+	case "resultbytes":
+		return a.writeResult(rest)
 	case "error":
 		return a.writeError(rest)
 	case "ratelimit":

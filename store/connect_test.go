@@ -1,0 +1,151 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"piecework/internal/testkit"
+	"piecework/internal/work"
+)
+
+// behindProxy is a ledger whose connections lead through a proxy.
+func behindProxy(t *testing.T) (*ledger, *testkit.Proxy) {
+	t.Helper()
+	proxy, url := testkit.PostgresProxy(t, testkit.DB(t, migrate))
+	s, err := Open(t.Context(), url, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	l := &ledger{Store: s, t: t, url: url}
+	l.process = l.register(time.Hour)
+	return l, proxy
+}
+
+// busy opens n connections, which are idle afterwards.
+func (l *ledger) busy(n int) {
+	l.t.Helper()
+	done := make(chan error, n)
+	for range n {
+		go func() {
+			_, err := l.db.ExecContext(l.t.Context(), `SELECT pg_sleep(0.5)`)
+			done <- err
+		}()
+	}
+	for range n {
+		l.must(<-done)
+	}
+}
+
+// returns fails the test when f does not come back at all. What it fails with,
+// f says.
+func returns(t *testing.T, what string, f func() error) error {
+	t.Helper()
+	back := make(chan error, 1)
+	go func() { back <- f() }()
+	select {
+	case err := <-back:
+		return err
+	case <-time.After(testkit.Patience):
+		t.Fatalf("%s does not come back", what)
+		return nil
+	}
+}
+
+// Connections that carry nothing any more, while new ones work: a write is
+// repeated on a new one, and one silent connection is enough to distrust all.
+func TestHalfOpenConnections(t *testing.T) {
+	t.Parallel()
+	l, proxy := behindProxy(t)
+	l.busy(10)
+	proxy.Hole()
+	id := uuid.Must(uuid.NewV7())
+	err := returns(t, "a write", func() error {
+		_, _, err := l.Accept(t.Context(), newUnit(func(n *NewUnit) { n.ID = id }))
+		return err
+	})
+	if err != nil {
+		t.Errorf("a write through connections of which the first was dead: %v", err)
+	}
+	for range 10 { // as many as there were dead ones
+		if _, err := l.Store.Unit(t.Context(), work.DefaultTenant, id); err != nil {
+			t.Errorf("a read after that: %v", err)
+		}
+	}
+	if err := l.Writable(t.Context()); err != nil {
+		t.Errorf("not ready: %v", err)
+	}
+}
+
+// Nobody waits for a Postgres that does not answer, without a deadline of his
+// own either, and the store says so. When it answers again, so does the store.
+func TestSilentPostgres(t *testing.T) {
+	t.Parallel()
+	l, proxy := behindProxy(t)
+	l.busy(3)
+	proxy.Hold()
+	calls := map[string]func() error{
+		"accept": func() error { _, _, err := l.Accept(t.Context(), newUnit()); return err },
+		"read":   func() error { _, err := l.Queues(t.Context(), work.DefaultTenant); return err },
+		"beat":   func() error { return l.Beat(t.Context(), l.process, time.Hour, 0, nil) },
+		"ping":   func() error { return l.Ping(t.Context()) },
+		"ready":  func() error { return l.Writable(t.Context()) },
+		"transaction": func() error {
+			_, err := l.AdvanceBatch(allow(t.Context(), statementLimit), uuid.New())
+			return err
+		},
+		"lead": func() error {
+			_, err := l.Lead(t.Context(), func(context.Context) error { return nil })
+			return err
+		},
+	}
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			if err := returns(t, name, call); !errors.As(err, new(*work.Unavailable)) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+	proxy.Release()
+	testkit.Eventually(t, "ready again", func() bool { return l.Writable(t.Context()) == nil })
+	if _, _, err := l.Accept(t.Context(), newUnit()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A caller that leaves ends its statement, and the others' connections stay.
+func TestCallerLeavesAConnection(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	if _, err := l.db.ExecContext(ctx, `SELECT pg_sleep(600)`); err == nil {
+		t.Error("it was not cancelled")
+	}
+	if l.pulse.silent.Load() != 0 {
+		t.Error("a caller that left counts as a silent Postgres")
+	}
+	testkit.Eventually(t, "Postgres has ended the statement", func() bool {
+		var n int
+		l.must(l.db.Get(&n, `SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(600)%' AND state = 'active' AND datname = current_database()`))
+		return n == 0
+	})
+}
+
+// What was cancelled because it took too long was answered: the others are not
+// distrusted.
+func TestSlowStatement(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	_, err := l.db.ExecContext(allow(t.Context(), 100*time.Millisecond), `SELECT pg_sleep(600)`)
+	if err = translate(err); !errors.As(err, new(*work.Unavailable)) || unanswered(err) {
+		t.Errorf("error %v", err)
+	}
+	if l.pulse.silent.Load() != 0 {
+		t.Error("a slow statement counts as a silent Postgres")
+	}
+}
