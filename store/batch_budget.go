@@ -55,9 +55,9 @@ func (b *advancing) room(ctx context.Context, n admitted) (room int, why string,
 		text = fmt.Sprintf("%s is spent, of which %d runs that were cut off count %s each", work.Dollars(spent.Cost), known.cut, work.Dollars(spent.Dearest))
 	}
 	left := *b.MaxCostUSD - spent.Cost
-	room = min(room, spent.affordable(left, n.Live))
-	switch {
-	case left <= 0 && spent.NotBegun > 0, room <= 0 && n.Live == 0 && spent.NotBegun > 0:
+	paid := spent.affordable(left, n.Live)
+	room = min(room, paid)
+	if spent.NotBegun > 0 && (left <= 0 || paid <= 0 && n.Live == 0) {
 		why = fmt.Sprintf("the budget of %s does not suffice for another unit: %s; resume it with a larger max_cost_usd, or cancel it",
 			work.Dollars(*b.MaxCostUSD), text)
 	}

@@ -183,3 +183,15 @@ func TestMeanCostWithoutCacheHits(t *testing.T) {
 		t.Errorf("paused: %+v", b.Paused)
 	}
 }
+
+// The end of a test is not the end of the money.
+func TestTestOfABatchWithABudget(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	budget := 10.0
+	id := l.batch(5, func(b *NewBatch) { b.TestFirst, b.MaxCostUSD = 2, &budget })
+	l.runsToItsEnd(id, nil, 0.5)
+	if b := l.is(id, work.BatchAwaitingApproval); b.Paused != nil || b.Counts.Succeeded != 2 {
+		t.Errorf("%+v, paused %+v", b.Counts, b.Paused)
+	}
+}

@@ -299,6 +299,9 @@ func (b *randomBatch) begins() {
 	}
 	b.sum.runs.Add(1)
 	run := randomRun{c, 1 + b.rand.IntN(20), dead}
+	if _, requeued := b.running[unit]; requeued { // its lost run was found, and the batch not looked at since
+		b.looked = false
+	}
 	b.running[unit] = run
 	switch {
 	case b.budget == 0:
