@@ -89,7 +89,6 @@ func (a *API) describe() {
 	schemas := doc.Components.Schemas.Map()
 	steps := doc.Components.Schemas.Schema(reflect.TypeFor[[]transcript.Step](), true, "")
 	steps.Nullable = false
-	describeMoney(schemas)
 	for name, s := range schemas {
 		if !slices.Contains(requestBodies, name) {
 			s.AdditionalProperties = nil // later versions add fields
@@ -103,6 +102,7 @@ func (a *API) describe() {
 	describeTriggers(schemas)
 	describeWebhooks(schemas)
 	describeRest(schemas)
+	describeMoney(schemas) // also of schemas that the others have added
 	addExamples(schemas)
 	for _, item := range doc.Paths {
 		for _, operation := range []*huma.Operation{item.Get, item.Post, item.Put, item.Delete} {
