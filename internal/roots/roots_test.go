@@ -357,7 +357,7 @@ func TestOpenDirHoldsWhatItSaw(t *testing.T) {
 func TestOnlyRootsOpensPathsOfUnits(t *testing.T) {
 	t.Parallel()
 	opens := regexp.MustCompile(`\bos\.(Open|ReadFile)\(`)
-	allowed := map[string]bool{"handlers/spool.go": true} // the worker process's own
+	allowed := map[string]bool{"handlers/spool.go": true, "internal/backend/mcp_server.go": true} // the worker process's and the operator's own
 	for _, dir := range []string{"api", "handlers", "internal/backend", "internal/source", "internal/prompt"} {
 		names, err := filepath.Glob(filepath.Join("..", "..", dir, "*.go"))
 		if err != nil || len(names) == 0 {
