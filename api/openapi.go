@@ -368,6 +368,8 @@ func addExamples(schemas map[string]*huma.Schema) {
 		"NewPause":   newPause{By: "ann", Why: "the provider has an outage"},
 		"PauseState": pauseState{Name: "default", Paused: &operatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}},
 		"BulkResult": bulkResult{DryRun: true, Count: 1, Cost: work.NewCost(0.25, 0), Items: []unitItem{{Unit: short}}},
+		"Cost":       work.NewCost(0.42, 1),
+		"ModelLimit": work.ModelLimit{Model: "claude-opus-5", Message: "429: too many requests", Until: &next},
 		"Health":     map[string]any{"status": "ok"},
 		"Pruned":     map[string]any{"dry_run": true, "units": 1200, "batches": 3, "files": 40, "bytes": 123456, "more": false},
 		"Stats":      exampleStats(run.StartedAt),

@@ -111,7 +111,7 @@ var slips = []slip{
 	},
 	{
 		"an unknown cost counts as nothing", []edit{{"store/finish.go",
-			"unpriced_runs = u.unpriced_runs + costs.unpriced\n    FROM f JOIN was", "unpriced_runs = u.unpriced_runs\n    FROM f JOIN was"}},
+			"unpriced_runs = u.unpriced_runs + costs.unpriced,\n", "unpriced_runs = u.unpriced_runs,\n"}},
 		"./store", "TestUnknownCostIsCounted",
 	},
 	{
