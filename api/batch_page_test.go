@@ -35,7 +35,7 @@ func TestBatchPages(t *testing.T) {
 	id := f.tested(10, `,"title":"letters <b>","max_cost_usd":9`, func(u work.Unit) bool { return u.CustomID == "2" })
 	page := batchPath(id)
 
-	f.get("/batch-list").has("letters &lt;b&gt;", `href="`+page+`"`, "awaiting approval", "3 of 10 units", "1 failed", "≥ $0.50 of $9.00",
+	f.get("/batch-list").has("letters &lt;b&gt;", `href="`+page+`"`, "awaiting approval", "3 of 10 units", "1 failed", "$0.75 of $9.00",
 		`aria-label="3 of 10 units over: 2 succeeded, 1 failed or timed out, 7 queued"`, `Await approval <b>1</b>`)
 	f.get("/batch-list?status=completed").has("No batch is like this")
 	f.get("/batch-list?q=LETTERS").has("letters &lt;b&gt;", `name="q" type="search" value="LETTERS"`, `href="/batch-list?q=LETTERS&amp;status=awaiting_approval"`, `All <b>1</b>`)

@@ -88,7 +88,7 @@ func (f *front) works(id uuid.UUID, fail func(work.Unit) bool) (n int) {
 			continue
 		}
 		if _, err := f.Store.Finish(f.t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunFailed, Next: work.Failed,
-			Error: work.Fail(work.ClassRefusal, "no, thank you")}); err != nil {
+			TotalCostUSD: new(0.25), Error: work.Fail(work.ClassRefusal, "no, thank you")}); err != nil {
 			f.t.Fatal(err)
 		}
 	}

@@ -13,9 +13,9 @@ import (
 // The names that scripts rely on.
 var (
 	runItemFields = []string{
-		"attempt", "completed_at", "cost_incomplete", "duration_api_ms", "duration_ms", "error", "execution_time", "has_transcript",
+		"attempt", "completed_at", "cost_incomplete", "denials", "duration_api_ms", "duration_ms", "error", "execution_time", "has_transcript",
 		"id", "live_status", "model", "num_turns", "output_files", "session_id", "started_at", "status", "task", "tool_calls",
-		"total_cost_usd", "unit_id", "usage", "worker_process", "worker_type",
+		"total_cost_usd", "transcript_removed_at", "unit_id", "usage", "worker_process", "worker_type",
 	}
 	runFields = slices.Sorted(slices.Values(append([]string{"rendered_prompt", "result"}, runItemFields...)))
 )

@@ -1,14 +1,11 @@
 package handlers
 
 import (
-	"database/sql"
 	"fmt"
 	"math"
 	"os"
 	"strings"
 	"testing"
-
-	_ "github.com/lib/pq" // the driver
 
 	"piecework/internal/backend"
 	"piecework/internal/testkit"
@@ -20,18 +17,11 @@ import (
 // times, with an SQLSTATE.
 func plant(t *testing.T, url, code string, times int) {
 	t.Helper()
-	db, err := sql.Open("postgres", url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = db.Close() }()
-	if _, err := db.ExecContext(t.Context(), fmt.Sprintf(`CREATE SEQUENCE IF NOT EXISTS planted; SELECT setval('planted', 1, false);
+	testkit.Exec(t, url, fmt.Sprintf(`CREATE SEQUENCE IF NOT EXISTS planted; SELECT setval('planted', 1, false);
 		CREATE OR REPLACE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF NEW.status = 'succeeded' AND nextval('planted') <= %d THEN RAISE EXCEPTION 'planted' USING ERRCODE = '%s'; END IF;
 			RETURN NEW; END $$;
-		CREATE OR REPLACE TRIGGER planted BEFORE UPDATE ON worker_runs FOR EACH ROW EXECUTE FUNCTION planted()`, times, code)); err != nil {
-		t.Fatal(err)
-	}
+		CREATE OR REPLACE TRIGGER planted BEFORE UPDATE ON worker_runs FOR EACH ROW EXECUTE FUNCTION planted()`, times, code))
 }
 
 // An error of Postgres that does not prove the result to be wrong costs time

@@ -349,17 +349,17 @@ const beforeTheStep = `> clock_timestamp() + ($1 - 10) * interval '1 second'`
 // backlog at every look would cost more than the work. Units of the shut models
 // are passed over.
 func (s *Store) Due(ctx context.Context, queues, backends []string, shut []ModelOf, limit int) ([]Dispatch, error) {
-	shutBackends, shutModels := make([]string, len(shut)), make([]string, len(shut))
+	names := make([]string, len(shut)) // a backend's name has no colon
 	for i, m := range shut {
-		shutBackends[i], shutModels[i] = m.Backend, m.Model
+		names[i] = m.Backend + ":" + m.Model
 	}
 	var due []Dispatch
 	err := s.db.SelectContext(ctx, &due, `SELECT u.* FROM unnest($1::text[]) AS q, unnest($2::text[]) AS b, LATERAL (
 			SELECT id, dispatch, queue, backend, priority FROM work_units u
 			WHERE state = 'queued' AND NOT held AND queue = q AND backend = b AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused+`
-				AND NOT EXISTS (SELECT FROM unnest($4::text[], $5::text[]) AS s(backend, model) WHERE s.backend = u.backend AND s.model = u.model)
+				AND backend || ':' || model <> ALL ($4::text[])
 			ORDER BY priority DESC, id LIMIT $3) AS u
-		ORDER BY priority DESC, id LIMIT $3`, pq.Array(queues), pq.Array(backends), limit, pq.Array(shutBackends), pq.Array(shutModels))
+		ORDER BY priority DESC, id LIMIT $3`, pq.Array(queues), pq.Array(backends), limit, pq.Array(names))
 	if err != nil {
 		return nil, translate(fmt.Errorf("find due units: %w", err))
 	}

@@ -89,7 +89,7 @@ func fake(t *testing.T) *Claude {
 
 // fakePrices has what the fake agents' model costs: a call of 100 tokens in and
 // 10 out, 40 of the 100 from a cache or not, costs 130 micro-dollars.
-var fakePrices = &Prices{rates: []rate{{Model: "fake-model", Input: 1, CacheRead: 1, Output: 3}}}
+var fakePrices = &Prices{rates: []rate{{Model: "fake-model", Input: 1, CacheRead: 1, Output: 3}, {Model: "priced", Input: 1, CacheRead: 1, Output: 3}}}
 
 // fakeCLI runs a fake agent with little patience.
 func fakeCLI(path string) CLI {

@@ -472,6 +472,7 @@ CREATE TABLE work_units (
     CONSTRAINT error_when_failed CHECK (((state <> ALL (ARRAY['failed'::text, 'timed_out'::text])) OR (error_class IS NOT NULL))),
     CONSTRAINT finished_when_final CHECK (((state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) = (finished_at IS NOT NULL))),
     CONSTRAINT from_when_hit CHECK (((cached_from IS NOT NULL) = (NOT (cache IS DISTINCT FROM 'hit'::text)))),
+    CONSTRAINT project_settings_known CHECK ((project_settings = ANY (ARRAY['ignore'::text, 'read'::text]))),
     CONSTRAINT request_or_prompt CHECK (((request IS NULL) OR (prompt = ''::text))),
     CONSTRAINT started_when_running CHECK (((state <> 'running'::text) OR (started_at IS NOT NULL))),
     CONSTRAINT where_it_waits CHECK ((
@@ -489,7 +490,6 @@ END AND ((lane = 'batch'::text) OR ((provider_batch IS NULL) AND (NOT runs_live)
     CONSTRAINT work_units_missing_key_check CHECK ((missing_key = ANY (ARRAY['fail'::text, 'note'::text]))),
     CONSTRAINT work_units_on_denied_check CHECK ((on_denied = ANY (ARRAY['fail'::text, 'note'::text]))),
     CONSTRAINT work_units_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
-    CONSTRAINT work_units_project_settings_check CHECK ((project_settings = ANY (ARRAY['ignore'::text, 'read'::text]))),
     CONSTRAINT work_units_session_policy_check CHECK ((session_policy = ANY (ARRAY['resume'::text, 'fresh'::text]))),
     CONSTRAINT work_units_startup_timeout_check CHECK ((startup_timeout >= (0)::double precision)),
     CONSTRAINT work_units_state_check CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'waiting'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text]))),
