@@ -82,7 +82,7 @@ func viewPreview(p store.Preview, err error) (*bulkAnswer, error) {
 func viewMoved(moved []store.Moved, more bool) *bulkAnswer {
 	v := bulkResult{Count: len(moved), More: more, Items: []unitItem{}}
 	for _, m := range moved {
-		v.Cost = v.Cost.Plus(m.Cost())
+		v.Cost = v.Plus(m.Cost())
 		if m.State == work.Running {
 			v.Stopped++
 		}

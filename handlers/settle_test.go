@@ -80,7 +80,7 @@ func TestRunIsNotGivenUpWhileItsEndIsHere(t *testing.T) {
 		cost  work.Cost
 	}{
 		"on disk":             {func(f store.Finish) error { w.setUnsettled(f.RunID, nil); return w.spool(f) }, work.Succeeded, work.NewCost(0.25, 0)},
-		"on disk, by another": {w.Worker.spool, work.Succeeded, work.NewCost(0.25, 0)},
+		"on disk, by another": {w.spool, work.Succeeded, work.NewCost(0.25, 0)},
 		"in memory":           {func(f store.Finish) error { w.setUnsettled(f.RunID, &f); return nil }, work.Succeeded, work.NewCost(0.25, 0)},
 		"spoilt on disk": {func(f store.Finish) error {
 			w.setUnsettled(f.RunID, nil)

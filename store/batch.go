@@ -184,10 +184,10 @@ func countBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (c wor
 	for _, r := range rows {
 		c.Add(r.State, r.Count)
 		c.Denied += r.Denied
-		c.Cost = c.Cost.Plus(r.cost())
+		c.Cost = c.Plus(r.cost())
 	}
 	syntheses, err := costOfSyntheses(ctx, q, id)
-	c.Cost = c.Cost.Plus(syntheses)
+	c.Cost = c.Plus(syntheses)
 	return c, err
 }
 

@@ -72,7 +72,7 @@ func (s *Store) TriedBatch(ctx context.Context, tenant string, id uuid.UUID) (b 
 	dark := 0
 	for _, r := range rows {
 		b.Counts.Add(r.State, r.Count)
-		b.Counts.Cost = b.Counts.Cost.Plus(r.cost())
+		b.Counts.Cost = b.Counts.Plus(r.cost())
 		dark += r.Dark
 		cost = cost.with(Spread{r.Priced, r.MeanCost, r.CostVar})
 		t.Time = t.Time.with(Spread{r.Done, r.MeanTime, r.TimeVar})
@@ -81,7 +81,7 @@ func (s *Store) TriedBatch(ctx context.Context, tenant string, id uuid.UUID) (b 
 	if err != nil {
 		return b, t, err
 	}
-	b.Counts.Cost = b.Counts.Cost.Plus(syntheses)
+	b.Counts.Cost = b.Counts.Plus(syntheses)
 	if cost.N > 0 && dark == 0 {
 		t.Cost = &cost
 	}

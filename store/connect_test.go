@@ -72,7 +72,7 @@ func TestHalfOpenConnections(t *testing.T) {
 		t.Errorf("a write through connections of which the first was dead: %v", err)
 	}
 	for range 10 { // as many as there were dead ones
-		if _, err := l.Store.Unit(t.Context(), work.DefaultTenant, id); err != nil {
+		if _, err := l.Unit(t.Context(), work.DefaultTenant, id); err != nil {
 			t.Errorf("a read after that: %v", err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
 
 	"piecework/internal/work"
 )
@@ -50,7 +51,7 @@ func kindOf(err error) kind {
 	return unknown
 }
 
-func kindOfCode(code pq.ErrorCode) kind {
+func kindOfCode(code pqerror.Code) kind {
 	switch code {
 	case "25006": // read-only: a standby
 		return away

@@ -282,7 +282,7 @@ func (f *figures) addRuns(c count) {
 	}
 	f.outcomes[key].Count += c.Count
 	spent := work.Spent{Runs: c.Count, Cost: work.NewCost(c.Cost, c.Unpriced)}
-	f.outcomes[key].Cost = f.outcomes[key].Cost.Plus(spent.Cost)
+	f.outcomes[key].Cost = f.outcomes[key].Plus(spent.Cost)
 	if key.Status.Wasted() {
 		spent.Wasted = spent.Cost
 	}
@@ -324,7 +324,7 @@ func dearest(by map[string]*work.Spent) []work.Spent {
 		all = append(all, *s)
 	}
 	slices.SortFunc(all, func(a, b work.Spent) int {
-		return cmp.Or(cmp.Compare(b.Cost.Known(), a.Cost.Known()), cmp.Compare(b.Runs, a.Runs), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(b.Known(), a.Known()), cmp.Compare(b.Runs, a.Runs), cmp.Compare(a.Name, b.Name))
 	})
 	return all
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
 
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
@@ -97,6 +99,18 @@ func noted(tap *tap) (all []said) {
 	return all
 }
 
+// runThrough runs a statement and reads all its rows.
+func runThrough(ctx context.Context, db *sqlx.DB, query string, args []any) error {
+	rows, err := db.QueryxContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+	}
+	return rows.Err()
+}
+
 // replay says it to the newest schema, where processes of this version work too,
 // and looks what has become of the units.
 func (s session) replay(t *testing.T) {
@@ -109,14 +123,7 @@ func (s session) replay(t *testing.T) {
 			for i, a := range one.Args {
 				args[i] = a.any
 			}
-			rows, err := l.db.QueryxContext(t.Context(), one.Query, args...)
-			if err == nil {
-				for rows.Next() {
-				}
-				err = rows.Err()
-				_ = rows.Close()
-			}
-			if err != nil {
+			if err := runThrough(t.Context(), l.db, one.Query, args); err != nil {
 				t.Fatalf("%v\n%s", err, one.Query)
 			}
 		}

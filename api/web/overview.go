@@ -355,7 +355,7 @@ func (p Overview) Outcomes() Bars {
 		if i == maxBars-1 && len(p.Runs) > maxBars {
 			name, fill = "all others", fillOther
 			for _, more := range p.Runs[maxBars:] {
-				o.Count, o.Cost = o.Count+more.Count, o.Cost.Plus(more.Cost)
+				o.Count, o.Cost = o.Count+more.Count, o.Plus(more.Cost)
 			}
 		}
 		b.Rows = append(b.Rows, Row{Name: name, Parts: bar(float64(most), piece{fill, float64(o.Count)}),

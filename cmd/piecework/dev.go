@@ -72,7 +72,7 @@ func (c *DevCommand) Run(app *App) error {
 	}
 	defer stopRedis()
 
-	if c.Door.Known, err = c.Crew.prices(); err != nil {
+	if c.Known, err = c.prices(); err != nil {
 		return err
 	}
 	inner := *app

@@ -43,7 +43,7 @@ func (c *APICommand) Run(app *App) error {
 		return err
 	}
 	var err error
-	if c.Door.Known, err = c.Pricing.prices(); err != nil {
+	if c.Known, err = c.prices(); err != nil {
 		return err
 	}
 	return runHouse(app, &c.Base, &c.Door, nil, "")
@@ -243,7 +243,7 @@ func (h house) worker(app *App, base *Base, crew *Crew, gear gear, hears chan st
 		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Pack: crew.Pack, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
 		Files: h.files, FilePolicy: h.policy, Sender: sender, MCPServers: h.mcpServers, AcceptCommands: base.AcceptCommands, CommandEnv: gear.env, Keeper: app.Keeper,
 		Secrets: slices.Concat(gear.secrets, serverSecrets(h.mcpServers), base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
-		Keep: crew.Kept.retention(),
+		Keep: crew.retention(),
 	})
 }
 

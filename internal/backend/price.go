@@ -159,7 +159,7 @@ type use struct {
 func (p *Prices) cost(uses []use) (cost *float64, unknown string) {
 	sum := 0.0
 	for _, u := range uses {
-		if !u.Usage.Plausible() {
+		if !u.Plausible() {
 			return nil, ""
 		}
 		rate, known := p.rate(u.model, time.Now(), promptTokens(u.Usage))
@@ -179,7 +179,7 @@ func (p *Prices) cost(uses []use) (cost *float64, unknown string) {
 func (p *Prices) costOfSum(sum use) *float64 {
 	least, _ := p.rate(sum.model, time.Now(), 0)
 	most, known := p.rate(sum.model, time.Now(), promptTokens(sum.Usage))
-	if !known || least != most || sum.Usage == (work.Usage{}) || !sum.Usage.Plausible() {
+	if !known || least != most || sum.Usage == (work.Usage{}) || !sum.Plausible() {
 		return nil
 	}
 	return new(most.cost(sum.Usage))

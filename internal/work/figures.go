@@ -93,7 +93,7 @@ type Spent struct {
 // Add counts more of the same.
 func (s *Spent) Add(more Spent) {
 	s.Runs += more.Runs
-	s.Cost, s.Wasted = s.Cost.Plus(more.Cost), s.Wasted.Plus(more.Wasted)
+	s.Cost, s.Wasted = s.Plus(more.Cost), s.Wasted.Plus(more.Wasted)
 }
 
 // Wasted tells whether what a run has cost bought nothing. A run that was
