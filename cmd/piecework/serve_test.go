@@ -102,6 +102,11 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	if got := status(fresh); got != http.StatusOK {
 		t.Errorf("beside idle connections: %d", got)
 	}
+	testkit.Eventually(t, "it is idle again, as all but the first", func() bool {
+		limit.mu.Lock()
+		defer limit.mu.Unlock()
+		return limit.idle.Len() == most-1
+	})
 	for range most - 1 {
 		ask(dial(), "/slow")
 		<-begun
