@@ -50,7 +50,12 @@ func startChromium() {
 		chromium.err = errNoBrowser
 		return
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.WSURLReadTimeout(testkit.Patience))
+	home, err := os.MkdirTemp("", "pw-chromium-") // it writes there whatever its profile's directory is
+	if chromium.err = err; err != nil {
+		return
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.WSURLReadTimeout(testkit.Patience),
+		chromedp.Env("HOME="+home, "TMPDIR="+home, "XDG_CONFIG_HOME="+home, "XDG_CACHE_HOME="+home))
 	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 	quiet := func(string, ...any) {} // it tells of every event that a newer browser has
 	ctx, cancel := chromedp.NewContext(allocator, chromedp.WithErrorf(quiet), chromedp.WithLogf(quiet))
@@ -58,6 +63,7 @@ func startChromium() {
 	chromium.stop = func() {
 		cancel()
 		end()
+		_ = os.RemoveAll(home)
 	}
 }
 
