@@ -2,9 +2,12 @@ package handlers
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,16 +17,22 @@ import (
 // output files and sessions are in it.
 const keepDirectories = 7 * 24 * time.Hour
 
+// keepSetAside is how long files of the spool stay that no ledger takes: for
+// people to look at.
+const keepSetAside = 30 * 24 * time.Hour
+
 // pruneEvery is how often old directories are looked for.
 const pruneEvery = time.Hour
 
 // prune removes directories of units that nobody has touched for a week, and of
-// units that are not in the ledger any more.
+// units that are not in the ledger any more; and files of the spool that were set
+// aside a month ago.
 func (w *Worker) prune(ctx context.Context) {
 	ticker := time.NewTicker(pruneEvery)
 	defer ticker.Stop()
 	for {
 		w.pruneOnce(ctx, time.Now().Add(-keepDirectories))
+		w.pruneSpool(time.Now().Add(-keepSetAside))
 		select {
 		case <-ctx.Done():
 			return
@@ -45,6 +54,27 @@ func (w *Worker) pruneOnce(ctx context.Context, before time.Time) {
 	for _, d := range dirs {
 		if d.changed.Before(before) || gone[d.unit] && d.changed.Before(time.Now().Add(-pruneEvery)) {
 			w.removeDirectory(d, "old")
+		}
+	}
+}
+
+// pruneSpool removes what was set aside before that time. Ends of runs that wait
+// for the ledger stay, however old they are.
+func (w *Worker) pruneSpool(before time.Time) {
+	entries, err := os.ReadDir(w.spoolDir())
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			w.Log.Warn("look for old files of the spool", "err", err)
+		}
+		return
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || strings.HasSuffix(e.Name(), spoolEnd) || info.ModTime().After(before) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(w.spoolDir(), e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			w.Log.Warn("remove an old file of the spool", "file", e.Name(), "err", err)
 		}
 	}
 }
