@@ -87,9 +87,11 @@ type directory struct {
 }
 
 func idsOf(dirs []directory) []uuid.UUID {
-	ids := make([]uuid.UUID, len(dirs))
-	for i, d := range dirs {
-		ids[i] = d.unit
+	ids := make([]uuid.UUID, 0, len(dirs))
+	for _, d := range dirs {
+		if d.unit != uuid.Nil { // what is of no unit is not missed in the ledger
+			ids = append(ids, d.unit)
+		}
 	}
 	return ids
 }
