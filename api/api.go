@@ -22,6 +22,7 @@
 //	trigger.go     triggers: put, read, list, delete; what came for them
 //	trigger_batch.go  batches that webhooks make
 //	receive.go     webhooks that come for triggers
+//	receive_body.go  their bodies, in pieces of a budget
 //	webhook.go     who is told of events, and by which secrets they know it is us
 //	delivery.go    what they were told, and how often it was tried
 //	run.go         runs: read, list
@@ -143,7 +144,7 @@ type API struct {
 
 // New makes the front door. Call Watch once to make waiting fast.
 func New(o Options) *API {
-	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), filling: make(chan struct{}, 1), hooks: newHooks(), flight: &flight{left: bodiesInFlight * max(o.MaxBody, maxHookBody)}, language: expr.New(),
+	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), filling: make(chan struct{}, 1), hooks: newHooks(), flight: newFlight(o.MaxBody), language: expr.New(),
 		bodyTime: time.Minute, answerLimit: answerLimit, lookAgain: time.Second}
 	a.hub = newHub(o.Store, o.Bell, o.Log, o.Registry)
 	metrics := promauto.With(o.Registry)

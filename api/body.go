@@ -101,19 +101,29 @@ func (a *API) readRaw(w http.ResponseWriter, r *http.Request, most int64, hint s
 		return nil, tooBig
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
-	var over *http.MaxBytesError
-	switch {
-	case errors.As(err, &over):
+	if tooLarge(err) {
 		_, _ = io.CopyN(io.Discard, uncounted(r.Body), drained)
 		return nil, tooBig
-	case errors.Is(err, errNoRoom):
-		return nil, errNoRoom.again()
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, newProblem(http.StatusRequestTimeout, fmt.Sprintf("the body did not arrive within %s", a.bodyTime))
-	case err != nil:
-		return nil, newProblem(http.StatusBadRequest, "the body could not be read to its end: it is shorter than announced, or cut off")
 	}
-	return body, nil
+	return body, a.unread(err)
+}
+
+func tooLarge(err error) bool {
+	var over *http.MaxBytesError
+	return errors.As(err, &over)
+}
+
+// unread says why a body could not be read, nil when it could.
+func (a *API) unread(err error) *Problem {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errNoRoom):
+		return errNoRoom.again()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return newProblem(http.StatusRequestTimeout, fmt.Sprintf("the body did not arrive within %s", a.bodyTime))
+	}
+	return newProblem(http.StatusBadRequest, "the body could not be read to its end: it is shorter than announced, or cut off")
 }
 
 func checkBodyHeaders(h http.Header) *Problem {

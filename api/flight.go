@@ -4,23 +4,27 @@ import (
 	"io"
 	"net/http"
 	"sync"
+
+	"piecework/internal/work"
 )
 
 // The bytes of bodies that may be in memory at once, of all callers together,
 // as times of the largest body.
 const bodiesInFlight = 16
 
-// maxHookBody is the largest body that a trigger takes, in bytes; GitHub's are
-// up to 25 MB.
-const (
-	maxHookBody   = 1 << 20
-	maxGitHubBody = 25 << 20
-)
+// leastInFlight has room for two of the largest bodies that triggers take and a
+// copy of one.
+const leastInFlight = 3 * work.MaxTriggerBody
 
 // flight is a budget of bytes that are held for requests.
 type flight struct {
 	mu   sync.Mutex
 	left int64
+}
+
+// newFlight makes the budget of a server that takes JSON bodies of so many bytes.
+func newFlight(maxBody int64) *flight {
+	return &flight{left: max(bodiesInFlight*maxBody, leastInFlight)}
 }
 
 // take takes n bytes of the budget, if there are so many.

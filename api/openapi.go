@@ -250,7 +250,7 @@ func describeTriggers(schemas map[string]*huma.Schema) {
 	p["preset"].Enum, p["algorithm"].Enum, p["encoding"].Enum = asked["preset"].Enum, asked["algorithm"].Enum, asked["encoding"].Enum
 	p["events"].Nullable, p["secrets"].Nullable = false, false
 	p["secrets"].Description = "The current one first. They themselves are never told"
-	for _, field := range []string{"header", "prefix", "signed", "timestamp_header", "id_header", "username", "events", "filter", "event_from", "delivery_from", "mapping"} {
+	for _, field := range []string{"header", "prefix", "signed", "timestamp_header", "id_header", "username", "events", "filter", "event_from", "delivery_from", "mapping", "max_body_bytes"} {
 		p[field].Description = asked[field].Description
 	}
 	p["tolerance"].Description = "Seconds"
@@ -333,7 +333,8 @@ func addExamples(schemas map[string]*huma.Schema) {
 		Title: unit.Title, Unit: unit.Spec, NextAt: next, CreatedAt: run.StartedAt}
 	trigger := work.Trigger{Name: "reviews", Scheme: work.Scheme{Preset: "github"}, Secrets: []work.Secret{{Fingerprint: "5f1d2a90"}},
 		Events: []string{"pull_request"}, Filter: `body.action == "opened"`, Mapping: map[string]string{"title": "body.pull_request.title"},
-		Unit: &unit.Spec, CreatedAt: run.StartedAt, UpdatedAt: run.StartedAt}
+		MaxBodyBytes: work.DefaultTriggerBody,
+		Unit:         &unit.Spec, CreatedAt: run.StartedAt, UpdatedAt: run.StartedAt}
 	delivery := work.TriggerDelivery{ID: unit.ID, Trigger: trigger.Name, Delivery: "72d3162e-cc78-11e3-81ab-4c9367dc0958", Event: "pull_request",
 		Outcome: work.DeliveryAccepted, UnitID: &unit.ID, ReceivedAt: run.StartedAt}
 	for name, value := range map[string]any{

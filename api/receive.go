@@ -141,9 +141,9 @@ type receipt struct {
 	Detail   string     `json:"detail,omitempty"`
 }
 
-// receiveWebhook takes what came for a trigger: it looks at the signature of
-// the raw body before anything else of it, and makes a unit or a batch at most
-// once.
+// receiveWebhook takes what came for a trigger: it computes the signature of the
+// raw body while that comes in, looks at nothing else of it before, and makes a
+// unit or a batch at most once.
 func (a *API) receiveWebhook(c echo.Context) error {
 	outcome := "failed"
 	defer func() { a.received.WithLabelValues(outcome).Inc() }()
@@ -155,7 +155,8 @@ func (a *API) receiveWebhook(c echo.Context) error {
 	if enc := c.Request().Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return newProblem(http.StatusUnsupportedMediaType, "send the body without Content-Encoding")
 	}
-	if err := webhook.Precheck(h.Scheme, h.secrets, c.Request().Header, time.Now()); err != nil {
+	verifier, err := webhook.Begin(h.Scheme, h.secrets, c.Request().Header, time.Now())
+	if err != nil {
 		outcome = "refused"
 		return a.refuseWebhook(c, h, err) // before anything of the body is read
 	}
@@ -168,23 +169,23 @@ func (a *API) receiveWebhook(c echo.Context) error {
 		busy.retryAfter = 1
 		return busy
 	}
-	most := min(a.MaxBody, maxHookBody)
-	if h.Preset == webhook.GitHub {
-		most = min(max(a.MaxBody, most), maxGitHubBody)
-	}
-	release := a.holdBody(c.Request())
-	defer release()
-	body, problem := a.readRaw(c.Response(), c.Request(), most, "")
-	if problem != nil {
+	came := &pieces{budget: a.flight}
+	defer came.drop()
+	if problem := a.readHookBody(c, h, verifier, came); problem != nil {
 		if problem.retryAfter > 0 {
 			outcome = "shed"
 		}
 		return problem
 	}
-	proof, err := webhook.Verify(h.Scheme, h.secrets, webhook.Delivery{Header: c.Request().Header, Body: body}, time.Now())
+	proof, err := verifier.Done(time.Now())
 	if err != nil {
 		outcome = "refused"
 		return a.refuseWebhook(c, h, err)
+	}
+	body, err := came.whole()
+	if err != nil {
+		outcome = "shed"
+		return errNoRoom.again()
 	}
 	m, err := readMessage(h, c.Request().Header, body)
 	if err != nil {

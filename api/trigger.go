@@ -36,6 +36,7 @@ type triggerBody struct {
 	EventFrom    string            `json:"event_from,omitempty" doc:"hmac, basic, api_key: expression for the event" example:"body.type"`
 	DeliveryFrom string            `json:"delivery_from,omitempty" doc:"hmac, basic, api_key: expression for the delivery's id, instead of id_header" example:"body.id"`
 	Mapping      map[string]string `json:"mapping,omitempty" maxProperties:"100" doc:"Payload of the unit: key to expression. When left out the payload gets body, event and delivery; that of a batch's units has the item, and these keys beside it"`
+	MaxBodyBytes int64             `json:"max_body_bytes,omitempty" minimum:"1" doc:"The largest body that it takes; 1048576 when left out, at most 26214400: GitHub sends up to 25 MB"`
 	Paused       bool              `json:"paused,omitempty" doc:"Makes no units until it is put again without this"`
 	Unit         *unitBody         `json:"unit,omitempty" doc:"What its units are asked for; without not_before, delay, deadline and expires_at. This or batch"`
 	Batch        *triggerBatch     `json:"batch,omitempty" doc:"What its batches are asked for. This or unit"`
@@ -75,9 +76,13 @@ func (a *API) putTrigger(ctx context.Context, in *triggerInput) (*triggerAnswer,
 
 func (a *API) newTrigger(ctx context.Context, name string, b *triggerBody) (work.Trigger, error) {
 	t := work.Trigger{Tenant: work.DefaultTenant, Name: name, Events: append([]string{}, b.Events...), Filter: b.Filter,
-		EventFrom: b.EventFrom, DeliveryFrom: b.DeliveryFrom, Mapping: b.Mapping, Paused: b.Paused}
+		EventFrom: b.EventFrom, DeliveryFrom: b.DeliveryFrom, Mapping: b.Mapping,
+		MaxBodyBytes: b.MaxBodyBytes, Paused: b.Paused}
 	scheme := work.Scheme{Preset: b.Preset, Header: b.Header, Algorithm: b.Algorithm, Encoding: b.Encoding, Prefix: b.Prefix,
 		Signed: b.Signed, TimestampHeader: b.TimestampHeader, IDHeader: b.IDHeader, Username: b.Username}
+	if b.MaxBodyBytes > work.MaxTriggerBody {
+		return t, work.Invalidf("#/max_body_bytes", "must lie between 1 and %d", work.MaxTriggerBody)
+	}
 	if b.Tolerance != nil {
 		if err := scheme.Tolerance.UnmarshalJSON(*b.Tolerance); err != nil {
 			return t, work.Invalidf("#/tolerance", "%.200v", err)

@@ -14,7 +14,7 @@ import (
 	"piecework/internal/work"
 )
 
-const triggerColumns = `tenant, name, scheme, secrets, fingerprints, events, filter, event_from, delivery_from, mapping, paused, unit, batch, created_at, updated_at`
+const triggerColumns = `tenant, name, scheme, secrets, fingerprints, events, filter, event_from, delivery_from, mapping, max_body_bytes, paused, unit, batch, created_at, updated_at`
 
 type triggerRow struct {
 	Tenant       string         `db:"tenant"`
@@ -27,6 +27,7 @@ type triggerRow struct {
 	EventFrom    string         `db:"event_from"`
 	DeliveryFrom string         `db:"delivery_from"`
 	Mapping      []byte         `db:"mapping"`
+	MaxBodyBytes int64          `db:"max_body_bytes"`
 	Paused       bool           `db:"paused"`
 	Unit         []byte         `db:"unit"`
 	Batch        []byte         `db:"batch"`
@@ -36,7 +37,7 @@ type triggerRow struct {
 
 func (r triggerRow) trigger() (work.Trigger, error) {
 	t := work.Trigger{Tenant: r.Tenant, Name: r.Name, Sealed: r.Secrets, Filter: r.Filter, EventFrom: r.EventFrom,
-		DeliveryFrom: r.DeliveryFrom, Paused: r.Paused, Batch: r.Batch, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt}
+		DeliveryFrom: r.DeliveryFrom, MaxBodyBytes: r.MaxBodyBytes, Paused: r.Paused, Batch: r.Batch, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt}
 	for _, f := range r.Fingerprints {
 		t.Secrets = append(t.Secrets, work.Secret{Fingerprint: f})
 	}
@@ -56,7 +57,7 @@ func (r triggerRow) trigger() (work.Trigger, error) {
 
 // PutTrigger makes a trigger or replaces the one of its name. Without secrets it
 // keeps those of the one that it replaces, and is work.ErrNotFound when there
-// is none.
+// is none. Without MaxBodyBytes it has work.DefaultTriggerBody.
 func (s *Store) PutTrigger(ctx context.Context, t work.Trigger) (work.Trigger, error) {
 	var parts [4]string
 	for i, part := range []any{t.Scheme, t.Events, t.Mapping, t.Unit} {
@@ -69,16 +70,17 @@ func (s *Store) PutTrigger(ctx context.Context, t work.Trigger) (work.Trigger, e
 	for i, secret := range t.Secrets {
 		fingerprints[i] = secret.Fingerprint
 	}
-	args := []any{t.Tenant, t.Name, parts[0], parts[1], work.Clean(t.Filter), work.Clean(t.EventFrom), work.Clean(t.DeliveryFrom), parts[2], t.Paused, jsonOrNull(bytes.TrimSpace([]byte(parts[3]))), jsonOrNull(t.Batch)}
+	args := []any{t.Tenant, t.Name, parts[0], parts[1], work.Clean(t.Filter), work.Clean(t.EventFrom), work.Clean(t.DeliveryFrom), parts[2], t.Paused, jsonOrNull(bytes.TrimSpace([]byte(parts[3]))), jsonOrNull(t.Batch),
+		cmp.Or(t.MaxBodyBytes, work.DefaultTriggerBody)}
 	query := `UPDATE triggers SET scheme = $3, events = $4, filter = $5, event_from = $6, delivery_from = $7, mapping = $8, paused = $9,
-		unit = $10, batch = $11, updated_at = clock_timestamp() WHERE tenant = $1 AND name = $2 RETURNING ` + triggerColumns
+		unit = $10, batch = $11, max_body_bytes = $12, updated_at = clock_timestamp() WHERE tenant = $1 AND name = $2 RETURNING ` + triggerColumns
 	if len(t.Sealed) > 0 {
 		args = append(args, pq.ByteaArray(t.Sealed), pq.StringArray(fingerprints))
-		query = `INSERT INTO triggers (tenant, name, scheme, events, filter, event_from, delivery_from, mapping, paused, unit, batch, secrets, fingerprints, created_at, updated_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, clock_timestamp(), clock_timestamp())
+		query = `INSERT INTO triggers (tenant, name, scheme, events, filter, event_from, delivery_from, mapping, paused, unit, batch, max_body_bytes, secrets, fingerprints, created_at, updated_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, clock_timestamp(), clock_timestamp())
 			ON CONFLICT (tenant, name) DO UPDATE SET scheme = excluded.scheme, events = excluded.events, filter = excluded.filter,
 				event_from = excluded.event_from, delivery_from = excluded.delivery_from, mapping = excluded.mapping, paused = excluded.paused,
-				unit = excluded.unit, batch = excluded.batch, secrets = excluded.secrets, fingerprints = excluded.fingerprints, updated_at = excluded.updated_at
+				unit = excluded.unit, batch = excluded.batch, max_body_bytes = excluded.max_body_bytes, secrets = excluded.secrets, fingerprints = excluded.fingerprints, updated_at = excluded.updated_at
 			RETURNING ` + triggerColumns
 	}
 	var row triggerRow

@@ -42,7 +42,7 @@ func TestTriggersAreKept(t *testing.T) {
 	put := work.Trigger{Tenant: work.DefaultTenant, Name: "reviews", Scheme: work.Scheme{Preset: "hmac", Header: "X-Signature", Tolerance: 5},
 		Secrets: []work.Secret{{Fingerprint: "aa"}, {Fingerprint: "bb"}}, Sealed: [][]byte{{'p', 0, 1, 0xff}, {'p', 2}},
 		Events: []string{"pull_request", "x.*"}, Filter: `body.a == "<"`, EventFrom: "body.type", DeliveryFrom: "body.id",
-		Mapping: map[string]string{"title": "body.title"}, Unit: new(newUnit().Spec)}
+		Mapping: map[string]string{"title": "body.title"}, MaxBodyBytes: 5 << 20, Unit: new(newUnit().Spec)}
 	saved, err := l.PutTrigger(t.Context(), put)
 	l.must(err)
 	read, err := l.Trigger(t.Context(), work.DefaultTenant, "reviews")
@@ -51,8 +51,8 @@ func TestTriggersAreKept(t *testing.T) {
 	if diff := cmp.Diff(put, read); diff != "" || !cmp.Equal(saved, read) || read.CreatedAt.IsZero() {
 		t.Errorf("(-put +read):\n%s", diff)
 	}
-	put.Sealed, put.Secrets, put.Paused, put.Events = nil, nil, true, []string{}
-	if saved, err = l.PutTrigger(t.Context(), put); err != nil || !saved.Paused || len(saved.Sealed) != 2 || len(saved.Secrets) != 2 || len(saved.Events) != 0 {
+	put.Sealed, put.Secrets, put.Paused, put.Events, put.MaxBodyBytes = nil, nil, true, []string{}, work.MaxTriggerBody
+	if saved, err = l.PutTrigger(t.Context(), put); err != nil || !saved.Paused || len(saved.Sealed) != 2 || len(saved.Secrets) != 2 || len(saved.Events) != 0 || saved.MaxBodyBytes != work.MaxTriggerBody {
 		t.Errorf("without secrets: %+v, error %v", saved, err)
 	}
 	put.Name = "other"

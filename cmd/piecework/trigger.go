@@ -98,6 +98,7 @@ type TriggerPutCommand struct {
 	Event      []string `help:"Event that makes a unit; * stands for any characters. All by default." sep:"none" placeholder:"NAME"`
 	Filter     string   `help:"Expression that must be true, such as 'body.action == \"opened\"'." placeholder:"EXPR"`
 	Map        []string `help:"One key of the payload; without any the payload gets body, event and delivery." sep:"none" placeholder:"KEY=EXPR"`
+	MaxBody    int64    `name:"max-body-bytes" help:"Largest body that it takes; 1048576 by default, 26214400 at most." placeholder:"BYTES"`
 	Paused     bool     `help:"Make no units for now."`
 
 	Header          string `help:"Has the signature (hmac) or the key (api_key)." placeholder:"NAME"`
@@ -157,6 +158,9 @@ func (c *TriggerPutCommand) body(app *App) (map[string]any, error) {
 		if value != "" {
 			body[name] = value
 		}
+	}
+	if c.MaxBody != 0 {
+		body["max_body_bytes"] = c.MaxBody
 	}
 	if len(c.Event) > 0 {
 		body["events"] = c.Event
@@ -234,6 +238,7 @@ func (c *TriggerShowCommand) Run(app *App) error {
 	if err := printTriggers(app.Stdout, []work.Trigger{t}); err != nil {
 		return err
 	}
+	fmt.Fprintf(app.Stdout, "takes bodies of %d bytes at most\n", t.MaxBodyBytes)
 	for _, key := range slices.Sorted(maps.Keys(t.Mapping)) {
 		fmt.Fprintf(app.Stdout, "%s = %s\n", safeLine(key), safeLine(t.Mapping[key]))
 	}

@@ -66,6 +66,16 @@ func checkTriggerCommands(t *testing.T, p *program, dir string) {
 	if out := do(unit, 0, "trigger", "put", "reviews", "github", "--paused"); !strings.Contains(out, "paused") {
 		t.Error(out)
 	}
+	if out := do("", 0, "trigger", "show", "reviews"); !strings.Contains(out, "takes bodies of 1048576 bytes at most") {
+		t.Error(out)
+	}
+	do(unit, 0, "trigger", "put", "reviews", "github", "--paused", "--max-body-bytes", "2000000")
+	if out := do("", 0, "trigger", "show", "reviews"); !strings.Contains(out, "takes bodies of 2000000 bytes at most") {
+		t.Error(out)
+	}
+	if out := do(unit, exitUsage, "trigger", "put", "reviews", "github", "--max-body-bytes", "26214401"); !strings.Contains(out, "26214400") {
+		t.Error(out)
+	}
 	if out := do("{}", 0, "trigger", "send", "reviews", "--secret-file", secret, "--event", "push"); !strings.Contains(out, "paused") {
 		t.Error(out)
 	}

@@ -37,35 +37,95 @@ type Proof struct {
 // Verify tells whether a delivery comes from who knows one of the secrets. The
 // error is for the log: whoever has failed must not learn why.
 func Verify(s work.Scheme, secrets []string, d Delivery, now time.Time) (Proof, error) {
+	v, err := Begin(s, secrets, d.Header, now)
+	if err != nil {
+		return Proof{}, err
+	}
+	_, _ = v.Write(d.Body) // it never fails
+	return v.Done(now)
+}
+
+// Verifier checks one delivery while its body comes in: the body is written to it,
+// as it came, every byte. It keeps nothing of the body.
+type Verifier struct {
+	scheme     work.Scheme
+	proof      Proof // as far as it is known
+	timestamp  string
+	signatures [][]byte
+	after      string      // is signed after the body
+	sums       []hash.Hash // for each secret; none where nothing is signed
+	digest     hash.Hash
+}
+
+// Begin begins the check of a delivery with what can be known before its body
+// has come: a password, or that there is a signature at all, and a fresh one.
+// What it refuses is refused whatever the body is.
+func Begin(s work.Scheme, secrets []string, header http.Header, now time.Time) (*Verifier, error) {
 	s = whole(s)
+	id := header.Get(s.IDHeader)
+	v := &Verifier{scheme: s, proof: Proof{ID: id}}
+	var err error
 	switch s.Preset {
 	case Basic:
-		return verifyBasic(s, secrets, d)
+		v.proof.Secret, err = verifyBasic(s, secrets, header)
+		return v, err
 	case APIKey:
-		given := strings.TrimPrefix(d.Header.Get(s.Header), s.Prefix)
-		which, err := sameAs(secrets, given)
-		return Proof{ID: d.Header.Get(s.IDHeader), Secret: which}, err
+		v.proof.Secret, err = sameAs(secrets, strings.TrimPrefix(header.Get(s.Header), s.Prefix))
+		return v, err
 	}
-	timestamp, signatures := signaturesOf(s, d.Header)
-	if len(signatures) == 0 {
-		return Proof{}, errors.New("there is no signature in " + s.Header)
+	v.timestamp, v.signatures = signaturesOf(s, header)
+	if len(v.signatures) == 0 {
+		return nil, errors.New("there is no signature in " + s.Header)
 	}
-	if Timed(s) {
-		if err := checkTime(timestamp, s.Tolerance, now); err != nil {
-			return Proof{}, err
-		}
+	if err := v.checkTime(now); err != nil {
+		return nil, err
 	}
-	id := d.Header.Get(s.IDHeader)
 	if id == "" && strings.Contains(s.Signed, "{id}") {
-		return Proof{}, errors.New("there is no id in " + s.IDHeader)
+		return nil, errors.New("there is no id in " + s.IDHeader)
 	}
-	which := -1
-	for i, secret := range secrets {
-		want, err := mac(s, secret, id, timestamp, d.Body)
+	var before string
+	before, v.after = around(s.Signed, id, v.timestamp)
+	for _, secret := range secrets {
+		sum, err := newMAC(s, secret)
 		if err != nil {
-			return Proof{}, err
+			return nil, err
 		}
-		for _, got := range signatures {
+		v.sums = append(v.sums, sum)
+	}
+	v.digest = sha256.New()
+	v.sign([]byte(before))
+	return v, nil
+}
+
+// Write takes the next bytes of the body. It never fails.
+func (v *Verifier) Write(body []byte) (int, error) {
+	if v.digest != nil {
+		v.sign(body)
+	}
+	return len(body), nil
+}
+
+func (v *Verifier) sign(text []byte) {
+	for _, sum := range v.sums {
+		sum.Write(text)
+	}
+	v.digest.Write(text)
+}
+
+// Done ends the check when the whole body was written, once. The error is as
+// Verify's.
+func (v *Verifier) Done(now time.Time) (Proof, error) {
+	if v.digest == nil {
+		return v.proof, nil // Begin has seen all
+	}
+	if err := v.checkTime(now); err != nil { // the body may have taken long
+		return Proof{}, err
+	}
+	v.sign([]byte(v.after))
+	which := -1
+	for i, sum := range v.sums {
+		want := sum.Sum(nil)
+		for _, got := range v.signatures {
 			if hmac.Equal(want, got) && which < 0 {
 				which = i
 			}
@@ -74,45 +134,26 @@ func Verify(s work.Scheme, secrets []string, d Delivery, now time.Time) (Proof, 
 	if which < 0 {
 		return Proof{}, errors.New("no signature fits")
 	}
-	digest := sha256.New()
-	writeSigned(digest, s.Signed, id, timestamp, d.Body)
-	return Proof{ID: id, Digest: hex.EncodeToString(digest.Sum(nil)), Secret: which}, nil
+	v.proof.Secret, v.proof.Digest = which, hex.EncodeToString(v.digest.Sum(nil))
+	return v.proof, nil
 }
 
-// Precheck looks at what can be known of a delivery before its body has come: a
-// password, or that there is a signature at all, and a fresh one. What it
-// refuses Verify would refuse too.
-func Precheck(s work.Scheme, secrets []string, header http.Header, now time.Time) error {
-	s = whole(s)
-	switch s.Preset {
-	case Basic, APIKey:
-		_, err := Verify(s, secrets, Delivery{Header: header}, now)
-		return err
+func (v *Verifier) checkTime(now time.Time) error {
+	if !Timed(v.scheme) {
+		return nil
 	}
-	timestamp, signatures := signaturesOf(s, header)
-	if len(signatures) == 0 {
-		return errors.New("there is no signature in " + s.Header)
-	}
-	if Timed(s) {
-		if err := checkTime(timestamp, s.Tolerance, now); err != nil {
-			return err
-		}
-	}
-	if header.Get(s.IDHeader) == "" && strings.Contains(s.Signed, "{id}") {
-		return errors.New("there is no id in " + s.IDHeader)
-	}
-	return nil
+	return checkTime(v.timestamp, v.scheme.Tolerance, now)
 }
 
-func verifyBasic(s work.Scheme, secrets []string, d Delivery) (Proof, error) {
-	r := http.Request{Header: d.Header}
+func verifyBasic(s work.Scheme, secrets []string, header http.Header) (int, error) {
+	r := http.Request{Header: header}
 	username, password, ok := r.BasicAuth()
 	if !ok {
-		return Proof{}, errors.New("there is no basic authentication")
+		return 0, errors.New("there is no basic authentication")
 	}
 	_, wrongName := sameAs([]string{s.Username}, username)
 	which, wrong := sameAs(secrets, password)
-	return Proof{ID: d.Header.Get(s.IDHeader), Secret: which}, errors.Join(wrongName, wrong)
+	return which, errors.Join(wrongName, wrong)
 }
 
 // sameAs compares by digests, so that the time it takes tells nothing, the
@@ -200,6 +241,18 @@ func checkTime(timestamp string, tolerance work.Seconds, now time.Time) error {
 }
 
 func mac(s work.Scheme, secret, id, timestamp string, body []byte) ([]byte, error) {
+	sum, err := newMAC(s, secret)
+	if err != nil {
+		return nil, err
+	}
+	before, after := around(s.Signed, id, timestamp)
+	for _, part := range [][]byte{[]byte(before), body, []byte(after)} {
+		sum.Write(part)
+	}
+	return sum.Sum(nil), nil
+}
+
+func newMAC(s work.Scheme, secret string) (hash.Hash, error) {
 	key := []byte(secret)
 	if s.Preset == Standard {
 		var err error
@@ -211,28 +264,23 @@ func mac(s work.Scheme, secret, id, timestamp string, body []byte) ([]byte, erro
 	if s.Algorithm == "sha512" {
 		algorithm = sha512.New
 	}
-	sum := hmac.New(algorithm, key)
-	writeSigned(sum, s.Signed, id, timestamp, body)
-	return sum.Sum(nil), nil
+	return hmac.New(algorithm, key), nil
 }
 
-// writeSigned writes what is signed: the template with its values, which are
-// not looked at again.
-func writeSigned(h hash.Hash, template, id, timestamp string, body []byte) {
-	for template != "" {
-		at := placeholder.FindStringIndex(template)
-		if at == nil {
-			at = []int{len(template), len(template)}
-		}
-		h.Write([]byte(template[:at[0]]))
-		switch template[at[0]:at[1]] {
-		case "{body}":
-			h.Write(body)
-		case "{id}":
-			h.Write([]byte(id))
-		case "{timestamp}":
-			h.Write([]byte(timestamp))
-		}
-		template = template[at[1]:]
+// around is what is signed before the body and after it: the template with its
+// values, which are not looked at again.
+func around(template, id, timestamp string) (before, after string) {
+	before, after, _ = strings.Cut(template, "{body}")
+	fill := func(part string) string {
+		return placeholder.ReplaceAllStringFunc(part, func(name string) string {
+			switch name {
+			case "{id}":
+				return id
+			case "{timestamp}":
+				return timestamp
+			}
+			return ""
+		})
 	}
+	return fill(before), fill(after)
 }

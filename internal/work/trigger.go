@@ -30,6 +30,13 @@ type Secret struct {
 	Fingerprint string `json:"fingerprint"`
 }
 
+// The largest body that a trigger takes, in bytes: when nothing else is asked
+// for, and at most.
+const (
+	DefaultTriggerBody = 1 << 20
+	MaxTriggerBody     = 25 << 20 // GitHub sends no larger ones
+)
+
 // Trigger makes a unit, or a batch, of each webhook that comes for it.
 type Trigger struct {
 	Tenant string `json:"-"`
@@ -42,6 +49,7 @@ type Trigger struct {
 	EventFrom    string            `json:"event_from,omitempty"`
 	DeliveryFrom string            `json:"delivery_from,omitempty"`
 	Mapping      map[string]string `json:"mapping,omitempty"` // payload key → expression
+	MaxBodyBytes int64             `json:"max_body_bytes"`
 	Paused       bool              `json:"paused"`
 	Unit         *Spec             `json:"unit,omitempty"`  // this or Batch
 	Batch        json.RawMessage   `json:"batch,omitempty"` // as callers wrote it

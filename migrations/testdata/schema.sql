@@ -332,7 +332,9 @@ CREATE TABLE triggers (
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
     batch json,
+    max_body_bytes integer NOT NULL DEFAULT 1048576,
     CONSTRAINT triggers_pkey PRIMARY KEY (tenant, name),
+    CONSTRAINT max_body_bytes_in_range CHECK (((max_body_bytes >= 1) AND (max_body_bytes <= 26214400))),
     CONSTRAINT triggers_secrets_check CHECK (((cardinality(secrets) >= 1) AND (cardinality(secrets) <= 2))),
     CONSTRAINT unit_or_batch CHECK ((num_nonnulls(unit, batch) = 1))
 );
