@@ -6,6 +6,7 @@
 //	inflight_test.go   memory of 5,000 units in flight in one worker process
 //	readers_test.go    memory and delay of 1,000 readers of events
 //	triggers_test.go   2,000 signed webhooks a second for one API process
+//	unproven_test.go   memory while 100 bodies of 25 MiB come with a wrong signature
 //	slowmodel_test.go  the model that they wait for
 //	main_test.go       parts of a benchmark in processes of their own
 //	chaos              what breaks things instead of measuring them
