@@ -47,7 +47,7 @@ func TestAgentsGetTheFileThatWasLookedAt(t *testing.T) {
 			}
 			got := try(t.Context(), t, fakeAs(t, name), req)
 			got.wantSuccess(t, "fine")
-			if data, err := os.ReadFile(placed); err != nil || string(data) != string(inside) {
+			if data, err := (File{Path: placed}).read(); err != nil || string(data) != string(inside) {
 				t.Errorf("the agent's copy is %q, %v", data, err)
 			}
 			if said := strings.Join(got.texts(transcript.Action), "\n"); attachesImages(name) && !strings.Contains(said, "image "+placed) {
