@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/blob"
+	"piecework/internal/roots"
 	"piecework/internal/source"
 	"piecework/internal/work"
 )
@@ -29,11 +30,11 @@ func (a *API) items(ctx context.Context, b work.Batch, s batchSource, from sourc
 		return withTemplate(b.Unit, objects.fetched(ctx, s.ReadNames(bucket.Names(ctx), s.Path, from))), func() { _ = bucket.Close() }, nil
 	}
 	if s.Type == source.TypeFiles {
-		root, err := a.Roots.OpenDir(s.Path)
+		root, _, err := a.Roots.OpenDir(s.Path)
 		if err != nil {
 			return nil, nil, work.Invalidf("#/source/path", "%v", err)
 		}
-		return withTemplate(b.Unit, s.ReadDir(root.FS(), s.Path, from)), func() { _ = root.Close() }, nil
+		return withTemplate(b.Unit, s.ReadDir(roots.FS(root), s.Path, from)), func() { _ = root.Close() }, nil
 	}
 	if s.Type == typeTrigger {
 		items, err := a.Store.BatchItems(ctx, b.ID)

@@ -68,7 +68,7 @@ func (a *attempt) refuse(v accept.Verdict) {
 // says so in the transcript. When ctx ends first the run has not succeeded.
 func (w *Worker) check(ctx context.Context, a *attempt) (accept.Verdict, error) {
 	verdict, err := a.prep.accept.Run(ctx, accept.Result{
-		Output: a.ran.Output, Dir: a.prep.req.Dir, Env: append([]string{"HOME=" + a.prep.req.Home}, w.CommandEnv...),
+		Output: a.ran.Output, Dir: a.prep.req.Dir, OpenedDir: a.prep.req.OpenedDir, Env: append([]string{"HOME=" + a.prep.req.Home}, w.CommandEnv...),
 		Mark: process.NewMark(a.claimed.RunID.String()), Keeper: w.Keeper, Lease: a.lease,
 	})
 	if err != nil || ctx.Err() != nil {

@@ -150,7 +150,7 @@ func (w *Worker) bring(ctx context.Context, f work.File, dir, name string) (err 
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := roots.OpenOwn(dir)
 	if err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func survey(dir string) (map[string]stamp, error) {
 	}
 	defer root.Close()
 	found := map[string]stamp{}
-	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+	err = fs.WalkDir(roots.FS(root), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return nil //nolint:nilerr // what cannot be read is not listed; the run's result does not hang on it
@@ -224,12 +224,12 @@ func survey(dir string) (map[string]stamp, error) {
 // openOwn opens a directory through its parent, so that a link which leads
 // away is refused.
 func openOwn(dir string) (*os.Root, error) {
-	parent, err := os.OpenRoot(filepath.Dir(dir))
+	parent, err := roots.OpenOwn(filepath.Dir(dir))
 	if err != nil {
 		return nil, err
 	}
 	defer parent.Close()
-	return parent.OpenRoot(filepath.Base(dir))
+	return roots.Below(parent, filepath.Base(dir))
 }
 
 // outputFiles stores what the run made or changed in its own directory, and

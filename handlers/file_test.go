@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -232,6 +233,20 @@ func TestDirectoryThatBecameALinkIsNotFollowed(t *testing.T) {
 	if outs := h.runs(id)[0].OutputFiles; len(outs) > 0 {
 		t.Errorf("output files %+v", outs)
 	}
+}
+
+// Nor must a pipe that it puts there keep the worker process.
+func TestDirectoryThatBecameAPipeKeepsNobody(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.start(nil)
+	id := h.submit(nil)
+	run := h.begun()
+	if err := errors.Join(os.Remove(run.req.Dir), syscall.Mkfifo(run.req.Dir, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	run.end <- succeed("")
+	h.becomes(id, work.Succeeded)
 }
 
 func TestManyOutputFilesAreBounded(t *testing.T) {

@@ -95,17 +95,21 @@ func (w *Worker) directories(c *store.Claimed, p *prepared) *work.Failure {
 		return work.Fail(work.ClassInfra, "mark the unit's directory as in use: "+err.Error())
 	}
 	if c.WorkingDirectory != "" {
-		dir, err := w.Roots.Dir(c.WorkingDirectory)
+		opened, dir, err := w.Roots.OpenDir(c.WorkingDirectory)
 		if err != nil {
 			return work.Fail(work.ClassInvalidRequest, fmt.Sprintf("working_directory %q: %v", c.WorkingDirectory, err))
 		}
-		p.req.Dir = dir
+		p.req.Dir, p.req.OpenedDir = dir, opened
 		return nil
 	}
 	// A resumed session goes on in the directory it began in.
 	p.own = filepath.Join(unit, "work")
 	p.req.Dir = p.own
-	if err := os.MkdirAll(p.own, 0o700); err != nil {
+	err := os.MkdirAll(p.own, 0o700)
+	if err == nil {
+		p.req.OpenedDir, err = openOwn(p.own)
+	}
+	if err != nil {
 		return work.Fail(work.ClassInfra, "make the unit's directory: "+err.Error())
 	}
 	return nil
@@ -115,6 +119,9 @@ func (w *Worker) directories(c *store.Claimed, p *prepared) *work.Failure {
 // that nothing was put into.
 func (p *prepared) tidy() {
 	closeFiles(p.req.Files)
+	if p.req.OpenedDir != nil {
+		_ = p.req.OpenedDir.Close()
+	}
 	if p.req.Home == "" {
 		return // nothing was made yet
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -139,7 +140,7 @@ func TestCommand(t *testing.T) {
 		{`{"command":"echo $HOME:$SECRET"}`, "", ":"},
 		{`{"command":"sleep 1000","timeout":0.05}`, "took longer than 50ms", ""},
 		{`{"command":["no-such-program"]}`, "is not on the PATH", ""},
-		{`{"command":["./no-such-program"]}`, "cannot be run here", ""},
+		{`{"command":["./no-such-program"]}`, "could not be started: start ./no-such-program: no such file", ""},
 		{`{"command":"head -c 100000 /dev/zero | tr '\\0' x; echo the end; exit 1"}`, "exit status 1", "the end"},
 	} {
 		v := verdict(t, test.check, Result{Dir: dir, Output: "the answer"})
@@ -182,5 +183,45 @@ func TestCommandLeavesNothing(t *testing.T) {
 	}()
 	if _, err := c.Run(ctx, Result{Dir: dir, Env: []string{"PATH=/usr/bin:/bin"}, Keeper: keeper, Mark: process.NewMark(t.Name())}); err != nil || ctx.Err() == nil {
 		t.Errorf("error %v, context %v", err, ctx.Err())
+	}
+}
+
+// A check looks at the directory that was looked at before, whatever lies at its
+// path by now.
+func TestDirectoryThatWasReplaced(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	dir, away := filepath.Join(base, "dir"), filepath.Join(base, "away")
+	syscall.ForkLock.RLock() // a process forked meanwhile would keep the programs busy
+	for d, status := range map[string]string{dir: "0", away: "1"} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{filepath.Base(d): "", "check": "#!/bin/sh\nexit " + status + "\n"} {
+			if err := os.WriteFile(filepath.Join(d, name), []byte(text), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	syscall.ForkLock.RUnlock()
+	opened, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	if err := os.Rename(dir, filepath.Join(base, "old")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(away, dir); err != nil {
+		t.Fatal(err)
+	}
+	r := Result{Dir: dir, OpenedDir: opened}
+	for check, met := range map[string]bool{
+		`{"file_exists":"dir"}`: true, `{"file_exists":"d*"}`: true, `{"file_exists":"away"}`: false, `{"file_exists":"a*"}`: false,
+		`{"command":["./check"]}`: runtime.GOOS == "linux", `{"command":"./check"}`: runtime.GOOS == "linux",
+	} {
+		if v := verdict(t, check, r); (v.Unmet == "") != met {
+			t.Errorf("%s: %q", check, v.Unmet)
+		}
 	}
 }

@@ -22,7 +22,7 @@ func (c *Check) runCommand(ctx context.Context, r Result) (Verdict, error) {
 		return Verdict{Unmet: err.Error(), Hopeless: true}, nil
 	}
 	child, err := process.Start(process.Command{
-		Path: program, Args: c.Command.Args[1:], Env: r.Env, Dir: r.Dir, Mark: r.Mark,
+		Path: program, Args: c.Command.Args[1:], Env: r.Env, Dir: r.Dir, OpenedDir: r.OpenedDir, Mark: r.Mark,
 		Stdin: strings.NewReader(r.Output), Keeper: r.Keeper, Lease: r.Lease,
 	})
 	switch {
@@ -64,13 +64,13 @@ func (c *Check) runCommand(ctx context.Context, r Result) (Verdict, error) {
 	return v, swept
 }
 
-// lookUp finds a program on the PATH that the command gets, or below its
-// directory.
+// lookUp finds a program on the PATH that the command gets. One below its
+// directory is found by its start there.
 func lookUp(name string, r Result) (string, error) {
-	if strings.Contains(name, "/") {
-		if !filepath.IsAbs(name) {
-			name = filepath.Join(r.Dir, name)
-		}
+	if strings.Contains(name, "/") && !filepath.IsAbs(name) {
+		return name, nil
+	}
+	if filepath.IsAbs(name) {
 		path, err := exec.LookPath(name)
 		if err != nil {
 			return "", fmt.Errorf("the command %s cannot be run here", name)

@@ -11,6 +11,7 @@ import (
 
 	"piecework/internal/expr"
 	"piecework/internal/process"
+	"piecework/internal/roots"
 	"piecework/internal/work"
 )
 
@@ -18,10 +19,13 @@ import (
 type Result struct {
 	Output string
 	Dir    string // the unit's directory; empty: it has none
-	Env    []string
-	Mark   string
-	Keeper process.Keeper
-	Lease  *process.Lease
+	// OpenedDir is the directory that was looked at, which is what is used:
+	// another may lie at Dir by now. When nil, Dir is opened.
+	OpenedDir *os.Root
+	Env       []string
+	Mark      string
+	Keeper    process.Keeper
+	Lease     *process.Lease
 }
 
 // Verdict is what a check came to.
@@ -88,7 +92,7 @@ func (c *Check) exists(ctx context.Context, r Result) string {
 	if c.FileExists == "" {
 		return ""
 	}
-	found, err := find(ctx, r.Dir, c.FileExists)
+	found, err := find(ctx, r, c.FileExists)
 	switch {
 	case err != nil:
 		return fmt.Sprintf("the file %s could not be looked for: %v", c.FileExists, err)
@@ -98,9 +102,16 @@ func (c *Check) exists(ctx context.Context, r Result) string {
 	return ""
 }
 
+func (r Result) openDir() (*os.Root, error) {
+	if r.OpenedDir != nil {
+		return roots.Below(r.OpenedDir, ".")
+	}
+	return roots.OpenOwn(r.Dir)
+}
+
 // find looks for a path or a glob inside a directory; no link leads out of it.
-func find(ctx context.Context, dir, pattern string) (found bool, err error) {
-	root, err := os.OpenRoot(dir)
+func find(ctx context.Context, r Result, pattern string) (found bool, err error) {
+	root, err := r.openDir()
 	if err != nil {
 		return false, errors.New("the directory is gone")
 	}
@@ -110,7 +121,7 @@ func find(ctx context.Context, dir, pattern string) (found bool, err error) {
 		return err == nil, nil
 	}
 	entries, depth := 0, strings.Count(pattern, "/")
-	err = fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+	err = fs.WalkDir(roots.FS(root), ".", func(name string, entry fs.DirEntry, err error) error {
 		if entries++; entries > maxEntries {
 			return errTooMany
 		}

@@ -117,6 +117,10 @@ type Request struct {
 	// and outlives the run: configuration, sessions, temporary files.
 	Dir  string
 	Home string
+	// OpenedDir is the directory that was looked at, which is what is used:
+	// another may lie at Dir by now. It is closed by who opened it. When nil, Dir
+	// is opened.
+	OpenedDir *os.Root
 
 	// Repair, if there is one, asks for a better answer in the session of an
 	// earlier one: what was wrong with it is said in place of the prompt.
@@ -142,6 +146,14 @@ type Request struct {
 	// Lease ends what the run has started when the worker process cannot; nil:
 	// it is not needed. Execute then returns process.ErrLapsed.
 	Lease *process.Lease
+}
+
+// openDir opens the directory of a run: the one that was looked at.
+func (r Request) openDir() (*os.Root, error) {
+	if r.OpenedDir != nil {
+		return roots.Below(r.OpenedDir, ".")
+	}
+	return roots.OpenOwn(r.Dir)
 }
 
 // Repair is an answer that was not accepted, and what is wrong, in words for the
@@ -178,7 +190,7 @@ func (r Request) further() string {
 // File is an attachment on this machine.
 type File struct {
 	Name      string // base name, unique within the request
-	Path      string // absolute; for agents, which open it by themselves
+	Path      string // absolute; where it was found
 	MediaType string
 	Size      int64
 	// Opened is the file that was looked at, which is what is read: another may
@@ -194,8 +206,7 @@ func (f File) Open() (io.ReadCloser, error) {
 	return roots.OpenRegular(f.Path)
 }
 
-// InPlace tells whether the file that was looked at still lies at its path: an
-// agent that opens it by itself would get another otherwise.
+// InPlace tells whether the file that was looked at still lies at its path.
 func (f File) InPlace() bool {
 	if f.Opened == nil {
 		return true

@@ -48,7 +48,7 @@ func claudeInput(req Request, filesDir string) (claudeMessage, *work.Failure) {
 			content = append(content, inline...)
 			continue
 		}
-		if prompt, failure = others.add(prompt, file, req.Dir, filesDir); failure != nil {
+		if prompt, failure = others.add(prompt, file, filesDir); failure != nil {
 			return message, failure
 		}
 	}

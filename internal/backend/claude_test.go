@@ -94,7 +94,7 @@ func TestClaudeFileInput(t *testing.T) {
 	if !strings.HasPrefix(last, " /cost") {
 		t.Errorf("the prompt could be a command: %q", last)
 	}
-	want := []string{filepath.Join(files, "large.txt"), filepath.Join(files, "bytes.bin"), inside}
+	want := []string{filepath.Join(files, "large.txt"), filepath.Join(files, "bytes.bin"), filepath.Join(files, "inside.bin")}
 	if !slices.Equal(message.named, want) {
 		t.Errorf("named %q, want %q", message.named, want)
 	}

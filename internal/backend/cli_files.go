@@ -13,6 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"piecework/internal/roots"
 	"piecework/internal/work"
 )
 
@@ -53,8 +54,8 @@ func inlineText(file File, data []byte) (string, bool) {
 // named adds to a prompt the files that the model has to open by itself.
 type named struct{ paths []string }
 
-func (n *named) add(prompt string, file File, dir, filesDir string) (string, *work.Failure) {
-	path, err := placeFile(file, dir, filesDir)
+func (n *named) add(prompt string, file File, filesDir string) (string, *work.Failure) {
+	path, err := placeFile(file, filesDir)
 	if err != nil {
 		return prompt, fileFailure(file, err)
 	}
@@ -79,7 +80,11 @@ func plainPrompt(req Request, filesDir string, attaches bool) (prompt string, im
 			return "", nil, fileFailure(file, err)
 		}
 		if attaches && slices.Contains(inlineImages, kind) && file.Size <= maxInlineImage {
-			images = append(images, file.Path)
+			path, err := placeFile(file, filesDir)
+			if err != nil {
+				return "", nil, fileFailure(file, err)
+			}
+			images = append(images, path)
 			continue
 		}
 		if text, ok, failure := readText(file, kind, room); failure != nil {
@@ -89,7 +94,7 @@ func plainPrompt(req Request, filesDir string, attaches bool) (prompt string, im
 			texts = append(texts, text)
 			continue
 		}
-		if prompt, failure = others.add(prompt, file, req.Dir, filesDir); failure != nil {
+		if prompt, failure = others.add(prompt, file, filesDir); failure != nil {
 			return "", nil, failure
 		}
 	}
@@ -108,29 +113,40 @@ func readText(file File, kind string, room int64) (string, bool, *work.Failure) 
 	return text, ok, nil
 }
 
-// placeFile puts a file where the agent may read it, and returns that path.
-// A file inside the working directory is there already. Others are copied
-// beside it, not into it: it may be a directory of the user's own.
-func placeFile(file File, dir, filesDir string) (string, error) {
-	if inside, err := filepath.Rel(dir, file.Path); dir != "" && err == nil && filepath.IsLocal(inside) {
-		return file.Path, nil
-	}
-	if err := os.MkdirAll(filesDir, 0o700); err != nil {
-		return "", err
-	}
+// placeFile puts a file where the agent may read it, and returns that path. It
+// is a copy of what was looked at, also of a file in the working directory:
+// another may lie at its path by now. It lies beside the working directory, not
+// in it, which may be a directory of the user's own.
+func placeFile(file File, filesDir string) (string, error) {
 	from, err := file.Open()
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = from.Close() }()
 	path := filepath.Join(filesDir, filepath.Base(file.Name))
-	_ = os.Remove(path) // of an earlier run, and perhaps a link by now
-	to, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
+	to, err := create(filepath.Dir(filesDir), filepath.Join(filepath.Base(filesDir), filepath.Base(file.Name)))
 	if err != nil {
 		return "", err
 	}
 	_, err = io.Copy(to, from)
 	return path, errors.Join(err, to.Close())
+}
+
+// create makes a file below a directory in which an agent has perhaps worked:
+// what lies at its place is removed, and neither followed nor waited for.
+func create(dir, name string) (*os.File, error) {
+	root, err := roots.OpenOwn(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return nil, err
+	}
+	if err := root.RemoveAll(name); err != nil {
+		return nil, err
+	}
+	return root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
 func fileFailure(file File, err error) *work.Failure {

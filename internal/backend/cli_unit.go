@@ -151,7 +151,7 @@ func (u cliUnit) run(ctx context.Context, a agent) (Result, error) {
 	l.grace = cmp.Or(u.cli.grace, l.grace)
 	l.ladder = cmp.Or(u.cli.ladder, a.ladder, l.ladder)
 	a.name = u.program.name
-	a.command.Path, a.command.Dir = u.path, u.dir()
+	a.command.Path, a.command.Dir, a.command.OpenedDir = u.path, u.dir(), u.req.OpenedDir
 	a.command.Mark, a.command.Keeper, a.command.Lease = process.NewMark(u.req.RunID.String()), u.cli.Keeper, u.req.Lease
 	result, err := run(ctx, a, l, u.steps)
 	if errors.Is(err, errNotStarted) {
@@ -187,33 +187,6 @@ func baseEnv(home string) []string {
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8",
 		"HOME=" + home, "TERM=dumb",
 	}
-}
-
-// home is where one unit's agent keeps its things. Only tmp ends with the run.
-type home struct{ dir, tmp, files string }
-
-func makeHome(p program, req Request) (home, error) {
-	if req.Home == "" {
-		return home{}, fmt.Errorf("%s needs a home directory for the unit", p.name)
-	}
-	h := home{dir: req.Home, tmp: filepath.Join(req.Home, "tmp"), files: filepath.Join(req.Home, "files")}
-	return h, makeDir(h.tmp)
-}
-
-func makeDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make an agent's directory: %w", err)
-	}
-	return nil
-}
-
-// put writes a file that the agent is to read.
-func (h home) put(name, text string) (string, error) {
-	path := filepath.Join(h.dir, name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		return "", fmt.Errorf("write an agent's file: %w", err)
-	}
-	return path, nil
 }
 
 // goOn is what a session is told that was cut off and holds the unit's prompt.

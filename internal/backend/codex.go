@@ -131,7 +131,7 @@ func (u codexUnit) once(ctx context.Context) (Result, heard, error) {
 // that resumes, which knows few of them; a resumed thread remembers none.
 func (u codexUnit) args() []string {
 	args := []string{
-		"exec", "--json", "--skip-git-repo-check", "--cd=" + u.dir(), "--sandbox=" + cmp.Or(u.c.Sandbox, "workspace-write"),
+		"exec", "--json", "--skip-git-repo-check", "--sandbox=" + cmp.Or(u.c.Sandbox, "workspace-write"),
 		// What calls home, or would do work that the run's own thread does not show.
 		"--disable", "plugins", "--disable", "apps", "--disable", "goals", "--disable", "multi_agent",
 		"-c", "analytics.enabled=false", "-c", "check_for_update_on_startup=false",

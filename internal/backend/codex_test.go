@@ -35,8 +35,8 @@ func TestCodexArguments(t *testing.T) {
 	got.wantSuccess(t, `{"a":1}`)
 	args := argsOf(t, got)
 	for _, want := range []string{
-		"exec --json --skip-git-repo-check --cd=" + req.Dir + " --sandbox=read-only ", " --model=--yolo ", "-c model_provider=piecework",
-		`base_url="http://x/\"v1\"",wire_api="responses",env_key="OPENAI_API_KEY"`, " --output-schema=" + req.Home, " --image=" + req.Files[0].Path + " -",
+		"exec --json --skip-git-repo-check --sandbox=read-only ", " --model=--yolo ", "-c model_provider=piecework",
+		`base_url="http://x/\"v1\"",wire_api="responses",env_key="OPENAI_API_KEY"`, " --output-schema=" + req.Home, " --image=" + filepath.Join(req.Home, "files", "dot.png") + " -",
 		"skills.bundled.enabled=false", "shell_environment_policy.ignore_default_excludes=false", "analytics.enabled=false",
 	} {
 		if !strings.Contains(strings.Join(args, " "), want) {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/internal/roots"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 )
@@ -152,7 +152,7 @@ func (s script) play(ctx context.Context, req Request, seen []sight, result *Res
 	if s.fails(req.Attempt) {
 		return work.Fail(s.Fail, cmp.Or(s.Message, "mock was asked to fail"))
 	}
-	if err := s.leave(req.Dir); err != nil {
+	if err := s.leave(req); err != nil {
 		return work.Fail(work.ClassInvalidRequest, "payload.mock.files: "+err.Error())
 	}
 	if s.Repaired != "" && req.Repair != nil {
@@ -166,11 +166,11 @@ func (s script) play(ctx context.Context, req Request, seen []sight, result *Res
 }
 
 // leave writes files into the run's directory, and nowhere else.
-func (s script) leave(dir string) error {
+func (s script) leave(req Request) error {
 	if len(s.Files) == 0 {
 		return nil
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := req.openDir()
 	if err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (s script) leave(dir string) error {
 		if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 			return err
 		}
-		if err := root.WriteFile(name, []byte(text), 0o600); err != nil {
+		if err := roots.WriteFile(root, name, []byte(text)); err != nil {
 			return err
 		}
 	}

@@ -217,7 +217,12 @@ func (u openCodeUnit) unpriced(ctx context.Context) *work.Failure {
 	ctx, cancel := context.WithTimeout(ctx, priceLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, u.path, "models", provider, "--verbose")
-	cmd.Dir, cmd.Env, cmd.WaitDelay = u.dir(), u.env(), time.Second
+	cmd.Env, cmd.WaitDelay = u.env(), time.Second
+	left, err := process.EnterDir(cmd, u.dir(), u.req.OpenedDir)
+	if err != nil {
+		return work.Fail(work.ClassInfra, err.Error())
+	}
+	defer left()
 	catalogue, err := cmd.Output()
 	if ctx.Err() != nil {
 		return cmp.Or(interrupted(context.Cause(ctx)), failure)

@@ -1,7 +1,6 @@
 package backend
 
 import (
-	"os"
 	"slices"
 	"strings"
 
@@ -33,13 +32,16 @@ func (r Request) readsProject() bool { return r.ProjectSettings == work.Settings
 // noteProject says in the transcript which instructions and settings of the
 // directory the agent was given, or not.
 func (u cliUnit) noteProject() {
+	u.req.Dir = u.dir()
+	root, err := u.req.openDir()
+	if err != nil { // its start will say what is wrong
+		return
+	}
+	defer func() { _ = root.Close() }()
 	var there []string
 	for _, name := range projectFiles[u.program.name] {
-		if root, err := os.OpenRoot(u.dir()); err == nil {
-			if _, err := root.Lstat(name); err == nil {
-				there = append(there, name)
-			}
-			_ = root.Close()
+		if _, err := root.Lstat(name); err == nil {
+			there = append(there, name)
 		}
 	}
 	switch {

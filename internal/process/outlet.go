@@ -37,7 +37,8 @@ const (
 
 // follow makes the file that a child writes to, and returns the child's end.
 func (o *Outlet) follow(path string) (*os.File, error) {
-	theirs, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_APPEND|os.O_WRONLY, 0o600)
+	_ = os.Remove(path) // of an earlier child, and perhaps a pipe by now
+	theirs, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("make a file for the child's output: %w", err)
 	}

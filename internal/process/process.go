@@ -3,6 +3,7 @@
 // forked, not the orphan that still holds its stdout.
 //
 //	process.go         Process: start, ask to stop, close
+//	dir.go             the directory that a child starts in
 //	state.go           how a child ended
 //	keeper.go          Keeper: how descendants are held together
 //	keeper_linux.go    the process that does it, by a pid namespace or as a subreaper
@@ -33,12 +34,15 @@ import (
 
 // Command says what to start.
 type Command struct {
-	Path  string
-	Args  []string // without the program's own name
-	Env   []string // all of the child's environment, save for its mark
-	Dir   string
-	Mark  string    // unique to this child, see NewMark
-	Stdin io.Reader // nil: nothing to read
+	Path string
+	Args []string // without the program's own name
+	Env  []string // all of the child's environment, save for its mark
+	Dir  string
+	// OpenedDir is the directory to start in, when it was looked at before:
+	// another may lie at Dir by now. When nil, Dir is entered by its path.
+	OpenedDir *os.Root
+	Mark      string    // unique to this child, see NewMark
+	Stdin     io.Reader // nil: nothing to read
 	// StdoutFile is a file to be made for stdout and followed while it grows,
 	// for a child that ends before a pipe has taken all it has to say. Empty: a
 	// pipe.
@@ -99,11 +103,16 @@ func (p *Process) launch(c Command, theirs []*os.File) error {
 	p.gone, p.release, p.reaped = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	p.exited, p.link = p.gone, nil
 	p.cmd = &exec.Cmd{
-		Path: c.Path, Args: append([]string{c.Path}, c.Args...), Dir: c.Dir,
+		Path: c.Path, Args: append([]string{c.Path}, c.Args...),
 		Env:   append(append([]string(nil), c.Env...), markName+"="+c.Mark),
 		Stdin: theirs[0], Stdout: theirs[1], Stderr: theirs[2],
 		SysProcAttr: attributes(),
 	}
+	left, err := EnterDir(p.cmd, c.Dir, c.OpenedDir)
+	if err != nil {
+		return err
+	}
+	defer left()
 	if p.containment == MarksOnly {
 		if err := p.spawn(); err != nil {
 			return err
@@ -111,7 +120,6 @@ func (p *Process) launch(c Command, theirs []*os.File) error {
 		p.tree = newTree(p.cmd.Process.Pid, c.Mark)
 		return nil
 	}
-	var err error
 	if p.link, err = newLink(); err != nil {
 		return err
 	}

@@ -118,10 +118,12 @@ func (r Roots) Open(ref string) (file *os.File, path string, err error) {
 	return file, path, nil
 }
 
-// OpenDir opens the directory that ref means, to read files below it.
-func (r Roots) OpenDir(ref string) (dir *os.Root, err error) {
-	_, err = r.resolve(ref, func(root *os.Root, inside string) (fs.FileInfo, error) {
-		if dir, err = root.OpenRoot(inside); err != nil {
+// OpenDir opens the directory that ref means, and returns its real path for
+// people. What is done in it must go through the open directory: the path may
+// lead elsewhere a moment later.
+func (r Roots) OpenDir(ref string) (dir *os.Root, path string, err error) {
+	path, err = r.resolve(ref, func(root *os.Root, inside string) (fs.FileInfo, error) {
+		if dir, err = Below(root, inside); err != nil {
 			return nil, notDir(root, inside, err)
 		}
 		return dir.Stat(".")
@@ -130,9 +132,9 @@ func (r Roots) OpenDir(ref string) (dir *os.Root, err error) {
 		if dir != nil {
 			_ = dir.Close()
 		}
-		return nil, err
+		return nil, "", err
 	}
-	return dir, nil
+	return dir, path, nil
 }
 
 // notDir says so when that is why a directory could not be opened.
@@ -141,30 +143,6 @@ func notDir(root *os.Root, inside string, err error) error {
 		return errNotDir
 	}
 	return err
-}
-
-// OpenRegular opens a file by a path that is not a caller's, such as one that
-// this program has made in a directory where agents write: a link or a pipe that
-// took its place is refused, and nothing waits for a writer.
-func OpenRegular(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
-	return regular(file, err)
-}
-
-// regular closes what is no regular file.
-func regular(file *os.File, err error) (*os.File, error) {
-	if err != nil {
-		return nil, err
-	}
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = errNotRegular
-	}
-	if err != nil {
-		_ = file.Close()
-		return nil, err
-	}
-	return file, nil
 }
 
 // File finds the regular file that ref means, opens it once to see that it
@@ -177,7 +155,8 @@ func (r Roots) File(ref string) (path string, err error) {
 	return path, err
 }
 
-// Dir finds the directory that ref means and returns its real path.
+// Dir finds the directory that ref means and returns its real path. To work in
+// it, use OpenDir.
 func (r Roots) Dir(ref string) (path string, err error) {
 	return r.resolve(ref, openDir)
 }
@@ -320,35 +299,6 @@ func (r root) realPath(inside string) (string, error) {
 		return "", errMoved
 	}
 	return path, nil
-}
-
-var (
-	errNotRegular = errors.New("is no regular file")
-	errNotDir     = errors.New("is no directory")
-)
-
-// openFile looks before it opens: opening a device can have effects, and
-// opening a pipe waits for a writer unless it is told not to.
-func openFile(dir *os.Root, inside string) (*os.File, error) {
-	info, err := dir.Stat(inside)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errNotRegular
-	}
-	return regular(dir.OpenFile(inside, os.O_RDONLY|syscall.O_NONBLOCK, 0))
-}
-
-func openDir(dir *os.Root, inside string) (fs.FileInfo, error) {
-	info, err := dir.Stat(inside)
-	if err != nil {
-		return nil, err
-	}
-	if !info.IsDir() {
-		return nil, errNotDir
-	}
-	return info, nil
 }
 
 // explain says in words what went wrong, without the server's own paths.
