@@ -260,7 +260,7 @@ func (a *API) retryForm(c echo.Context) error {
 	if wrong != "" {
 		ask := web.AskRetry(u, true)
 		ask.Error = wrong
-		ask.Change.Model, ask.Change.MaxTurns = values.Get("model"), values.Get("max_turns")
+		ask.Change.Model, ask.Change.MaxTurns, ask.Change.OnDenied = values.Get("model"), values.Get("max_turns"), values.Get("on_denied")
 		if !ask.Change.TooLong {
 			ask.Change.Prompt = values.Get("prompt")
 		}
@@ -292,6 +292,12 @@ func changesOf(u work.Unit, form url.Values) (body *retryBody, wrong string) {
 			return nil, "The turns must be a whole number from 1 to 10000."
 		}
 		body.MaxTurns = &turns
+	}
+	if denied := form.Get("on_denied"); denied != "" && denied != u.OnDenied {
+		if denied != work.OnDeniedFail && denied != work.OnDeniedNote {
+			return nil, "When a tool is denied must be fail or note."
+		}
+		body.OnDenied = &denied
 	}
 	return body, ""
 }

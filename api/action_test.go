@@ -117,8 +117,8 @@ func TestRetryWithChangesByForm(t *testing.T) {
 	f := newFront(t)
 	id := f.fail(`{"backend":"mock","prompt":"one\ntwo","model":"small"}`, work.ClassRefusal)
 	unit := "/units/" + id.String()
-	f.get(unit+"/retry?change=1").is(200).has("<details open>", "one\ntwo</textarea>", `value="small"`, "It ended with refusal.")
-	for _, bad := range [][]string{{"prompt", " "}, {"max_turns", "0"}, {"max_turns", "10001"}, {"max_turns", "x"}, {"model", strings.Repeat("x", 201)}} {
+	f.get(unit+"/retry?change=1").is(200).has("<details open>", "one\ntwo</textarea>", `value="small"`, `<option value="fail" selected>`, "It ended with refusal.")
+	for _, bad := range [][]string{{"prompt", " "}, {"max_turns", "0"}, {"max_turns", "10001"}, {"max_turns", "x"}, {"model", strings.Repeat("x", 201)}, {"on_denied", "ignore"}} {
 		f.form(unit+"/retry", bad...).is(422).has("<html", `role="alert"`)
 	}
 	f.form(unit+"/retry", "prompt", "a\x00").refused(400, "prompt", "NUL")
@@ -127,9 +127,9 @@ func TestRetryWithChangesByForm(t *testing.T) {
 	if f.state(id) != work.Failed {
 		t.Fatal(f.state(id))
 	}
-	f.form(unit+"/retry", "prompt", "one\r\nthree", "model", " large ", "max_turns", "7").leadsTo(f, unit+"?done=retried")
+	f.form(unit+"/retry", "prompt", "one\r\nthree", "model", " large ", "max_turns", "7", "on_denied", "note").leadsTo(f, unit+"?done=retried")
 	u, err := f.Store.Unit(t.Context(), work.DefaultTenant, id)
-	if err != nil || u.Prompt != "one\nthree" || u.Model != "large" || u.MaxTurns != 7 {
+	if err != nil || u.Prompt != "one\nthree" || u.Model != "large" || u.MaxTurns != 7 || u.OnDenied != work.OnDeniedNote {
 		t.Errorf("%+v, error %v", u.Spec, err)
 	}
 }
@@ -138,13 +138,13 @@ func TestRetryWithChangesByForm(t *testing.T) {
 // the unit would lose the session it could go on with.
 func TestAFormSentAsItWasChangesNothing(t *testing.T) {
 	t.Parallel()
-	u := work.Unit{Spec: work.Spec{Prompt: "one\r\ntwo\n", Model: "small", MaxTurns: 3}}
-	body, wrong := changesOf(u, url.Values{"prompt": {"one\ntwo\n"}, "model": {"small"}, "max_turns": {"3"}})
+	u := work.Unit{Spec: work.Spec{Prompt: "one\r\ntwo\n", Model: "small", MaxTurns: 3, OnDenied: work.OnDeniedNote}}
+	body, wrong := changesOf(u, url.Values{"prompt": {"one\ntwo\n"}, "model": {"small"}, "max_turns": {"3"}, "on_denied": {"note"}})
 	if wrong != "" || *body != (retryBody{}) {
 		t.Errorf("%+v, %s", body, wrong)
 	}
-	body, wrong = changesOf(u, url.Values{"prompt": {"one"}, "model": {""}, "max_turns": {""}})
-	if wrong != "" || body.Prompt == nil || body.Model != nil || body.MaxTurns != nil {
+	body, wrong = changesOf(u, url.Values{"prompt": {"one"}, "model": {""}, "max_turns": {""}, "on_denied": {""}})
+	if wrong != "" || body.Prompt == nil || body.Model != nil || body.MaxTurns != nil || body.OnDenied != nil {
 		t.Errorf("%+v, %s", body, wrong)
 	}
 }

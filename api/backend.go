@@ -1,8 +1,12 @@
 package api
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"time"
 
+	"piecework/api/web"
 	"piecework/internal/backend"
 	"piecework/internal/work"
 	"piecework/store"
@@ -83,6 +87,44 @@ func (v *backendView) add(p work.Process, o work.Offer) {
 	}
 	v.Processes = append(v.Processes, backendProcess{ID: p.ID.String(), Hostname: p.Hostname,
 		Available: o.Available, Version: o.Version, Detail: o.Detail, Paused: o.Paused, Limits: o.Limits})
+}
+
+// shut lists what keeps units from beginning in some of the worker processes that
+// the backend is in: what each of them met with its own credential.
+func (v *backendView) shut(now time.Time) (list []web.Shut) {
+	of := 0
+	note := func(s web.Shut) {
+		if s.Until != nil && !s.Until.After(now) {
+			return // it is over, and the process has not said so yet
+		}
+		i := slices.IndexFunc(list, func(known web.Shut) bool { return known.Model == s.Model && known.Class == s.Class })
+		if i < 0 {
+			i, list = len(list), append(list, s)
+		}
+		list[i].Processes++
+		if list[i].Until != nil && (s.Until == nil || s.Until.After(*list[i].Until)) {
+			list[i].Until = s.Until
+		}
+	}
+	for _, p := range v.Processes {
+		if !p.Available {
+			continue
+		}
+		of++
+		if p.Paused != nil && v.Status == "available" { // else it is told of the whole backend
+			note(web.Shut{Class: p.Paused.Class, Message: p.Paused.Message, Until: p.Paused.Until})
+		}
+		for _, l := range p.Limits {
+			if l.Until != nil {
+				note(web.Shut{Model: l.Name(), Class: work.ClassRateLimit, Message: l.Message, Until: l.Until})
+			}
+		}
+	}
+	for i := range list {
+		list[i].Of = of
+	}
+	slices.SortFunc(list, func(a, b web.Shut) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Class, b.Class)) })
+	return list
 }
 
 func statusOf(o work.Offer) string {

@@ -72,6 +72,12 @@ func (f *front) becomes(id uuid.UUID, status work.BatchStatus) (b BatchView) {
 // chooses those that fail.
 func (f *front) works(id uuid.UUID, fail func(work.Unit) bool) (n int) {
 	f.t.Helper()
+	return f.worksAs(id, work.ClassRefusal, fail)
+}
+
+// worksAs does so too; those that fail do with an error of the class.
+func (f *front) worksAs(id uuid.UUID, class work.Class, fail func(work.Unit) bool) (n int) {
+	f.t.Helper()
 	f.advance(id)
 	units, _, err := f.Store.Units(f.t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: id, States: []work.State{work.Queued}, Limit: 500})
 	if err != nil {
@@ -88,7 +94,7 @@ func (f *front) works(id uuid.UUID, fail func(work.Unit) bool) (n int) {
 			continue
 		}
 		if _, err := f.Store.Finish(f.t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunFailed, Next: work.Failed,
-			TotalCostUSD: new(0.25), Error: work.Fail(work.ClassRefusal, "no, thank you")}); err != nil {
+			TotalCostUSD: new(0.25), Error: work.Fail(class, "no, thank you")}); err != nil {
 			f.t.Fatal(err)
 		}
 	}

@@ -117,7 +117,7 @@ func (a *API) overviewPage(c echo.Context) error {
 		page.Queues = append(page.Queues, view)
 	}
 	for _, b := range viewBackends(s.Processes, pauses) {
-		view := web.Backend{Name: b.Name, Status: b.Status, Slots: b.Slots}
+		view := web.Backend{Name: b.Name, Status: b.Status, Slots: b.Slots, Shut: b.shut(now)}
 		if b.Paused != nil { // also one that is not there
 			view.Status = "paused"
 		}

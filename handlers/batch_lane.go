@@ -72,6 +72,9 @@ func (w *Worker) laneRound(ctx context.Context) error {
 			}
 		}
 	}
+	if err := w.chargeUnused(ctx, names); err != nil {
+		return err
+	}
 	for len(names) > 0 && w.draining.Err() == nil {
 		b, err := w.Store.HoldProviderBatch(ctx, w.id, names)
 		if err != nil || b == nil {
@@ -119,10 +122,10 @@ func (r *batchRound) dismiss(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, laneCall)
 	defer cancel()
 	err := r.batcher.CancelBatch(call, *r.b.RemoteID)
-	if err == nil {
-		return r.finish(ctx, nil)
+	if news, look := r.batcher.LookAtBatch(call, *r.b.RemoteID); look == nil && news.Ended && news.Refused == nil {
+		return r.collect(ctx) // what was answered is paid for
 	}
-	if news, look := r.batcher.LookAtBatch(call, *r.b.RemoteID); look == nil && news.Ended {
+	if err == nil {
 		return r.finish(ctx, nil)
 	}
 	return r.unreadable(ctx, fmt.Errorf("cancel it, for nobody waits for it any more: %w", err))
@@ -387,35 +390,4 @@ func parseLineID(line string) (batch, unit uuid.UUID) {
 		copy(unit[:], u)
 	}
 	return batch, unit
-}
-
-// answered gives a run what a provider's batch answered its unit.
-func (w *Worker) answered(ctx context.Context, a *attempt) *work.Failure {
-	if a.claimed.Lane != work.LaneBatch {
-		return nil
-	}
-	err := w.untilAnswered(ctx, func() error {
-		got, err := w.Store.Answer(ctx, a.claimed.ID)
-		if err == nil && got != nil {
-			a.prep.req.Answer = &backend.Answer{Status: got.Status, RequestID: got.RequestID, Body: got.Body}
-		}
-		return err
-	})
-	if err != nil {
-		return work.Fail(work.ClassInfra, "read what the provider's batch answered: "+err.Error())
-	}
-	return nil
-}
-
-// forgetAnswer removes the answer that a run has used up. A run that was stopped
-// leaves it for the next.
-func (w *Worker) forgetAnswer(a *attempt, f store.Finish) {
-	if a.prep.req.Answer == nil || f.Status == work.RunReleased || f.Status == work.RunLost {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if err := w.Store.ForgetAnswer(ctx, a.claimed.ID); err != nil {
-		w.Log.Warn("forget a provider's answer that was used", "unit", a.claimed.ID, "err", err)
-	}
 }

@@ -30,7 +30,8 @@ type provider struct {
 	send      []error // of the next calls of SendBatch; after one of unknown outcome the batch is there
 	keyless   bool    // it keeps no key, and finds what has as many lines, the newest first
 	cancelled []string
-	cancel    []error // of the next calls of CancelBatch
+	cancel    []error  // of the next calls of CancelBatch
+	cost      *float64 // of an answer that no run takes
 }
 
 type sentBatch struct {
@@ -115,6 +116,8 @@ func (p *provider) CancelBatch(_ context.Context, id string) error {
 	p.cancelled = append(p.cancelled, id)
 	return nil
 }
+
+func (p *provider) AnswerCost(*work.Call, string, backend.Answer) *float64 { return p.cost }
 
 func (p *provider) KeepsKey() bool { return !p.keyless }
 
@@ -508,6 +511,47 @@ func TestBatchLaneCancelsWhatItSent(t *testing.T) {
 			defer h.provider.mu.Unlock()
 			if !slices.Equal(h.provider.cancelled, want) || name == "cancel fails" && len(h.provider.cancel) > 0 {
 				t.Errorf("cancelled %v, want %v", h.provider.cancelled, want)
+			}
+		})
+	}
+}
+
+// What the provider has answered units that were cancelled meanwhile is paid for: its
+// cost is noted once, whether others wait for the batch or nobody does.
+func TestBatchLaneChargesWhatNoRunTakes(t *testing.T) {
+	t.Parallel()
+	for _, others := range []bool{true, false} {
+		t.Run(fmt.Sprintf("others wait: %v", others), func(t *testing.T) {
+			t.Parallel()
+			h := newLaneHouse(t)
+			h.provider.cost = new(0.25)
+			h.provider.cancel = slices.Repeat([]error{work.Fail(work.ClassInvalidRequest, "it has ended")}, 1000)
+			gone := h.wait("gone")
+			var stays uuid.UUID
+			if others {
+				stays = h.wait("stays")
+			}
+			w := h.startLane(nil)
+			b := h.provider.sent(t, 1)
+			w.stop()
+			<-w.done
+			if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, gone); err != nil {
+				t.Fatal(err)
+			}
+			h.provider.end(b, echo)
+			h.startLane(nil)
+			if others {
+				h.ends(stays)
+				h.becomes(stays, work.Succeeded)
+			}
+			testkit.Eventually(t, "the cost is noted", func() bool { return h.unit(gone).Known() > 0 })
+			for range 3 {
+				if err := h.store.ChargeAnswer(t.Context(), gone, new(0.25)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if u := h.unit(gone); u.Known() != 0.25 || u.RunCount != 0 || u.State != work.Cancelled {
+				t.Errorf("%s after %d runs, cost %+v", u.State, u.RunCount, u.Cost)
 			}
 		})
 	}

@@ -13,6 +13,7 @@
 //	outcome.go   what becomes of a unit after a run
 //	batch.go     batches of which a unit has ended here
 //	batch_lane.go  calls that go through a provider's own batches
+//	batch_answer.go  what these were answered: for a run, or for its cost
 //	lane.go      whether a unit of a backend may begin here just now
 //	limiter.go   the rate limit of one model, or of one account
 //	admit.go     units that wait for the rate limit of their model

@@ -171,16 +171,17 @@ func (s *Store) UnheardDeliveries(ctx context.Context, most int) ([]DeliveryBell
 	return bells, nil
 }
 
-// DoubtDeliveries makes the bells of all due deliveries doubtful.
+// DoubtDeliveries makes the bells of all due deliveries doubtful, some rows at a
+// time: an endless backlog is no endless statement. One that another holds is
+// being sent just now.
 func (s *Store) DoubtDeliveries(ctx context.Context) error {
-	ctx = allow(ctx, longLimit)
-	_, err := s.db.ExecContext(ctx, `WITH due AS (
-			SELECT id FROM webhook_deliveries WHERE state = 'pending' AND next_at <= now() AND check_at > now() ORDER BY id FOR UPDATE SKIP LOCKED)
-		UPDATE webhook_deliveries d SET check_at = clock_timestamp() FROM due WHERE d.id = due.id`)
-	if err != nil {
-		return translate(fmt.Errorf("doubt the bells of deliveries: %w", err))
+	now, err := s.Clock(ctx)
+	for done := pieceRows; err == nil && done == pieceRows; {
+		done, err = s.exec(ctx, "doubt the bells of deliveries", `WITH due AS (
+				SELECT id FROM webhook_deliveries WHERE state = 'pending' AND next_at <= $1 AND check_at > $1 LIMIT $2 FOR UPDATE SKIP LOCKED)
+			UPDATE webhook_deliveries d SET check_at = $1 FROM due WHERE d.id = due.id`, now, pieceRows)
 	}
-	return nil
+	return translate(wrap("doubt the bells of deliveries", err))
 }
 
 // DueReceivers returns receivers that something is due for: what a worker

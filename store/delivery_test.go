@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -400,5 +401,31 @@ func TestOldDeliveriesArePruned(t *testing.T) {
 	}
 	if left := l.deliveries(DeliveryFilter{}); len(left) != 1 || left[0].State != work.DeliveryPending {
 		t.Errorf("left %+v", left)
+	}
+}
+
+// However long the backlog is, one statement doubts a bounded piece of it, and
+// passes over what others hold.
+func TestDoubtOfDeliveriesIsTakenPieceByPiece(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	l.endpoint("work_unit.*")
+	l.exec(`SELECT announce('default', 'work_unit.failed', '{}', NULL, NULL, NULL) FROM generate_series(1, 2 * $1 + 500)`, pieceRows)
+	l.exec(`UPDATE webhook_deliveries SET check_at = next_at + interval '1 hour'`)
+	l.exec(`CREATE FUNCTION piece() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
+		IF (SELECT count(*) > 1000 FROM changed) THEN RAISE EXCEPTION ''too many rows in one statement''; END IF; RETURN NULL; END'`)
+	l.exec(`CREATE TRIGGER piece AFTER UPDATE ON webhook_deliveries REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION piece()`)
+	tx, err := l.db.BeginTxx(t.Context(), nil)
+	l.must(err)
+	defer func() { _ = tx.Rollback() }()
+	_, err = tx.ExecContext(t.Context(), `SELECT FROM webhook_deliveries ORDER BY id LIMIT 3 FOR UPDATE`)
+	l.must(err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	l.must(l.DoubtDeliveries(ctx))
+	var left int
+	l.must(l.db.GetContext(ctx, &left, `SELECT count(*) FROM webhook_deliveries WHERE check_at > clock_timestamp()`))
+	if left != 3 {
+		t.Errorf("%d are not doubted, want the 3 that another holds", left)
 	}
 }

@@ -20,8 +20,10 @@ func TestDenialsAreCounted(t *testing.T) {
 	l.end(ending(c, work.Queued, with(2)), Recorded)
 	l.exec(`UPDATE work_units SET not_before = NULL`)
 	again := l.take(c.ID, l.process)
-	l.end(ending(again, work.Succeeded), Recorded) // by a worker process that does not count
-	if u := l.unit(c.ID); u.Denials == nil || *u.Denials != 2 || *l.theRun(c.RunID).Denials != 2 || l.theRun(again.RunID).Denials != nil {
+	l.end(ending(again, work.Queued), Recorded) // by a worker process that does not count
+	l.exec(`UPDATE work_units SET not_before = NULL`)
+	l.end(ending(l.take(c.ID, l.process), work.Succeeded, with(1)), Recorded)
+	if u := l.unit(c.ID); u.Denials == nil || *u.Denials != 3 || *l.theRun(c.RunID).Denials != 2 || l.theRun(again.RunID).Denials != nil {
 		t.Errorf("unit %v", u.Denials)
 	}
 	late := l.run()

@@ -105,7 +105,9 @@ func (s *Store) retry(ctx context.Context, rows any, w where, lock, columns stri
 				ELSE 'infinity' END,
 			resume_session = CASE WHEN `+model+`::text IS NULL AND `+prompt+`::text IS NULL THEN resume_session END,
 			model = coalesce(`+model+`, model), prompt = coalesce(`+prompt+`, prompt), max_turns = coalesce(`+turns+`, max_turns),
-			on_denied = coalesce(`+denied+`, on_denied)
+			on_denied = coalesce(`+denied+`, on_denied),
+			-- An answer that no run has used is forgotten before anybody has told its cost.
+			unpriced_runs = unpriced_runs + EXISTS (SELECT FROM provider_answers a WHERE a.unit_id = work_units.id AND `+unusedAnswer+`)::int
 		FROM chosen WHERE id = unit_id RETURNING work_units.*
 	), forgotten AS (
 		DELETE FROM provider_answers WHERE unit_id IN (SELECT unit_id FROM chosen)

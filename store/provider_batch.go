@@ -267,8 +267,8 @@ type ProviderAnswer struct {
 }
 
 // TakeAnswers keeps answers and puts their units into the queue, whose runs
-// find them. What a unit was answered first counts; what comes for one that does
-// not wait for it is let go.
+// find them. What a unit was answered first counts; an answer for one that is over
+// and has not run since is kept for its cost. What else comes is let go.
 func (s *Store) TakeAnswers(ctx context.Context, batch uuid.UUID, answers []ProviderAnswer) error {
 	ctx = allow(ctx, longLimit)
 	if len(answers) == 0 {
@@ -283,9 +283,13 @@ func (s *Store) TakeAnswers(ctx context.Context, batch uuid.UUID, answers []Prov
 	_, err := s.db.ExecContext(ctx, `WITH r AS (
 			SELECT DISTINCT ON (unit_id) * FROM (SELECT *, sum(length) OVER (ORDER BY n) - length + 1 AS begins
 				FROM unnest($2::uuid[], $3::smallint[], $4::text[], $5::int[]) WITH ORDINALITY AS r(unit_id, status, request_id, length, n)) AS r ORDER BY unit_id, n
+		), unfinished AS (
+			SELECT created_at FROM provider_batches WHERE id = $1 AND finished_at IS NULL FOR UPDATE
 		), chosen AS (
 			SELECT u.id, u.state FROM work_units u JOIN r ON r.unit_id = u.id
-			WHERE u.provider_batch = $1 AND (u.state = 'waiting' OR u.state = 'queued' AND u.run_count = 0) ORDER BY u.id FOR UPDATE OF u
+			WHERE u.provider_batch = $1 AND (u.state = 'waiting' OR u.state = 'queued' AND u.run_count = 0 OR u.state IN ('failed', 'cancelled', 'timed_out')
+				AND EXISTS (SELECT FROM unfinished b WHERE NOT EXISTS (SELECT FROM worker_runs w WHERE w.unit_id = u.id AND w.started_at >= b.created_at)))
+			ORDER BY u.id FOR UPDATE OF u
 		), kept AS (
 			INSERT INTO provider_answers (unit_id, status, request_id, body, answered_at)
 			SELECT r.unit_id, r.status, r.request_id, substr($6::bytea, r.begins::int, r.length), clock_timestamp()
@@ -310,15 +314,6 @@ func (s *Store) Answer(ctx context.Context, unit uuid.UUID) (*ProviderAnswer, er
 func (s *Store) ForgetAnswer(ctx context.Context, unit uuid.UUID) error {
 	_, err := s.db.ExecContext(ctx, `DELETE FROM provider_answers WHERE unit_id = $1`, unit)
 	return translate(wrap("forget a provider's answer", err))
-}
-
-// PruneAnswers removes answers whose units are over: they were cancelled before
-// their run, or the process that used the answer died before it could forget it.
-// It returns how many.
-func (s *Store) PruneAnswers(ctx context.Context, most int) (int, error) {
-	return s.exec(ctx, "remove answers that nobody needs", `DELETE FROM provider_answers WHERE unit_id IN (
-		SELECT a.unit_id FROM provider_answers a JOIN work_units u ON u.id = a.unit_id
-		WHERE u.state IN ('succeeded', 'failed', 'cancelled', 'timed_out') LIMIT $1 FOR UPDATE OF a SKIP LOCKED)`, most)
 }
 
 // BatchLane is where a unit of the batch lane waits.

@@ -64,8 +64,8 @@ func TestWaitingForAProvidersBatch(t *testing.T) {
 	l.must(err)
 	_, err = l.PruneAnswers(t.Context(), 10)
 	l.must(err)
-	if n := get[int](l, `SELECT count(*) FROM provider_answers`); n != 1 {
-		t.Errorf("%d answers are kept; want that of the unit which has not run", n)
+	if n := get[int](l, `SELECT count(*) FROM provider_answers`); n != 2 {
+		t.Errorf("%d answers are kept; want that of the unit which has not run, and that whose cost nobody has told", n)
 	}
 	c := l.take(u.ID, l.process)
 	if c == nil || c.Lane != work.LaneBatch {

@@ -17,6 +17,7 @@
 //	batch_trial.go what the rest of a batch is to cost
 //	batch_figures.go  what pages tell of batches
 //	provider_batch.go  the batch lane: units that wait for a provider's batches
+//	provider_answer.go  answers that no run uses, and what they have cost
 //	run.go         runs: claim; read, list
 //	finish.go      how a run ends, and what becomes of its unit
 //	cost.go        what is known of costs, and of how many runs it is not all

@@ -45,9 +45,10 @@ func (a Ask) Part() Part { return Part{Name: "ask", Data: a} }
 
 // Change is what a retry may change, as the form has it.
 type Change struct {
-	Model, Prompt, MaxTurns string
-	TooLong                 bool // the prompt, for a form
-	Open                    bool
+	Model, Prompt, MaxTurns, OnDenied string
+
+	TooLong bool // the prompt, for a form
+	Open    bool
 }
 
 // Notice tells what was done, or why it was not.
@@ -144,7 +145,7 @@ func AskRetry(u Unit, open bool) Ask {
 	if len(u.Request) > 0 {
 		return a // it is sent again as it is
 	}
-	a.Change = &Change{Model: u.Model, Prompt: u.Prompt, Open: open}
+	a.Change = &Change{Model: u.Model, Prompt: u.Prompt, OnDenied: u.OnDenied, Open: open}
 	if u.MaxTurns > 0 {
 		a.Change.MaxTurns = fmt.Sprint(u.MaxTurns)
 	}

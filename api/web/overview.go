@@ -36,6 +36,18 @@ type Backend struct {
 	Name, Status string
 	Slots        int
 	Detail       string // what is wrong with it
+	Shut         []Shut
+}
+
+// Shut is what keeps units of one model, or of all of a backend, from beginning in
+// some worker processes.
+type Shut struct {
+	Model     string // for people; empty: all models
+	Class     work.Class
+	Message   string     // of one of the processes
+	Until     *time.Time // the latest; nil: unknown
+	Processes int        // where it is so
+	Of        int        // where the backend can run
 }
 
 // Check is one thing that the server stands on.

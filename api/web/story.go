@@ -602,7 +602,7 @@ func storyOverview(window string) Overview {
 	return Overview{Figures: storyDay(window), Processes: storyCrew(), Now: storyNow,
 		Queues: []Queue{{Name: "bulk", Due: 1200, Scheduled: 40, Paused: "paused since 2 Jan 2026 03:00:00 UTC by <ann>"},
 			{Name: "default", Due: 3, Running: 3, Processes: 1, OldestWait: &wait}},
-		Backends: []Backend{{Name: "claude", Status: "available", Slots: 8}, {Name: "anthropic", Status: "paused", Detail: "auth: 401: <key>"},
+		Backends: []Backend{{Name: "claude", Status: "available", Slots: 8, Shut: []Shut{{Model: "opus<4>", Class: work.ClassRateLimit, Message: "429: too many requests", Until: &storyLater, Processes: 1, Of: 2}}}, {Name: "anthropic", Status: "paused", Detail: "auth: 401: <key>"},
 			{Name: "codex", Status: "unavailable", Detail: "codex is not here"}, {Name: "mock", Status: "unknown"}},
 		Batches:   map[work.BatchStatus]int{work.BatchInProgress: 2, work.BatchTesting: 1, work.BatchAwaitingApproval: 1, work.BatchCompleted: 40},
 		Checks:    []Check{{Name: "postgres", OK: true, Detail: "reachable, schema up to date"}, {Name: "redis", Detail: "takes no writes"}},
@@ -623,6 +623,7 @@ func storyHostileOverview() Overview {
 	}
 	p.Queues = []Queue{{Name: storyWord[:64], Due: huge, Scheduled: huge, Running: 1234, Paused: "paused by " + evil}}
 	p.Backends[1].Detail, p.Backends[2].Detail, p.Checks[1].Detail = storyWord[:300], evil, storyWord[:300]
+	p.Backends[0].Shut[0].Model, p.Backends[0].Shut[0].Message = evil, storyWord[:300]
 	p.Processes[0].Hostname = storyWord[:250]
 	p.Schedules[0].Name, p.Schedules[1].Name = storyWord[:64], storyRight
 	return p

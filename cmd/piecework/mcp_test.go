@@ -98,6 +98,14 @@ func mcpOverStdio(t *testing.T, p *program) {
 		t.Errorf("in parts the output has %d bytes", len(whole))
 	}
 
+	a.call("submit_work_unit", object{"backend": "mock", "prompt": "x", "on_denied": "note"}, &u)
+	if _, document := p.call("GET", "/work-units/"+u.ID, ""); !strings.Contains(string(document), `"on_denied":"note"`) {
+		t.Errorf("on_denied is lost: %s", document)
+	}
+	if text, failed := a.text("submit_work_unit", object{"backend": "mock", "prompt": "x", "on_denied": "ignore"}); !failed || !strings.Contains(text, "on_denied") {
+		t.Errorf("on_denied that does not exist: %s", text)
+	}
+
 	var b toolBatch
 	var units []object
 	for i := range 5 {

@@ -151,12 +151,15 @@ func TestRetrySendsTheChanges(t *testing.T) {
 		body = string(data)
 		_, _ = io.WriteString(w, goodUnit)
 	}})
-	s := newStage(t)
-	if err := (&RetryCommand{Remote: remote, Choice: Choice{IDs: []string{idA}}, MaxTurns: 9}).Run(s.App); err != nil {
-		t.Fatal(err)
+	for _, test := range []struct{ flag, value, want string }{{"--max-turns", "9", `{"max_turns":9}`}, {"--on-denied", "note", `{"on_denied":"note"}`}} {
+		s := newStage(t)
+		if code := run(s.App, []string{"retry", idA, test.flag, test.value, "--server", remote.Server}); code != 0 || body != test.want {
+			t.Errorf("%s: exit code %d, sent %s: %s", test.flag, code, body, s.errs.String())
+		}
 	}
-	if body != `{"max_turns":9}` {
-		t.Errorf("sent %s", body)
+	s := newStage(t)
+	if code := run(s.App, []string{"retry", idA, "--on-denied", "ignore", "--server", remote.Server}); code != exitUsage || !strings.Contains(s.errs.String(), "--on-denied") {
+		t.Errorf("exit code %d: %s", code, s.errs.String())
 	}
 }
 

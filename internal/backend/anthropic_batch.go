@@ -48,6 +48,11 @@ func (a *Anthropic) Line(req Request) (Line, *work.Failure) {
 	return line, failure
 }
 
+// AnswerCost tells what an answer has cost that no run takes.
+func (a *Anthropic) AnswerCost(call *work.Call, model string, given Answer) *float64 {
+	return answerCost(a.api(), call, model, given)
+}
+
 // SendBatch hands in lines. Anthropic keeps no key.
 func (a *Anthropic) SendBatch(ctx context.Context, _ string, lines []Line) (string, error) {
 	way, err := a.way()

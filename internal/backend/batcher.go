@@ -38,6 +38,9 @@ type Batcher interface {
 	// provider's order, once each as the provider has them. It stops at the
 	// first error of each.
 	BatchAnswers(ctx context.Context, id string, each func(BatchAnswer) error) error
+	// AnswerCost tells what an answer of a batch has cost that no run takes: the
+	// call is nil for a prompt. nil: nobody can tell.
+	AnswerCost(call *work.Call, model string, given Answer) *float64
 	// CancelBatch asks the provider to stop. What is answered by then is billed.
 	CancelBatch(ctx context.Context, id string) error
 }

@@ -99,7 +99,12 @@ func throughBatch(t *testing.T, b Batcher, req Request) trial {
 		t.Fatalf("no answer in %v", answers)
 	}
 	req.Answer = answers["only"]
-	return try(t.Context(), t, b, req)
+	alone := b.AnswerCost(req.Call, req.Model, *req.Answer)
+	got := try(t.Context(), t, b, req)
+	if cost := got.Metadata.TotalCostUSD; got.Metadata.NumTurns == 1 && deref(alone) != deref(cost) {
+		t.Errorf("the answer alone costs %v, the run with it %v", deref(alone), deref(cost))
+	}
+	return got
 }
 
 // timeless is what two runs of the same request have in common.

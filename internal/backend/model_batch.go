@@ -74,6 +74,25 @@ func compactJSON(value any) ([]byte, error) {
 	return bytes.TrimSuffix(into.Bytes(), []byte("\n")), err
 }
 
+// answerCost is the price of an answer to a call, or to a prompt.
+func answerCost(api *modelAPI, call *work.Call, model string, given Answer) *float64 {
+	if given.Status/100 != 2 {
+		return new(0.0)
+	}
+	endpoint := api.endpoint
+	if call != nil {
+		endpoint = call.Endpoint
+	}
+	u := &modelUnit{api: api, talk: talk{model: cmp.Or(model, api.model)}}
+	a := &answer{answered: true, told: true, batched: true}
+	hearUse(endpoint, given.Body, a)
+	u.settle(a, time.Now(), false)
+	if u.untrue != nil {
+		return nil
+	}
+	return u.cost
+}
+
 // accept takes an answer that is there already for that of the call.
 func (u *modelUnit) accept(given *Answer, a *answer) error {
 	a.requestID = given.RequestID

@@ -219,7 +219,20 @@ type cachedParts struct {
 // hearCall takes from an answer what the transcript and the ledger want to
 // know.
 func hearCall(endpoint string, body []byte, a *answer) {
-	var said callAnswer
+	said := hearUse(endpoint, body, a)
+	for _, c := range said.Choices {
+		a.says(cmp.Or(c.Message.ReasoningContent, c.Message.Reasoning), c.Message.Content)
+	}
+	for _, piece := range said.Content {
+		a.says(piece.Thinking, piece.Text)
+	}
+	for _, item := range said.Output {
+		a.says(callTextOf(item.Summary), callTextOf(item.Content))
+	}
+}
+
+// hearUse takes from an answer what it has used.
+func hearUse(endpoint string, body []byte, a *answer) (said callAnswer) {
 	_ = decode(body, &said) // a shape of its own says nothing here
 	a.model, a.cost = said.Model, said.Usage.Cost
 	u := said.Usage
@@ -231,15 +244,7 @@ func hearCall(endpoint string, body []byte, a *answer) {
 	default:
 		a.usage = usageWithin(u.Prompt, u.PromptParts.Cached, u.Completion)
 	}
-	for _, c := range said.Choices {
-		a.says(cmp.Or(c.Message.ReasoningContent, c.Message.Reasoning), c.Message.Content)
-	}
-	for _, piece := range said.Content {
-		a.says(piece.Thinking, piece.Text)
-	}
-	for _, item := range said.Output {
-		a.says(callTextOf(item.Summary), callTextOf(item.Content))
-	}
+	return said
 }
 
 // says adds whole texts; the answer's length was looked at before.

@@ -55,6 +55,11 @@ func (o *OpenAI) Line(req Request) (Line, *work.Failure) {
 	return makeLine(o.api(), &req)
 }
 
+// AnswerCost tells what an answer has cost that no run takes.
+func (o *OpenAI) AnswerCost(call *work.Call, model string, given Answer) *float64 {
+	return answerCost(o.api(), call, model, given)
+}
+
 // SendBatch hands in lines: as a file, then as a batch of it.
 func (o *OpenAI) SendBatch(ctx context.Context, key string, lines []Line) (string, error) {
 	way, err := o.way()
