@@ -11,7 +11,10 @@ import (
 	"path/filepath"
 )
 
-const bullmqVersion = "6.7.0"
+const (
+	bullmqVersion  = "6.7.0"
+	ioredisVersion = "6.0.0"
+)
 
 //go:embed bullmq.js
 var bullmqScript []byte
@@ -24,8 +27,8 @@ func installBullMQ(ctx context.Context) (string, error) {
 	if err != nil {
 		cache = os.TempDir()
 	}
-	dir := filepath.Join(cache, "piecework-measure", "bullmq-"+bullmqVersion)
-	if _, err := os.Stat(filepath.Join(dir, "node_modules", "bullmq", "package.json")); err == nil {
+	dir := filepath.Join(cache, "piecework-measure", "bullmq-"+bullmqVersion+"-ioredis-"+ioredisVersion)
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", "ioredis", "package.json")); err == nil {
 		return dir, nil
 	}
 	if _, err := exec.LookPath("node"); err != nil {
@@ -34,7 +37,7 @@ func installBullMQ(ctx context.Context) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, "npm", "install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", dir, "bullmq@"+bullmqVersion)
+	cmd := exec.CommandContext(ctx, "npm", "install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", dir, "bullmq@"+bullmqVersion, "ioredis@"+ioredisVersion)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("npm install: %w\n%s", err, out)
 	}
