@@ -8,6 +8,7 @@ import (
 const (
 	piecework = "Piecework"
 	riverOne  = "River Insert"
+	riverFast = "River InsertManyFast"
 )
 
 // post has callers post units to an API process.
@@ -62,14 +63,14 @@ func storeRow() row {
 }
 
 func bulkRow() row {
-	const fast = "River InsertManyFast"
+
 	return row{
 		name: "bulk", title: "5,000 units in one call: `POST /batches` until all exist; `InsertManyFast` until committed",
 		subjects: []subject{
 			{piecework, product, bulk},
-			{fast, riverTables, byChild(client, "river-many", childSettings{Units: 5000})},
+			{riverFast, riverTables, byChild(client, "river-many", childSettings{Units: 4 * oneCall})},
 		},
-		goals: []goal{{figure: perSecond, of: piecework, to: fast, atLeast: 1.3}},
+		goals: []goal{{figure: perSecond, of: piecework, to: riverFast, atLeast: 1.3}},
 	}
 }
 
@@ -79,7 +80,7 @@ func bulk(ctx context.Context, s *stage) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	units := s.units(5000)
+	units := s.units(oneCall)
 	p, err := s.startChild(client, "batch", childSettings{URL: server.url, Units: units})
 	if err != nil {
 		return sample{}, err

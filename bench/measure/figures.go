@@ -113,9 +113,16 @@ func (m *measurement) comparisons(r row) (all []comparison) {
 		if g.to == "" {
 			c.outcome = m.values(of, func(s sample) (float64, bool) { return s.figure(g.figure) })
 		} else {
-			c.what = fmt.Sprintf("%s ÷ %s, %s", g.of, g.to, g.figure)
+			c.what = ratioName(g.of, g.to, g.figure)
 			c.outcome = m.paired(of, key{r.name, g.to, false}, g.figure)
 		}
+		if c.outcome.Count > 0 {
+			all = append(all, c)
+		}
+		if g.to == "" || g.figure != perSecond {
+			continue
+		}
+		c = comparison{what: ratioName(g.of, g.to, perCPU), outcome: m.paired(of, key{r.name, g.to, false}, perCPU)}
 		if c.outcome.Count > 0 {
 			all = append(all, c)
 		}
@@ -125,14 +132,16 @@ func (m *measurement) comparisons(r row) (all []comparison) {
 	}
 	for _, s := range r.subjects {
 		of, to := key{r.name, s.name, false}, key{r.name, s.name, true}
-		for _, figure := range append([]string{perSecond, cpuAll, cpuServers}, m.valueNames(of)...) {
+		for _, figure := range append([]string{perSecond, perCPU}, m.valueNames(of)...) {
 			if ratio := m.paired(of, to, figure); ratio.Count > 0 {
-				all = append(all, comparison{what: fmt.Sprintf("%s ÷ the same%s, %s", s.name, suffixAgainst, figure), outcome: ratio})
+				all = append(all, comparison{what: ratioName(s.name, "the same"+suffixAgainst, figure), outcome: ratio})
 			}
 		}
 	}
 	return all
 }
+
+func ratioName(of, to, figure string) string { return fmt.Sprintf("%s ÷ %s, %s", of, to, figure) }
 
 // valueNames are the figures that only some subjects have.
 func (m *measurement) valueNames(k key) (names []string) {

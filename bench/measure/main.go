@@ -5,6 +5,8 @@
 //	go run ./measure                                      everything, five times
 //	go run ./measure -rows accept,drain -repeat 3         some rows
 //	go run ./measure -rows drain -only '^Piecework$' -piecework after -against before
+//	go run ./measure -short ratios.json                   a minute or two: has anything become much slower?
+//	go run ./measure -record ratios.json                  the same, kept for later
 //
 //	main.go      flags
 //	run.go       repetitions, in an order that changes
@@ -21,6 +23,7 @@
 //	row.go       what is measured: accept.go, drain.go, latency.go, batch.go, overview.go, idle.go
 //	figures.go   medians and ratios
 //	report.go    tables
+//	short.go     the comparison with ratios of before
 package main
 
 import (
@@ -72,13 +75,19 @@ func run(ctx context.Context, args []string) (err error) {
 	scale := flags.Float64("scale", 1, "so many times the units")
 	binary := flags.String("piecework", "", "binary of the product; built from the source when left out")
 	against := flags.String("against", "", "another binary of the product to compare it with, or a directory with its source")
+	budget := flags.Duration("budget", 0, "begin no repetition that would probably end later than this")
+	short := flags.String("short", "", "file with ratios: measure these alone, briefly, and fail when one has dropped by more than a third")
+	record := flags.String("record", "", "file for the ratios that -short compares with")
 	out := flags.String("o", "", "file for the tables; stdout when left out")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	m := &measurement{repeat: *repeat, scale: *scale}
+	m := &measurement{repeat: *repeat, scale: *scale, budget: *budget}
 	if m.rows, err = chooseRows(*names); err != nil || m.rows == nil {
 		return err
+	}
+	if *short != "" || *record != "" {
+		m.rows, m.repeat, m.scale = shortRows(), 3, shortScale
 	}
 	if *only != "" {
 		if m.only, err = regexp.Compile(*only); err != nil {
@@ -101,7 +110,9 @@ func run(ctx context.Context, args []string) (err error) {
 			return err
 		}
 	}
-	if slices.ContainsFunc(m.rows, func(r row) bool { return r.name == "drain" }) {
+	if slices.ContainsFunc(m.rows, func(r row) bool {
+		return slices.ContainsFunc(r.subjects, func(s subject) bool { return s.name == bullmqEmpty })
+	}) {
 		if m.node, err = installBullMQ(ctx); err != nil {
 			fmt.Fprintln(os.Stderr, "BullMQ is left out:", err)
 		}
@@ -120,7 +131,15 @@ func run(ctx context.Context, args []string) (err error) {
 		}
 	}
 	m.markdown(w, at)
-	return errors.Join(failed, w.Close())
+	switch failed = errors.Join(failed, w.Close()); {
+	case failed != nil:
+		return failed
+	case *record != "":
+		return m.record(*record)
+	case *short != "":
+		return m.compare(*short)
+	}
+	return nil
 }
 
 // productBinary is the path of a binary: the given one, or one that is built from the

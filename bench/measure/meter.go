@@ -71,6 +71,9 @@ func (s sample) figure(name string) (float64, bool) {
 	switch name {
 	case perSecond:
 		return s.perSecond(), s.Units > 0 && s.Seconds > 0
+	case perCPU:
+		all, ok := s.figure(cpuAll)
+		return 1e6 / all, ok
 	case cpuAll, cpuServers:
 		var sum float64
 		for role, us := range s.CPU {
@@ -87,6 +90,7 @@ func (s sample) figure(name string) (float64, bool) {
 // Figures that every sample has.
 const (
 	perSecond  = "units/s"
+	perCPU     = "units per CPU second"
 	cpuAll     = "CPU of all"
 	cpuServers = "CPU without the client"
 )

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -70,6 +71,9 @@ func riverUnits(n int) []riverArgs {
 	return all
 }
 
+// oneCall is how many units come in one call.
+const oneCall = 5000
+
 func riverInsertMany(ctx context.Context, s childSettings, begin, _ func()) (childResult, error) {
 	c, _, err := openRiver(ctx, s.Database, 4, nil)
 	if err != nil {
@@ -81,8 +85,12 @@ func riverInsertMany(ctx context.Context, s childSettings, begin, _ func()) (chi
 	}
 	begin()
 	began := time.Now()
-	_, err = c.InsertManyFast(ctx, all)
-	return childResult{Units: s.Units, Seconds: time.Since(began).Seconds()}, err
+	for piece := range slices.Chunk(all, oneCall) {
+		if _, err := c.InsertManyFast(ctx, piece); err != nil {
+			return childResult{}, err
+		}
+	}
+	return childResult{Units: s.Units, Seconds: time.Since(began).Seconds()}, nil
 }
 
 // riverWorker stores a result and completes its job in one transaction.

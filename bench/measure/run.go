@@ -18,6 +18,7 @@ type measurement struct {
 	rows      []row
 	only      *regexp.Regexp // subjects
 	repeat    int
+	budget    time.Duration // no repetition begins that would probably end later; 0: no limit
 	scale     float64
 	binary    string
 	against   string // another binary of the product; empty: none
@@ -44,7 +45,14 @@ type taken struct {
 // meets all alike. What fails is told, and left out.
 func (m *measurement) all(ctx context.Context) (failed error) {
 	m.templates, m.samples = map[string]string{}, map[key][]taken{}
+	began, longest := time.Now(), time.Duration(0)
 	for repetition := range m.repeat {
+		this := time.Now()
+		if m.budget > 0 && repetition > 0 && time.Since(began)+longest > m.budget {
+			fmt.Fprintf(os.Stderr, "no time for repetition %d\n", repetition+1)
+			m.repeat = repetition
+			break
+		}
 		for _, r := range m.rows {
 			if r.most > 0 && repetition >= r.most {
 				continue
@@ -69,6 +77,7 @@ func (m *measurement) all(ctx context.Context) (failed error) {
 				fmt.Fprintf(os.Stderr, "%d/%d %-10s %-32s %s\n", repetition+1, m.repeat, r.name, t.name(), out.short())
 			}
 		}
+		longest = max(longest, time.Since(this))
 	}
 	return failed
 }
