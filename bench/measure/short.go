@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 )
 
 // shortScale makes a repetition of shortRows a matter of some seconds.
@@ -44,7 +45,7 @@ func (m *measurement) ratios() map[string]spread {
 func (m *measurement) record(file string) error {
 	medians := map[string]float64{}
 	for name, s := range m.ratios() {
-		medians[name] = s.Median
+		medians[name], _ = strconv.ParseFloat(strconv.FormatFloat(s.Median, 'g', 3, 64), 64)
 	}
 	text, err := json.MarshalIndent(medians, "", "\t")
 	if err != nil {
