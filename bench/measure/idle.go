@@ -26,12 +26,12 @@ func idle(ctx context.Context, s *stage) (sample, error) {
 			return sample{}, err
 		}
 	}
-	time.Sleep(5 * time.Second)
+	pause(ctx, 5*time.Second)
 	a, err := s.read(ctx)
 	if err != nil {
 		return sample{}, err
 	}
-	time.Sleep(time.Duration(max(0.2, min(1, s.scale)) * float64(30*time.Second)))
+	pause(ctx, time.Duration(max(0.2, min(1, s.scale))*float64(30*time.Second)))
 	b, err := s.read(ctx)
 	if err != nil {
 		return sample{}, err
@@ -48,6 +48,14 @@ func idle(ctx context.Context, s *stage) (sample, error) {
 		out.Values["CPU ms/s "+role] = (b.cpu[role] - a.cpu[role]).Seconds() * 1000 / seconds
 	}
 	return out, nil
+}
+
+// pause ends early when the program is interrupted.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }
 
 // limitsRow is what the servers do for a program that asks for nothing else.

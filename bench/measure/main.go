@@ -105,8 +105,14 @@ func run(ctx context.Context, args []string) (err error) {
 	if m.binary, err = productBinary(ctx, *binary, "..", filepath.Join(dir, "piecework")); err != nil {
 		return err
 	}
+	if m.self, err = os.Executable(); err != nil {
+		return err
+	}
 	if *against != "" {
-		if m.against, err = productBinary(ctx, *against, *against, filepath.Join(dir, "piecework-against")); err != nil {
+		if m.against, err = productBinary(ctx, *against, "", filepath.Join(dir, "piecework-against")); err != nil {
+			return err
+		}
+		if m.selfAgainst, err = programOf(ctx, *against, filepath.Join(dir, "measure-against")); err != nil {
 			return err
 		}
 	}
@@ -153,11 +159,27 @@ func productBinary(ctx context.Context, given, source, built string) (string, er
 		if !info.IsDir() {
 			return filepath.Abs(given)
 		}
+		source = given
 	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+revision(ctx, source), "-o", built, "./cmd/piecework")
 	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build Piecework from %s: %w\n%s", source, err, text)
+	}
+	return built, nil
+}
+
+// programOf builds this program of another source directory, whose package store
+// it then calls. Nothing is built of a binary, or where there is no such program.
+func programOf(ctx context.Context, source, built string) (string, error) {
+	dir := filepath.Join(source, "bench")
+	if _, err := os.Stat(filepath.Join(dir, "measure")); err != nil {
+		return "", nil
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", built, "./measure")
+	cmd.Dir = dir
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build ./measure in %s: %w\n%s", dir, err, text)
 	}
 	return built, nil
 }

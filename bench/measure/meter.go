@@ -4,6 +4,8 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,19 +16,26 @@ import (
 type stage struct {
 	*servers
 	binary    string // of the product
+	self      string // this program, for children
 	scale     float64
 	dir       string
 	name      string // of the database
 	database  string // its URL
 	conn      *pgx.Conn
+	mu        sync.Mutex // interrupt comes at any time
 	processes []*process
 	node      string // directory with Node's packages
 }
 
 // newStage makes one with a copy of the template.
-func (m *measurement) newStage(ctx context.Context, dir, template, binary string) (*stage, error) {
-	s := &stage{servers: m.servers, binary: binary, scale: m.scale, dir: dir, node: m.node}
+func (m *measurement) newStage(ctx context.Context, dir, template string) (*stage, error) {
+	s := &stage{servers: m.servers, scale: m.scale, dir: dir, node: m.node}
 	var err error
+	if m.admin.IsClosed() { // a run before was interrupted
+		if m.admin, err = pgx.Connect(ctx, m.postgres.URL); err != nil {
+			return nil, err
+		}
+	}
 	if s.name, err = m.createDatabase(ctx, "run", template); err != nil {
 		return nil, err
 	}
@@ -35,6 +44,15 @@ func (m *measurement) newStage(ctx context.Context, dir, template, binary string
 		return nil, err
 	}
 	return s, m.commands.FlushAll(ctx).Err()
+}
+
+// interrupt kills all processes: whoever waits for one then hears of its end.
+func (s *stage) interrupt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.processes {
+		_ = p.cmd.Process.Signal(syscall.SIGKILL)
+	}
 }
 
 // close also forgets what a run that failed left behind.

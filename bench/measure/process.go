@@ -186,11 +186,7 @@ func (s *stage) startChild(role, name string, settings childSettings) (*process,
 	if err != nil {
 		return nil, err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	return s.start(role, self, nil, append(os.Environ(), childVariable+"="+name, "PIECEWORK_MEASURE_SETTINGS="+string(text)))
+	return s.start(role, s.self, nil, append(os.Environ(), childVariable+"="+name, "PIECEWORK_MEASURE_SETTINGS="+string(text)))
 }
 
 // start starts a process that lives as long as the stage, and waits until it
@@ -200,7 +196,9 @@ func (s *stage) start(role, path string, args, env []string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.mu.Lock()
 	s.processes = append(s.processes, p)
+	s.mu.Unlock()
 	text, err := p.line(time.Minute)
 	if err != nil {
 		return nil, err

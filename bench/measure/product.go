@@ -68,6 +68,8 @@ func (s *stage) enqueue(units int) error {
 // drop ends a process, whose time counts no more.
 func (s *stage) drop(p *process) {
 	p.kill()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for i := range s.processes {
 		if s.processes[i] == p {
 			s.processes = append(s.processes[:i], s.processes[i+1:]...)

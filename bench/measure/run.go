@@ -15,17 +15,20 @@ import (
 // measurement is one call of this program.
 type measurement struct {
 	*servers
-	rows      []row
-	only      *regexp.Regexp // subjects
-	repeat    int
-	budget    time.Duration // no repetition begins that would probably end later; 0: no limit
-	scale     float64
-	binary    string
-	against   string // another binary of the product; empty: none
-	node      string
-	templates map[string]string // databases, by kind and binary
-	samples   map[key][]taken
-	runs      int
+	rows    []row
+	only    *regexp.Regexp // subjects
+	repeat  int
+	budget  time.Duration // no repetition begins that would probably end later; 0: no limit
+	scale   float64
+	binary  string
+	against string // another binary of the product; empty: none
+	self    string // this program
+	// selfAgainst is this program with the other source's packages; empty: none.
+	selfAgainst string
+	node        string
+	templates   map[string]string // databases, by kind and binary
+	samples     map[key][]taken
+	runs        int
 }
 
 // key says whose samples these are.
@@ -103,7 +106,7 @@ func (m *measurement) turns(r row) (all []turn) {
 			continue
 		}
 		all = append(all, turn{subject: s})
-		if m.against != "" && s.kind == product {
+		if m.against != "" && s.kind == product || m.selfAgainst != "" && s.kind == productPackages {
 			all = append(all, turn{s, true})
 		}
 	}
@@ -112,11 +115,14 @@ func (m *measurement) turns(r row) (all []turn) {
 }
 
 func (m *measurement) once(ctx context.Context, t turn) (out sample, err error) {
-	binary := m.binary
+	binary, self := m.binary, m.self
 	if t.against {
 		binary = m.against
+		if t.subject.kind == productPackages {
+			self = m.selfAgainst
+		}
 	}
-	template, err := m.template(ctx, t.subject.kind, binary)
+	template, err := m.template(ctx, t.subject.kind, t.against)
 	if err != nil {
 		return out, err
 	}
@@ -125,7 +131,7 @@ func (m *measurement) once(ctx context.Context, t turn) (out sample, err error) 
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return out, err
 	}
-	s, err := m.newStage(ctx, dir, template, binary)
+	s, err := m.newStage(ctx, dir, template)
 	if s != nil {
 		defer func() {
 			err = errors.Join(err, s.close())
@@ -137,29 +143,30 @@ func (m *measurement) once(ctx context.Context, t turn) (out sample, err error) 
 	if err != nil {
 		return out, err
 	}
+	s.binary, s.self = binary, self
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
+	defer context.AfterFunc(ctx, s.interrupt)()
 	return t.subject.run(ctx, s)
 }
 
-func (m *measurement) template(ctx context.Context, k kind, binary string) (name string, err error) {
+func (m *measurement) template(ctx context.Context, k kind, against bool) (name string, err error) {
 	if k == empty {
 		return "", nil
 	}
-	id := fmt.Sprint(k)
-	if k == product {
-		id += binary
-	}
+	id := fmt.Sprint(k, against && k != riverTables)
 	if m.templates[id] != "" {
 		return m.templates[id], nil
 	}
-	switch k {
-	case riverTables:
+	switch {
+	case k == riverTables:
 		name, err = m.riverTemplate(ctx)
-	case productPackages:
+	case against:
+		name, err = m.productTemplate(ctx, m.against)
+	case k == productPackages:
 		name, err = m.packagesTemplate(ctx)
 	default:
-		name, err = m.productTemplate(ctx, binary)
+		name, err = m.productTemplate(ctx, m.binary)
 	}
 	if err == nil {
 		m.templates[id] = name
