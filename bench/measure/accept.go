@@ -18,7 +18,7 @@ func post(units, callers int) func(context.Context, *stage) (sample, error) {
 		if err != nil {
 			return sample{}, err
 		}
-		p, err := s.startChild(client, "http", childSettings{URL: server.url, Units: s.units(units), Callers: callers})
+		p, err := s.startChild(client, "http", childSettings{URL: server.url, Units: s.paced(units), Callers: callers})
 		if err != nil {
 			return sample{}, err
 		}
@@ -32,7 +32,7 @@ func acceptRow() row {
 	return row{
 		name: "accept", title: "Accept a unit: `POST /work-units`, 64 connections; River in the caller's process",
 		subjects: []subject{
-			{piecework, product, post(4000, 64)},
+			{piecework, product, post(2000, 64)},
 			{riverOne, riverTables, byChild(client, "river-insert", childSettings{Units: 4000, Callers: 64})},
 			{"Asynq (not durable)", empty, byChild(client, "asynq-enqueue", childSettings{Units: 20_000, Callers: 64})},
 		},
@@ -44,8 +44,8 @@ func acceptOneRow() row {
 	return row{
 		name: "accept-one", title: "Accept a unit: one connection, one after the other",
 		subjects: []subject{
-			{piecework, product, post(800, 1)},
-			{riverOne, riverTables, byChild(client, "river-insert", childSettings{Units: 1500, Callers: 1})},
+			{piecework, product, post(400, 1)},
+			{riverOne, riverTables, byChild(client, "river-insert", childSettings{Units: 1000, Callers: 1})},
 		},
 		goals: []goal{{figure: perSecond, of: piecework, to: riverOne, atLeast: 0.6}},
 	}
@@ -68,7 +68,7 @@ func bulkRow() row {
 		name: "bulk", title: "5,000 units in one call: `POST /batches` until all exist; `InsertManyFast` until committed",
 		subjects: []subject{
 			{piecework, product, bulk},
-			{riverFast, riverTables, byChild(client, "river-many", childSettings{Units: 4 * oneCall})},
+			{riverFast, riverTables, byChildFixed(client, "river-many", childSettings{Units: 4 * oneCall})},
 		},
 		goals: []goal{{figure: perSecond, of: piecework, to: riverFast, atLeast: 1.3}},
 	}

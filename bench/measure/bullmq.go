@@ -53,7 +53,7 @@ func bullmqDrain(ctx context.Context, s *stage) (sample, error) {
 	if err := os.WriteFile(script, bullmqScript, 0o600); err != nil {
 		return sample{}, err
 	}
-	settings, err := json.Marshal(childSettings{Redis: s.servers.redis.URL, Units: s.units(10_000), Callers: 64})
+	settings, err := json.Marshal(childSettings{Redis: s.queue.URL, Units: s.paced(10_000), Callers: 64})
 	if err != nil {
 		return sample{}, err
 	}

@@ -20,9 +20,9 @@ func drainRow() row {
 	return row{
 		name: "drain", title: "Run units that wait, result and transcript stored: 64 at once (River 50), from the first that is finished to the last",
 		subjects: []subject{
-			{piecework, product, drainWaiting(4000, 64, 1)},
-			{eightAtOnce, product, drainWaiting(2000, 8, 1)},
-			{twoWorkers, product, drainWaiting(4000, 64, 2)},
+			{piecework, product, drainWaiting(2000, 64, 1)},
+			{eightAtOnce, product, drainWaiting(1000, 8, 1)},
+			{twoWorkers, product, drainWaiting(2000, 64, 2)},
 			{three, empty, drainThree},
 			{riverTx, riverTables, drainRiver},
 			{asynqEmpty, empty, drainAsynq},
@@ -43,7 +43,7 @@ func drainRow() row {
 // starts some.
 func drainWaiting(units, concurrency, processes int) func(context.Context, *stage) (sample, error) {
 	return func(ctx context.Context, s *stage) (sample, error) {
-		if err := s.enqueue(s.units(units)); err != nil {
+		if err := s.enqueue(s.paced(units)); err != nil {
 			return sample{}, err
 		}
 		for range processes {
@@ -58,7 +58,7 @@ func drainWaiting(units, concurrency, processes int) func(context.Context, *stag
 }
 
 func drainThree(ctx context.Context, s *stage) (sample, error) {
-	units := s.units(4000)
+	units := s.paced(4000)
 	if _, err := s.conn.Exec(ctx, threeTable); err != nil {
 		return sample{}, err
 	}
@@ -74,16 +74,16 @@ func drainThree(ctx context.Context, s *stage) (sample, error) {
 }
 
 func drainAsynq(ctx context.Context, s *stage) (sample, error) {
-	return s.enqueueAndDrain(ctx, "asynq-enqueue", "asynq-drain", childSettings{Units: s.units(15_000), Callers: 64})
+	return s.enqueueAndDrain(ctx, "asynq-enqueue", "asynq-drain", childSettings{Units: s.paced(15_000), Callers: 64})
 }
 
 func drainRiver(ctx context.Context, s *stage) (sample, error) {
-	return s.enqueueAndDrain(ctx, "river-many", "river-drain", childSettings{Units: s.units(4000), Callers: 64})
+	return s.enqueueAndDrain(ctx, "river-many", "river-drain", childSettings{Units: s.paced(4000), Callers: 64})
 }
 
 // enqueueAndDrain has one child enqueue, and measures another that drains.
 func (s *stage) enqueueAndDrain(ctx context.Context, enqueue, drain string, settings childSettings) (sample, error) {
-	settings.Database, settings.Redis = s.database, s.servers.redis.URL
+	settings.Database, settings.Redis = s.database, s.queue.URL
 	p, err := s.startChild(client, enqueue, settings)
 	if err != nil {
 		return sample{}, err
@@ -118,7 +118,7 @@ func life(ctx context.Context, s *stage) (sample, error) {
 	if _, err := s.startWorker(64); err != nil {
 		return sample{}, err
 	}
-	units := s.units(4000)
+	units := s.paced(2000)
 	p, err := s.startChild(client, "http", childSettings{URL: server.url, Units: units, Callers: 64})
 	if err != nil {
 		return sample{}, err

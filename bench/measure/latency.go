@@ -13,8 +13,8 @@ func latencyRow() row {
 		name: "latency", title: "One unit at a time on an idle system: from its acceptance to its start, and from `POST …?wait` to the answer",
 		subjects: []subject{
 			{piecework, product, latency},
-			{river, riverTables, byChild(worker, "river-latency", childSettings{Units: 200})},
-			{asynq, empty, byChild(worker, "asynq-latency", childSettings{Units: 200, Callers: 8, Interval: 0.005})},
+			{river, riverTables, byChildFixed(worker, "river-latency", childSettings{Units: 200})},
+			{asynq, empty, byChildFixed(worker, "asynq-latency", childSettings{Units: 200, Callers: 8, Interval: 0.005})},
 		},
 		goals: []goal{
 			{figure: "start p50", of: piecework, atMost: 1},

@@ -18,6 +18,7 @@ type stage struct {
 	binary    string // of the product
 	self      string // this program, for children
 	scale     float64
+	pace      float64 // units a second of a repetition before; 0: none
 	dir       string
 	name      string // of the database
 	database  string // its URL
@@ -70,6 +71,22 @@ func (s *stage) close() error {
 
 // units is a number of units made smaller or larger by the scale.
 func (s *stage) units(n int) int { return max(20, int(float64(n)*s.scale)) }
+
+// Work that is as long as one likes takes about so long: with more units the
+// whole takes too much time, with fewer the start counts too much.
+const (
+	aboutSeconds = 3
+	fewest, most = 1000, 30_000
+)
+
+// paced is a number of units for work that is as long as one likes; n is a guess
+// for the first time.
+func (s *stage) paced(n int) int {
+	if s.pace > 0 {
+		n = min(max(int(s.pace*aboutSeconds), fewest), most)
+	}
+	return s.units(n)
+}
 
 // sample is what one run of one subject came to. Cost is per unit.
 type sample struct {

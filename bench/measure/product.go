@@ -18,7 +18,7 @@ func (v *servers) productTemplate(ctx context.Context, binary string) (string, e
 		return "", err
 	}
 	cmd := exec.CommandContext(ctx, binary, "migrate")
-	cmd.Env = productEnv(v.dir, v.url(name), v.redis.URL, 8)
+	cmd.Env = productEnv(v.dir, v.url(name), v.queue.URL, 8)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s migrate: %w\n%s", binary, err, out)
 	}
@@ -41,7 +41,7 @@ func (s *stage) startWorker(concurrency int) (*process, error) {
 }
 
 func (s *stage) startProduct(role string, concurrency int) (*process, error) {
-	return s.start(role, s.binary, []string{role}, productEnv(s.dir, s.database, s.servers.redis.URL, max(1, concurrency)))
+	return s.start(role, s.binary, []string{role}, productEnv(s.dir, s.database, s.queue.URL, max(1, concurrency)))
 }
 
 // enqueue has the API accept so many units, and ends the API: nothing runs then.

@@ -44,16 +44,29 @@ func allRows() []row {
 	}
 }
 
-// byChild is a subject that one child does.
+// byChild is a subject that one child does; settings.Units is a guess.
 func byChild(role, job string, settings childSettings) func(context.Context, *stage) (sample, error) {
 	return func(ctx context.Context, s *stage) (sample, error) {
 		settings := settings
-		settings.Units = s.units(settings.Units)
-		settings.Database, settings.Redis = s.database, s.servers.redis.URL
-		p, err := s.startChild(role, job, settings)
-		if err != nil {
-			return sample{}, err
-		}
-		return s.measureChild(ctx, p)
+		settings.Units = s.paced(settings.Units)
+		return s.measureJob(ctx, role, job, settings)
 	}
+}
+
+// byChildFixed is the same with so many units.
+func byChildFixed(role, job string, settings childSettings) func(context.Context, *stage) (sample, error) {
+	return func(ctx context.Context, s *stage) (sample, error) {
+		settings := settings
+		settings.Units = s.units(settings.Units)
+		return s.measureJob(ctx, role, job, settings)
+	}
+}
+
+func (s *stage) measureJob(ctx context.Context, role, job string, settings childSettings) (sample, error) {
+	settings.Database, settings.Redis = s.database, s.queue.URL
+	p, err := s.startChild(role, job, settings)
+	if err != nil {
+		return sample{}, err
+	}
+	return s.measureChild(ctx, p)
 }

@@ -64,7 +64,7 @@ func (m *measurement) all(ctx context.Context) (failed error) {
 				if ctx.Err() != nil {
 					return context.Cause(ctx)
 				}
-				out, err := m.once(ctx, t)
+				out, err := m.once(ctx, r.name, t)
 				switch {
 				case errors.Is(err, errNoNode):
 					fmt.Fprintf(os.Stderr, "%s, %s: %v\n", r.name, t.subject.name, err)
@@ -114,7 +114,7 @@ func (m *measurement) turns(r row) (all []turn) {
 	return all
 }
 
-func (m *measurement) once(ctx context.Context, t turn) (out sample, err error) {
+func (m *measurement) once(ctx context.Context, rowName string, t turn) (out sample, err error) {
 	binary, self := m.binary, m.self
 	if t.against {
 		binary = m.against
@@ -143,11 +143,24 @@ func (m *measurement) once(ctx context.Context, t turn) (out sample, err error) 
 	if err != nil {
 		return out, err
 	}
-	s.binary, s.self = binary, self
+	s.binary, s.self, s.pace = binary, self, m.pace(rowName, t.subject.name)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	defer context.AfterFunc(ctx, s.interrupt)()
 	return t.subject.run(ctx, s)
+}
+
+// pace is how fast the slower binary was in the repetition before, so that both
+// get as many units.
+func (m *measurement) pace(row, subject string) (slowest float64) {
+	for _, against := range []bool{false, true} {
+		if all := m.samples[key{row, subject, against}]; len(all) > 0 {
+			if v := all[len(all)-1].sample.perSecond(); slowest == 0 || v < slowest {
+				slowest = v
+			}
+		}
+	}
+	return slowest
 }
 
 func (m *measurement) template(ctx context.Context, k kind, against bool) (name string, err error) {

@@ -24,7 +24,7 @@ import (
 type servers struct {
 	dir         string
 	postgres    *local.Postgres
-	redis       *local.Redis
+	queue       *local.Redis
 	admin       *pgx.Conn // to no database that is measured
 	commands    *redis.Client
 	postmaster  int // process ids
@@ -82,11 +82,11 @@ func (v *servers) start(ctx context.Context) (err error) {
 	}
 	addr := listener.Addr().String()
 	_ = listener.Close()
-	v.redis, err = local.StartRedis(ctx, local.RedisOptions{Dir: filepath.Join(v.dir, "rd"), Addr: addr, Settings: []string{"--appendonly", "no"}})
+	v.queue, err = local.StartRedis(ctx, local.RedisOptions{Dir: filepath.Join(v.dir, "rd"), Addr: addr, Settings: []string{"--appendonly", "no"}})
 	if err != nil {
 		return err
 	}
-	if v.redis.Embedded {
+	if v.queue.Embedded {
 		return fmt.Errorf("there is no redis-server on PATH")
 	}
 	if v.redisServer, err = pidIn(filepath.Join(v.dir, "rd", "redis.pid")); err != nil {
@@ -101,7 +101,7 @@ func (v *servers) configure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx)
+	defer func() { _ = conn.Close(ctx) }()
 	if err := conn.QueryRow(ctx, "SELECT count(*) > 0 FROM pg_available_extensions WHERE name = 'pg_stat_statements'").Scan(&v.counted); err != nil {
 		return err
 	}
@@ -136,8 +136,8 @@ func (v *servers) stop() {
 	if v.admin != nil {
 		_ = v.admin.Close(ctx)
 	}
-	if v.redis != nil {
-		v.redis.Kill()
+	if v.queue != nil {
+		v.queue.Kill()
 	}
 	if v.postgres != nil {
 		_ = v.postgres.Stop(ctx)

@@ -10,7 +10,7 @@ import (
 )
 
 // shortScale makes a repetition of shortRows a matter of some seconds.
-const shortScale = 0.25
+const shortScale = 0.5
 
 // tolerated is how much of a recorded ratio must be left.
 const tolerated = 2.0 / 3

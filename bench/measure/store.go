@@ -49,12 +49,12 @@ func storeJob(ctx context.Context, s childSettings, begin, _ func()) (childResul
 	if err != nil {
 		return childResult{}, err
 	}
-	defer ledger.Close()
+	defer func() { _ = ledger.Close() }()
 	queue, err := jobs.Connect(s.Redis, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return childResult{}, err
 	}
-	defer queue.Close()
+	defer func() { _ = queue.Close() }()
 	units := make([]store.NewUnit, s.Units)
 	for i := range units {
 		units[i] = newUnit(i)
