@@ -21,7 +21,7 @@ export GOMODCACHE ?= $(GO_CACHES)/mod
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test test-agents race race-key lint golden bench kills chaos faults chaos-many chaos-cancel chaos-short chaos-planted screenshots viewer-figures openai-batch check golangci-version
+.PHONY: help demo dev build test test-agents race race-key lint golden bench bench-short bench-memory kills chaos faults chaos-many chaos-cancel chaos-short chaos-planted screenshots viewer-figures openai-batch check golangci-version
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,9 +74,21 @@ golden: ## write every golden file anew
 	echo go test $$packages -update; \
 	go test $$packages -update
 
-bench: ## measure Piecework beside its peers; only the ratios mean anything
-	cd bench && go test -run '^$$' -bench . -benchtime 4000x ./...
-	cd bench && go test -run "TestInFlight|TestReaders|TestTriggers" -count 1 -v ./...
+# What `make bench` measures: `make bench ROWS=accept,drain REPEAT=3`. AGAINST is
+# another binary of Piecework, or a directory with its source.
+ROWS    :=
+REPEAT  := 5
+AGAINST :=
+
+bench: ## measure Piecework beside its peers, in 15 minutes at most, and write docs/performance.md: ROWS REPEAT AGAINST
+	cd bench && go run ./measure -repeat $(REPEAT) -budget 13m $(if $(ROWS),-rows $(ROWS)) $(if $(AGAINST),-against $(abspath $(AGAINST))) \
+		$(if $(ROWS)$(AGAINST),,-o ../docs/performance.md)
+
+bench-short: # has a ratio dropped by more than a third?
+	cd bench && go run ./measure -short ratios.json
+
+bench-memory: ## measure many runs, readers and webhooks at once
+	cd bench && go test -run "TestInFlight|TestReaders|TestTriggers" -count 1 -v .
 
 kills: ## kill 1,000 runs of unruly agents, and the worker processes of 1,000 more, at random moments
 	go test -count 1 -timeout 30m -run KilledAtRandomMoments -v ./internal/backend -kills 1000

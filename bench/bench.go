@@ -2,7 +2,8 @@
 // side on one machine and in one run: only the ratios mean anything. It is a
 // module of its own, so that the peers never become dependencies.
 //
-//	accept_test.go     units accepted per second, beside River and Asynq
+//	measure            a program that measures processes beside the peers: make bench
+//	ratios.json        what its short run compares with
 //	inflight_test.go   memory of 5,000 units in flight in one worker process
 //	readers_test.go    memory and delay of 1,000 readers of events
 //	triggers_test.go   2,000 signed webhooks a second for one API process
