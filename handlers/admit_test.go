@@ -9,6 +9,7 @@ import (
 	"piecework/internal/backend"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
+	"piecework/store"
 )
 
 // A unit that meets the limit of its model keeps nobody waiting who has another
@@ -84,7 +85,7 @@ func TestUnitsOfAShutModelCostNoMessages(t *testing.T) {
 	h.becomes(last, work.Succeeded)
 	for _, id := range units {
 		testkit.Eventually(t, "its message is gone and it is not due", func() bool {
-			due, err := h.store.Unchecked(t.Context(), 100)
+			due, _, err := h.store.Unchecked(t.Context(), store.CheckCursor{}, 100)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -115,7 +115,7 @@ func TestBellHeardDuringAPause(t *testing.T) {
 	h.pause(store.PauseQueue, "default")
 	id := h.submit(nil)
 	testkit.Eventually(t, "the bell was heard", func() bool { return h.bells(id) == 0 })
-	if err := h.store.Checked(t.Context(), []uuid.UUID{id}); err != nil {
+	if err := h.store.Defer(t.Context(), id, uuid.Nil, time.Minute); err != nil {
 		t.Fatal(err) // nobody would look at it for a minute
 	}
 	if u := h.unit(id); u.State != work.Queued || u.RunCount != 0 {

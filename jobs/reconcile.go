@@ -44,6 +44,8 @@ type Reconciler struct {
 	taken  map[string]time.Duration // bells that were heard and whose units do not begin: since when, by process.Uptime
 	moved  uuid.UUID                // the batch that was looked at last
 	idle   uuid.UUID                // the same, of paused ones
+	walk   store.CheckCursor        // how far the walk over waiting units has come
+	walked time.Time                // when it began
 	away   bool                     // Postgres was, so bells may have been heard for nothing
 	calm   time.Time                // until then nobody's lease is ended
 }
@@ -122,6 +124,7 @@ func (r *Reconciler) recover(ctx context.Context) (int, error) {
 	if _, err := r.Store.RecheckAll(ctx); err != nil {
 		return 0, err
 	}
+	r.walked = time.Time{}
 	if err := r.Store.DoubtDeliveries(ctx); err != nil {
 		return 0, err
 	}
@@ -222,6 +225,7 @@ func (r *Reconciler) checkEpoch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.walked = time.Time{}
 	if err := r.Store.DoubtDeliveries(ctx); err != nil {
 		return err
 	}
@@ -265,17 +269,27 @@ func (b *Bell) unmarked(ctx context.Context, epoch string) (map[string]string, e
 	return marks, err
 }
 
+// walkEvery is how often every waiting unit is looked at, beside those that are in
+// doubt: Redis may lose a single message and say nothing.
+const walkEvery = time.Minute
+
 // ringLost looks at every queued unit whose bell is in doubt and rings again
-// where there is none.
+// where there is none. It goes over the units that are due in the order in which
+// they became so, and once a minute from the first on.
 func (r *Reconciler) ringLost(ctx context.Context) error {
+	if time.Since(r.walked) >= walkEvery {
+		r.walk, r.walked = store.CheckCursor{}, time.Now()
+	}
+	r.walk = r.walk.Back()
 	for deadline := time.Now().Add(roundLimit); time.Now().Before(deadline); {
-		due, err := r.Store.Unchecked(ctx, batch)
+		due, walk, err := r.Store.Unchecked(ctx, r.walk, batch)
 		if err != nil || len(due) == 0 {
 			return err
 		}
 		if err := r.ringSilent(ctx, due); err != nil {
 			return err
 		}
+		r.walk = walk
 		if len(due) < batch {
 			return nil
 		}
@@ -288,16 +302,14 @@ func (r *Reconciler) ringSilent(ctx context.Context, due []store.Dispatch) error
 	if err != nil {
 		return err
 	}
-	var heard, silent []uuid.UUID
+	var silent []uuid.UUID
 	for i, d := range due {
-		if pending[i] {
-			heard = append(heard, d.UnitID)
-		} else {
+		if !pending[i] {
 			silent = append(silent, d.UnitID)
 		}
 	}
-	if err := r.Store.Checked(ctx, heard); err != nil {
-		return err
+	if len(silent) == 0 {
+		return nil
 	}
 	bells, err := r.Store.Redispatch(ctx, silent)
 	if err != nil {

@@ -158,7 +158,7 @@ func TestOneMasterOfACluster(t *testing.T) {
 	u := h.put()
 	h.ring(u)
 	for tag, server := range masters {
-		h.must(h.store.Checked(t.Context(), []uuid.UUID{u.ID}))
+		h.must(h.store.Defer(t.Context(), u.ID, uuid.Nil, time.Minute))
 		h.must(server.FlushAll(t.Context()).Err())
 		h.once()
 		if n := h.pending(u); n != 1 {
@@ -194,7 +194,7 @@ func TestFailoverIsNoticed(t *testing.T) {
 			h.once() // marks the masters
 			u := h.put()
 			key := stateKey(store.DispatchOf(u))
-			h.must(h.store.Checked(t.Context(), []uuid.UUID{u.ID})) // as if it had rung, and the bell were lost
+			h.must(h.store.Defer(t.Context(), u.ID, uuid.Nil, time.Minute)) // as if it had rung, and the bell were lost
 			old := g.KillMaster(key)
 			_ = h.bell.Probe(t.Context())
 			g.AwaitFailover(key, old)

@@ -39,6 +39,12 @@ const (
 
 type allowance struct{}
 
+type repeated struct{}
+
+// prepare marks the statements of ctx as those that come all the time: each
+// connection prepares such a statement once and keeps its plan.
+func prepare(ctx context.Context) context.Context { return context.WithValue(ctx, repeated{}, true) }
+
 // allow lets the statements of ctx take up to d each. It is for statements
 // about many rows: whoever needs none of them must not wait for long.
 func allow(ctx context.Context, d time.Duration) context.Context {
@@ -71,17 +77,18 @@ func (p *pulse) now() int64 { return int64(time.Since(p.begun)) + 1 }
 // context ends it asks Postgres to cancel, and a Postgres that is frozen or cut
 // off does not hear that. So each statement sets a deadline on the socket.
 type connector struct {
-	pq    *pq.Connector
-	pulse *pulse
+	pq         *pq.Connector
+	pulse      *pulse
+	unprepared bool
 }
 
-func newConnector(dsn string) (*connector, error) {
+func newConnector(dsn string, p *pulse, unprepared bool) (*connector, error) {
 	c, err := pq.NewConnector(dsn)
 	if err != nil {
 		return nil, err
 	}
 	c.Dialer(dialer{})
-	return &connector{pq: c, pulse: &pulse{begun: time.Now()}}, nil
+	return &connector{pq: c, pulse: p, unprepared: unprepared}, nil
 }
 
 func (c *connector) Driver() driver.Driver { return c.pq.Driver() }
@@ -101,7 +108,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if !ok || l == nil {
 		return nil, fmt.Errorf("open a connection: lib/pq returned a %T", opened)
 	}
-	l.pulse = c.pulse
+	l.pulse, l.unprepared = c.pulse, c.unprepared
 	l.heard.Store(c.pulse.now())
 	return &boundConn{pqConn: conn, link: l}, nil
 }
@@ -149,6 +156,8 @@ type link struct {
 	heard   atomic.Int64 // when Postgres last answered
 
 	patience atomic.Int64 // how long nothing must come before the others are distrusted
+
+	unprepared bool // no statement is prepared
 }
 
 // SetDeadline is called by lib/pq, with a later time than we allow or none.
@@ -201,6 +210,15 @@ type boundConn struct {
 	mu      sync.Mutex
 	number  int    // of the statement
 	release func() // ends what watches over it
+
+	prepared map[string]preparedStmt
+}
+
+// preparedStmt is what a prepared statement of lib/pq can do.
+type preparedStmt interface {
+	driver.Stmt
+	driver.StmtQueryContext
+	driver.StmtExecContext
 }
 
 // bound gives the next statement its time and returns the context to run it
@@ -243,12 +261,78 @@ func (c *boundConn) free() {
 }
 
 func (c *boundConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	return c.pqConn.QueryContext(c.bound(ctx), query, args)
+	return run(ctx, c, query, func(ctx context.Context, stmt preparedStmt) (driver.Rows, error) {
+		if stmt == nil {
+			return c.pqConn.QueryContext(ctx, query, args)
+		}
+		return stmt.QueryContext(ctx, args)
+	})
 }
 
 func (c *boundConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	return c.pqConn.ExecContext(c.bound(ctx), query, args)
+	return run(ctx, c, query, func(ctx context.Context, stmt preparedStmt) (driver.Result, error) {
+		if stmt == nil {
+			return c.pqConn.ExecContext(ctx, query, args)
+		}
+		return stmt.ExecContext(ctx, args)
+	})
 }
+
+// run runs a query, by its prepared statement where it comes all the time. A
+// prepared statement that is refused for what it is has done nothing, and is tried
+// once more, prepared anew.
+func run[T any](ctx context.Context, c *boundConn, query string, do func(context.Context, preparedStmt) (T, error)) (none T, err error) {
+	if c.link.unprepared || ctx.Value(repeated{}) == nil {
+		return do(c.bound(ctx), nil)
+	}
+	for again := true; ; again = false {
+		stmt, err := c.stmt(ctx, query)
+		if err != nil {
+			return none, err
+		}
+		result, err := do(c.bound(ctx), stmt)
+		if !again || !c.outdated(query, err) {
+			return result, err
+		}
+	}
+}
+
+// stmt is the prepared statement of a query.
+func (c *boundConn) stmt(ctx context.Context, query string) (preparedStmt, error) {
+	if stmt, ok := c.prepared[query]; ok {
+		return stmt, nil
+	}
+	made, err := c.pqConn.PrepareContext(c.bound(ctx), query)
+	if err != nil {
+		return nil, err
+	}
+	stmt, ok := made.(preparedStmt)
+	if !ok {
+		return nil, fmt.Errorf("prepare a statement: lib/pq returned a %T", made)
+	}
+	if c.prepared == nil {
+		c.prepared = map[string]preparedStmt{}
+	}
+	c.prepared[query] = stmt
+	return stmt, nil
+}
+
+// outdated tells whether a prepared statement was refused for what it is, and
+// forgets it then: a migration has changed what it returns, or a pooler has given
+// this connection another of Postgres's.
+func (c *boundConn) outdated(query string, err error) bool {
+	var refused *pq.Error
+	if !errors.As(err, &refused) || refused.Code != featureNotSupported && refused.Code != invalidStatementName {
+		return false
+	}
+	delete(c.prepared, query)
+	return true
+}
+
+const (
+	featureNotSupported  = "0A000" // such as: cached plan must not change result type
+	invalidStatementName = "26000"
+)
 
 func (c *boundConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	return c.pqConn.PrepareContext(c.bound(ctx), query)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+	"golang.org/x/sync/errgroup"
 
 	"piecework/internal/testkit"
 	"piecework/internal/work"
@@ -29,16 +31,16 @@ func behindProxy(t *testing.T) (*ledger, *testkit.Proxy) {
 // busy opens n connections, which are idle afterwards.
 func (l *ledger) busy(n int) {
 	l.t.Helper()
-	done := make(chan error, n)
-	for range n {
-		go func() {
-			_, err := l.db.ExecContext(l.t.Context(), `SELECT pg_sleep(0.5)`)
-			done <- err
-		}()
+	var group errgroup.Group
+	for _, pool := range []*sqlx.DB{l.db, l.hot} {
+		for range min(n, pool.Stats().MaxOpenConnections) {
+			group.Go(func() error {
+				_, err := pool.ExecContext(l.t.Context(), `SELECT pg_sleep(0.5)`)
+				return err
+			})
+		}
 	}
-	for range n {
-		l.must(<-done)
-	}
+	l.must(group.Wait())
 }
 
 // returns fails the test when f does not come back at all. What it fails with,

@@ -302,7 +302,7 @@ func (s *Store) finishOnce(ctx context.Context, rows []Finish, verdicts map[uuid
 		ID     uuid.UUID `db:"id"`
 		Fenced bool      `db:"fenced"`
 	}
-	if err := s.db.SelectContext(ctx, &found, finishRuns, param, blobs.Bytes(), work.MaxLosses); err != nil {
+	if err := s.hot.SelectContext(prepare(ctx), &found, finishRuns, param, blobs.Bytes(), work.MaxLosses); err != nil {
 		return err
 	}
 	for _, run := range found {

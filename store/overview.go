@@ -38,7 +38,7 @@ const (
 var counts = `
 SELECT 'accepted' AS what, at, '' AS backend, '' AS worker, '' AS model, '' AS outcome, '' AS class, 0 AS bin,
     count(*) AS count, 0::bigint AS unpriced, 0::double precision AS cost_usd
-FROM (SELECT ` + bucketOf("created_at") + ` AS at FROM work_units WHERE tenant = $1 AND ` + between("created_at") + `) AS u GROUP BY at
+FROM (SELECT ` + bucketOf("created_at") + ` AS at FROM unit_search WHERE tenant = $1 AND ` + between("created_at") + `) AS u GROUP BY at
 UNION ALL
 SELECT 'finished', at, '', '', '', state, '', 0, count(*), 0, 0
 FROM (SELECT ` + bucketOf("finished_at") + ` AS at, state FROM work_units WHERE tenant = $1 AND ` + between("finished_at") + `) AS u GROUP BY at, state

@@ -63,7 +63,7 @@ func TestPauseHoldsItsUnits(t *testing.T) {
 				t.Error("a unit that is not paused was held back")
 			}
 			l.end(ending(before, work.Succeeded), Recorded)
-			l.must(l.Checked(t.Context(), []uuid.UUID{held.ID}))
+			l.must(l.Defer(t.Context(), held.ID, uuid.Nil, time.Minute))
 			l.resume(test.kind, test.name)
 			if got := l.unchecked(); !slices.Equal(got, []uuid.UUID{held.ID}) {
 				t.Errorf("in doubt after the resume: %v", got)

@@ -34,7 +34,7 @@ func TestWaitingForAProvidersBatch(t *testing.T) {
 	if u.State != work.Waiting || u.Lane != work.LaneBatch || l.take(u.ID, l.process) != nil {
 		t.Fatalf("it is %s, lane %s", u.State, u.Lane)
 	}
-	if due, err := l.Unchecked(t.Context(), 10); err != nil || len(due) != 0 {
+	if due, _, err := l.Unchecked(t.Context(), CheckCursor{}, 10); err != nil || len(due) != 0 {
 		t.Errorf("bells %v are looked for, %v", due, err)
 	}
 	b := l.packed(l.process)
@@ -52,7 +52,7 @@ func TestWaitingForAProvidersBatch(t *testing.T) {
 	if err != nil || got == nil || got.Status != 200 || string(got.Body) != `{"a":1}` || got.RequestID != "r" {
 		t.Errorf("answer %+v, %v", got, err)
 	}
-	if due, err := l.Unchecked(t.Context(), 10); err != nil || len(due) != 1 {
+	if due, _, err := l.Unchecked(t.Context(), CheckCursor{}, 10); err != nil || len(due) != 1 {
 		t.Errorf("bells %v are looked for, %v", due, err)
 	}
 	_, err = l.FinishProviderBatch(t.Context(), l.process, b.ID, nil)

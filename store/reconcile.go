@@ -187,21 +187,43 @@ func DispatchOf(u work.Unit) Dispatch {
 	return Dispatch{UnitID: u.ID, Number: u.Dispatch, Queue: u.Queue, Backend: u.Backend, Priority: u.Priority}
 }
 
-// Unchecked returns queued units that are due and whose bell nobody has seen
-// for a while, oldest first.
-func (s *Store) Unchecked(ctx context.Context, limit int) ([]Dispatch, error) {
-	var due []Dispatch
-	err := s.db.SelectContext(ctx, &due, `SELECT id, dispatch, queue, backend, priority FROM work_units
-		WHERE state = 'queued' AND check_at <= now() ORDER BY check_at LIMIT $1`, limit)
-	if err != nil {
-		return nil, translate(fmt.Errorf("find unchecked units: %w", err))
-	}
-	return due, nil
+// CheckCursor is how far a walk over the units that are due has come.
+type CheckCursor struct {
+	at time.Time
+	id uuid.UUID
 }
 
-// Checked notes that the units' bells were seen on their way.
-func (s *Store) Checked(ctx context.Context, units []uuid.UUID) error {
-	return s.lookAgain(ctx, units, recheck)
+// committedLate is by how much a unit that became due may be committed after another
+// that became so later.
+const committedLate = 500 * time.Millisecond
+
+// Back is the cursor from which nothing is missed that was committed late.
+func (c CheckCursor) Back() CheckCursor {
+	if c.at.IsZero() {
+		return c
+	}
+	return CheckCursor{at: c.at.Add(-committedLate)}
+}
+
+// Unchecked returns queued units that are due after a cursor, in the order in which
+// they became so, and the cursor behind them: whoever walks on sees those that have
+// become due meanwhile. What waits is not written to for being looked at.
+func (s *Store) Unchecked(ctx context.Context, after CheckCursor, limit int) ([]Dispatch, CheckCursor, error) {
+	var rows []struct {
+		Dispatch
+		CheckAt time.Time `db:"check_at"`
+	}
+	err := s.db.SelectContext(ctx, &rows, `SELECT id, dispatch, queue, backend, priority, check_at FROM work_units
+		WHERE state = 'queued' AND check_at <= now() AND (check_at, id) > ($1, $2)
+		ORDER BY check_at, id LIMIT $3`, after.at, after.id, limit)
+	if err != nil {
+		return nil, after, translate(fmt.Errorf("find units whose messages may be lost: %w", err))
+	}
+	due := make([]Dispatch, len(rows))
+	for i, r := range rows {
+		due[i], after = r.Dispatch, CheckCursor{r.CheckAt, r.UnitID}
+	}
+	return due, after, nil
 }
 
 // Defer puts off the dispatch of a unit that process has taken from the queue and

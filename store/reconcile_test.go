@@ -19,7 +19,7 @@ func pick(c *Claimed) []uuid.UUID { return []uuid.UUID{c.ID} }
 
 func (l *ledger) unchecked() (ids []uuid.UUID) {
 	l.t.Helper()
-	due, err := l.Unchecked(l.t.Context(), 100)
+	due, _, err := l.Unchecked(l.t.Context(), CheckCursor{}, 100)
 	l.must(err)
 	for _, d := range due {
 		ids = append(ids, d.UnitID)
@@ -40,14 +40,16 @@ func TestBells(t *testing.T) {
 		t.Errorf("a fresh unit's bell is in doubt: %v", got)
 	}
 	l.overdue(u.ID, running.ID)
-	due, err := l.Unchecked(t.Context(), 10)
+	due, cursor, err := l.Unchecked(t.Context(), CheckCursor{}, 10)
 	if want := (Dispatch{UnitID: u.ID, Number: 1, Queue: "q", Backend: "mock", Priority: 9}); err != nil || !slices.Equal(due, []Dispatch{want}) || DispatchOf(u) != want {
 		t.Errorf("in doubt: %+v, error %v", due, err)
 	}
 	both := []uuid.UUID{u.ID, running.ID}
-	l.must(l.Checked(t.Context(), both))
-	if got := l.unchecked(); len(got) != 0 {
-		t.Errorf("in doubt after a look: %v", got)
+	if after, _, err := l.Unchecked(t.Context(), cursor, 10); err != nil || len(after) != 0 {
+		t.Errorf("behind the last: %v, error %v", after, err)
+	}
+	if late, _, err := l.Unchecked(t.Context(), cursor.Back(), 10); err != nil || len(late) != 1 {
+		t.Errorf("a moment before: %v, error %v", late, err)
 	}
 	l.must(l.Doubt(t.Context(), both))
 	if got := l.unchecked(); !slices.Equal(got, both[:1]) {
@@ -98,7 +100,7 @@ func TestReconcileWaitsForNobody(t *testing.T) {
 		if n, err := l.ExpireDeadlines(ctx); err != nil || n != 0 {
 			t.Errorf("%d overdue, error %v", n, err)
 		}
-		l.must(l.Checked(ctx, ids))
+		l.must(l.Doubt(ctx, ids))
 	})
 	if n, err := l.ExpireDeadlines(t.Context()); err != nil || n != 1 {
 		t.Errorf("%d overdue, error %v", n, err)

@@ -140,7 +140,7 @@ func (s *Store) claimAll(ctx context.Context, claims []Claim) ([]claimAnswer, er
 		backends[i], alone[i] = ","+strings.Join(c.Backends, ",")+",", c.Alone
 	}
 	var rows []claimedRow
-	if err := s.db.SelectContext(ctx, &rows, claimUnits, pq.Array(units), pq.Array(runs), pq.Array(processes), pq.Array(sessions),
+	if err := s.hot.SelectContext(prepare(ctx), &rows, claimUnits, pq.Array(units), pq.Array(runs), pq.Array(processes), pq.Array(sessions),
 		pq.Array(backends), pq.Array(alone), work.SuspectDeaths); err != nil {
 		return nil, err
 	}
@@ -178,8 +178,9 @@ const runColumns = `r.id, r.unit_id, r.attempt, r.worker_type, r.worker_process,
     r.output_tokens, r.cache_read_tokens, r.cache_creation_tokens, r.total_cost_usd, r.cost_incomplete, r.duration_ms,
     r.duration_api_ms, r.execution_time, r.implausible, r.output_files, r.started_at, r.completed_at, u.title,
     (SELECT t.removed_at FROM transcripts t WHERE t.run_id = r.id) AS transcript_removed_at,
-    EXISTS (SELECT FROM transcripts t WHERE t.run_id = r.id AND t.removed_at IS NULL) OR
-    EXISTS (SELECT FROM transcript_chunks c WHERE c.run_id = r.id) AS has_transcript`
+    -- No EXISTS: for one run Postgres would read the whole table into a hash.
+    coalesce((SELECT true FROM transcripts t WHERE t.run_id = r.id AND t.removed_at IS NULL),
+        (SELECT true FROM transcript_chunks c WHERE c.run_id = r.id LIMIT 1), false) AS has_transcript`
 
 type runRow struct {
 	work.Run
@@ -297,7 +298,7 @@ func (s *Store) Runs(ctx context.Context, f RunFilter) ([]work.Run, *uuid.UUID, 
 	w.addIf(len(f.Statuses) > 1, "r.status = ANY(?)", textArray(f.Statuses))
 	w.addIf(f.WorkerType != "", "r.worker_type = ?", f.WorkerType)
 	w.addIf(f.Unit != uuid.Nil, "r.unit_id = ?", f.Unit)
-	w.addIf(f.Search != "", "u.title ILIKE ?", "%"+escapeLike(f.Search)+"%")
+	w.addIf(f.Search != "", "u.id IN (SELECT unit_id FROM unit_search s WHERE s.title ILIKE ?)", "%"+escapeLike(f.Search)+"%")
 	var rows []runRow
 	query := `SELECT ` + runColumns + ` FROM worker_runs r JOIN work_units u ON u.id = r.unit_id`
 	if err := s.page(ctx, &rows, query, "r.id", w, f.Limit); err != nil {

@@ -58,6 +58,7 @@ import (
 type Store struct {
 	db      *sqlx.DB
 	vital   *sqlx.DB // connections for signs of life, which must not wait for others'
+	hot     *sqlx.DB // connections for the grouped writes, whose statements are prepared
 	pulse   *pulse
 	codec   transcript.Codec
 	accept  *group[NewUnit, accepted]
@@ -71,18 +72,38 @@ type Store struct {
 	leadLimit, leadIdle time.Duration // which the tests shorten
 }
 
+// Option changes how a store works.
+type Option func(*options)
+
+type options struct{ unprepared bool }
+
+// Unprepared is for a Postgres behind a pooler that gives each transaction
+// another connection, and cannot keep prepared statements.
+func Unprepared(o *options) { o.unprepared = true }
+
 // Open connects to the Postgres at url with at most conns connections. It
 // does not migrate.
-func Open(ctx context.Context, url string, conns int) (*Store, error) {
-	dsn, err := dsn(url)
+func Open(ctx context.Context, url string, conns int, opts ...Option) (*Store, error) {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	text, err := dsn(url)
 	if err != nil {
 		return nil, err
 	}
-	c, err := newConnector(dsn)
+	p := &pulse{begun: time.Now()}
+	c, err := newConnector(text, p, o.unprepared)
 	if err != nil {
 		return nil, fmt.Errorf("open postgres: %w", err)
 	}
-	s := newStore(pool(c, conns), pool(c, vitalConns), c.pulse)
+	hot := c
+	if !o.unprepared {
+		if hot, err = newConnector(withParameters(text, byKey), p, false); err != nil {
+			return nil, fmt.Errorf("open postgres: %w", err)
+		}
+	}
+	s := newStore(pool(c, max(conns-hotConns, 2)), pool(c, vitalConns), pool(hot, hotConns), p)
 	if err := s.Ping(ctx); err != nil {
 		_ = s.Close()
 		return nil, fmt.Errorf("reach postgres: %w", err)
@@ -90,9 +111,18 @@ func Open(ctx context.Context, url string, conns int) (*Store, error) {
 	return s, nil
 }
 
+// byKey are settings of the connections for grouped writes. Their statements find
+// some hundred rows by their keys. Their plans are kept, also from a time when the
+// tables were empty and reading all of one was cheapest.
+var byKey = map[string]string{"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "jit": "off"}
+
 // callerImpatience is how long a caller of the API waits for a Postgres that is
 // known not to answer.
 const callerImpatience = 5 * time.Second
+
+// hotConns are for the grouped writes: one for each group, and one for a flush
+// that was left behind.
+const hotConns = 7
 
 // vitalConns are kept for what must be said in time, whatever the others wait
 // for.
@@ -106,8 +136,8 @@ func pool(c *connector, conns int) *sqlx.DB {
 	return db
 }
 
-func newStore(db, vital *sqlx.DB, p *pulse) *Store {
-	s := &Store{db: db, vital: vital, pulse: p, leadLimit: leadLimit, leadIdle: leadIdle}
+func newStore(db, vital, hot *sqlx.DB, p *pulse) *Store {
+	s := &Store{db: db, vital: vital, hot: hot, pulse: p, leadLimit: leadLimit, leadIdle: leadIdle}
 	s.accept = newGroup(500, NewUnit.weight, s.acceptAll)
 	s.claim = newGroup(500, nil, s.claimAll)
 	s.append = newGroup(500, Progress.weight, s.appendAll)
@@ -122,7 +152,7 @@ func newStore(db, vital *sqlx.DB, p *pulse) *Store {
 }
 
 // Close gives the connections back.
-func (s *Store) Close() error { return errors.Join(s.db.Close(), s.vital.Close()) }
+func (s *Store) Close() error { return errors.Join(s.db.Close(), s.vital.Close(), s.hot.Close()) }
 
 // Ping tells whether Postgres answers.
 func (s *Store) Ping(ctx context.Context) error { return translate(s.vital.PingContext(ctx)) }
@@ -180,4 +210,21 @@ func dsn(text string) (string, error) {
 	}
 	u.RawQuery = q.Encode()
 	return u.String(), nil
+}
+
+// withParameters adds settings of Postgres to what dsn has returned.
+func withParameters(dsn string, settings map[string]string) string {
+	u, err := url.Parse(dsn)
+	if isURL := err == nil && u.Scheme != ""; !isURL {
+		for name, value := range settings {
+			dsn += " " + name + "=" + value
+		}
+		return dsn
+	}
+	q := u.Query()
+	for name, value := range settings {
+		q.Set(name, value)
+	}
+	u.RawQuery = q.Encode()
+	return u.String()
 }

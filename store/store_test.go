@@ -225,7 +225,7 @@ func newTap(t *testing.T, url string) (*ledger, *tap) {
 	spy := &tap{Connector: connector}
 	db := sqlx.NewDb(sql.OpenDB(spy), "postgres")
 	t.Cleanup(func() { _ = db.Close() })
-	return &ledger{Store: newStore(db, db, &pulse{begun: time.Now()}), t: t, url: url}, spy
+	return &ledger{Store: newStore(db, db, db, &pulse{begun: time.Now()}), t: t, url: url}, spy
 }
 
 func (s *tap) Connect(ctx context.Context) (driver.Conn, error) {
@@ -362,8 +362,7 @@ func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
 		"Lead":            func(ctx context.Context) error { _, err := l.Lead(ctx, l.Ping); return err },
 		"ExpireLeases":    func(ctx context.Context) error { _, err := l.ExpireLeases(ctx); return err },
 		"ExpireDeadlines": func(ctx context.Context) error { _, err := l.ExpireDeadlines(ctx); return err },
-		"Unchecked":       func(ctx context.Context) error { _, err := l.Unchecked(ctx, 1); return err },
-		"Checked":         func(ctx context.Context) error { return l.Checked(ctx, []uuid.UUID{id}) },
+		"Unchecked":       func(ctx context.Context) error { _, _, err := l.Unchecked(ctx, CheckCursor{}, 1); return err },
 		"Doubt":           func(ctx context.Context) error { return l.Doubt(ctx, []uuid.UUID{id}) },
 		"Redispatch":      func(ctx context.Context) error { _, err := l.Redispatch(ctx, []uuid.UUID{id}); return err },
 		"RecheckAll":      func(ctx context.Context) error { _, err := l.RecheckAll(ctx); return err },

@@ -86,7 +86,7 @@ func (s *Store) appendAll(ctx context.Context, rows []Progress) ([]struct{}, err
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.db.ExecContext(ctx, appendSteps, param, bodies.Bytes()); err != nil {
+	if _, err := s.hot.ExecContext(prepare(ctx), appendSteps, param, bodies.Bytes()); err != nil {
 		return nil, err
 	}
 	return make([]struct{}, len(rows)), nil

@@ -114,6 +114,30 @@ RETURNING *
 SELECT ` + columns + ` FROM fresh`
 }
 
+// freshRow is what Postgres has decided about a unit that is new.
+type freshRow struct {
+	ID            uuid.UUID       `db:"id"`
+	State         work.State      `db:"state"`
+	Labels        json.RawMessage `db:"labels"`
+	NotBefore     *time.Time      `db:"not_before"`
+	CreatedAt     time.Time       `db:"created_at"`
+	Dispatch      int             `db:"dispatch"`
+	SessionPolicy string          `db:"session_policy"`
+	OnDenied      string          `db:"on_denied"`
+}
+
+// acceptUnits is made once: a connection knows its prepared statements by their texts.
+var acceptUnits = insertUnits(`id, state, labels, not_before, created_at, dispatch, session_policy, on_denied`)
+
+// unit is the unit as it would be read: n with what Postgres has decided.
+func (r freshRow) unit(n NewUnit) work.Unit {
+	u := n.Unit
+	u.State, u.Labels, u.NotBefore, u.CreatedAt, u.Dispatch = r.State, r.Labels, r.NotBefore, r.CreatedAt, r.Dispatch
+	u.SessionPolicy, u.OnDenied = r.SessionPolicy, r.OnDenied
+	u.Cost = work.NewCost(0, 0)
+	return u
+}
+
 func (n NewUnit) row() unitIn {
 	in := unitIn{ID: n.ID, Tenant: n.Tenant, Title: n.Title, Spec: n.Spec, Delay: n.Delay, BatchID: n.BatchID, Held: n.Held, Turn: n.Turn,
 		Uploads: n.Uploads(), BodyHash: fmt.Sprintf("%x", n.BodyHash)}
@@ -152,19 +176,19 @@ func (s *Store) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, erro
 	if err != nil {
 		return nil, err
 	}
-	var fresh []unitRow
-	if err := s.db.SelectContext(ctx, &fresh, insertUnits(unitColumns), param); err != nil {
+	var fresh []freshRow
+	if err := s.hot.SelectContext(prepare(ctx), &fresh, acceptUnits, param); err != nil {
 		return nil, err
 	}
-	made := make(map[uuid.UUID]work.Unit, len(fresh))
+	made := make(map[uuid.UUID]freshRow, len(fresh))
 	for _, row := range fresh {
-		made[row.ID] = row.unit()
+		made[row.ID] = row
 	}
 	outs := make([]accepted, len(rows))
 	var again []int
 	for i, n := range rows {
-		if u, ok := made[n.ID]; ok {
-			outs[i] = accepted{unit: u}
+		if row, ok := made[n.ID]; ok {
+			outs[i] = accepted{unit: row.unit(n)}
 		} else if n.Delivery != nil {
 			again = append(again, i)
 		} else {
@@ -296,21 +320,22 @@ type UnitFilter struct {
 	Limit   int       // 0: 50
 }
 
-// where is the filter as conditions, without the page.
+// where is the filter as conditions, without the page. $1 is the tenant.
 func (f UnitFilter) where() (w where) {
 	w.add("tenant = ?", f.Tenant)
 	w.addIf(len(f.States) == 1, "state = ?", first(f.States))
 	w.addIf(len(f.States) > 1, "state = ANY(?)", textArray(f.States))
-	w.addIf(f.Backend != "", "backend = ?", f.Backend)
+	w.addIf(f.Backend != "", "id IN (SELECT unit_id FROM unit_search s WHERE s.tenant = $1 AND s.backend = ?)", f.Backend)
 	w.addIf(f.Worker != "", "worker = ?", f.Worker)
 	w.addIf(f.Batch != uuid.Nil, "batch_id = ?", f.Batch)
 	w.addIf(f.Class != "", "error_class = ?", string(f.Class))
-	w.addIf(f.Search != "", "title ILIKE ?", "%"+escapeLike(f.Search)+"%")
-	w.addIf(!f.Since.IsZero(), "created_at >= ?", f.Since)
+	w.addIf(f.Search != "", "id IN (SELECT unit_id FROM unit_search s WHERE s.title ILIKE ?)", "%"+escapeLike(f.Search)+"%")
+	w.addIf(!f.Since.IsZero(), "id IN (SELECT unit_id FROM unit_search s WHERE s.tenant = $1 AND s.created_at >= ?)", f.Since)
 	w.addIf(len(f.IDs) > 0, "id = ANY(?)", pq.Array(f.IDs))
 	if len(f.Labels) > 0 {
-		labels, _ := json.Marshal(f.Labels)                     // texts always can be
-		w.add("labels <> '{}' AND labels @> ?", string(labels)) // the index has no unit without labels
+		labels, _ := json.Marshal(f.Labels) // texts always can be
+		// The index has no unit without labels.
+		w.add("id IN (SELECT unit_id FROM unit_search s WHERE s.labels <> '{}' AND s.labels @> ?)", string(labels))
 	}
 	return w
 }

@@ -205,7 +205,7 @@ func TestListsReadNoTranscript(t *testing.T) {
 	l.must(l.Append(t.Context(), Progress{RunID: l.run().RunID, LiveStatus: "busy"}))
 	reader := l.readerOf(map[string][]string{
 		"transcripts": {"blob"}, "transcript_chunks": {"body"},
-		"worker_runs": {"result", "rendered_prompt", "definition"}, "work_units": {"system_prompt", "payload", "output_schema"},
+		"worker_runs": {"result", "rendered_prompt", "definition"}, "unit_search": {}, "work_units": {"system_prompt", "payload", "output_schema"},
 	})
 	if err := everyList(t.Context(), reader); err != nil {
 		t.Error(err)
@@ -330,7 +330,7 @@ func TestBacklogIsNotReadThrough(t *testing.T) {
 	l.fill()
 	l.exec(`UPDATE work_units SET state = 'queued', finished_at = NULL, started_at = NULL; ANALYZE work_units`)
 	const few = 50
-	due, err := l.Unchecked(t.Context(), few)
+	due, cursor, err := l.Unchecked(t.Context(), CheckCursor{}, few)
 	l.must(err)
 	var ids []uuid.UUID
 	for _, d := range due {
@@ -344,8 +344,8 @@ func TestBacklogIsNotReadThrough(t *testing.T) {
 			}
 			return err
 		},
-		"unchecked":        func() error { _, err := l.Unchecked(t.Context(), few); return err },
-		"checked":          func() error { return l.Checked(t.Context(), ids) },
+		"unchecked":        func() error { _, _, err := l.Unchecked(t.Context(), cursor, few); return err },
+		"doubt":            func() error { return l.Doubt(t.Context(), ids) },
 		"redispatch":       func() error { _, err := l.Redispatch(t.Context(), ids); return err },
 		"expire leases":    func() error { _, err := l.ExpireLeases(t.Context()); return err },
 		"expire deadlines": func() error { _, err := l.ExpireDeadlines(t.Context()); return err },

@@ -30,10 +30,11 @@ import (
 // Base is what every server command needs. A flag outranks its variable, which
 // outranks the default.
 type Base struct {
-	DatabaseURL string `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"Postgres, the ledger." secret:"true"`
-	RedisURL    string `name:"redis-url" env:"REDIS_URL" placeholder:"URL" help:"Redis, the bell: redis://, rediss:// or unix://, redis-sentinel://HOST:PORT,…/DB?master=NAME, redis-cluster://HOST:PORT,…" secret:"true"`
-	Data        string `env:"PIECEWORK_DATA" default:"${data}" placeholder:"DIR" help:"Directory for what units need on disk; the user's data directory when left out."`
-	Roots       string `env:"PIECEWORK_ROOTS" placeholder:"NAME=DIR,…" help:"Directories that units may use; give API and worker processes the same."`
+	DatabaseURL       string `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"Postgres, the ledger." secret:"true"`
+	PrepareStatements bool   `name:"prepare-statements" env:"PIECEWORK_PREPARE_STATEMENTS" default:"true" negatable:"" help:"Prepare the statements that come all the time, once for each connection. Turn it off when a pooler gives each transaction another connection and keeps no prepared statements."`
+	RedisURL          string `name:"redis-url" env:"REDIS_URL" placeholder:"URL" help:"Redis, the bell: redis://, rediss:// or unix://, redis-sentinel://HOST:PORT,…/DB?master=NAME, redis-cluster://HOST:PORT,…" secret:"true"`
+	Data              string `env:"PIECEWORK_DATA" default:"${data}" placeholder:"DIR" help:"Directory for what units need on disk; the user's data directory when left out."`
+	Roots             string `env:"PIECEWORK_ROOTS" placeholder:"NAME=DIR,…" help:"Directories that units may use; give API and worker processes the same."`
 	Storage
 	SecretsKey      string `env:"PIECEWORK_SECRETS_KEY" placeholder:"KEY" help:"Encrypts triggers' secrets in the database; give all parts the same, of at least 24 characters. Stored as they are when left out." secret:"true"`
 	WebhookAllow    string `env:"PIECEWORK_WEBHOOK_ALLOW" placeholder:"CIDR,…" help:"Addresses outside the public internet that messages to webhook endpoints may go to, such as 10.1.0.0/16; dev allows this machine."`

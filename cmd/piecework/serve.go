@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -138,7 +137,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		}
 	}
 	if app.Getenv("GOGC") == "" {
-		debug.SetGCPercent(handlers.GCPercent)
+		defer process.TuneGC()()
 	}
 	if door != nil {
 		if err := door.check(); err != nil {
@@ -178,7 +177,11 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	if crew != nil {
 		conns += min(crew.Concurrency, 20)
 	}
-	ledger, err := store.Open(app.Ctx, base.DatabaseURL, conns)
+	var options []store.Option
+	if !base.PrepareStatements {
+		options = append(options, store.Unprepared)
+	}
+	ledger, err := store.Open(app.Ctx, base.DatabaseURL, conns, options...)
 	if err != nil {
 		return err
 	}

@@ -54,6 +54,16 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+CREATE OR REPLACE FUNCTION public.enter_search()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO unit_search (unit_id, tenant, backend, created_at, title, labels)
+    SELECT id, tenant, backend, created_at, title, labels FROM fresh ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $function$;
+
 CREATE OR REPLACE FUNCTION public.fresh_id()
  RETURNS uuid
  LANGUAGE sql
@@ -69,6 +79,15 @@ CREATE OR REPLACE FUNCTION public.lane_ends(created timestamp with time zone, de
 AS $function$
     SELECT least(deadline, expires) - least(interval '1 hour', (least(deadline, expires) - created) / 2)
 $function$;
+
+CREATE OR REPLACE FUNCTION public.leave_search()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    DELETE FROM unit_search s USING gone WHERE s.unit_id = gone.id;
+    RETURN NULL;
+END $function$;
 
 CREATE OR REPLACE FUNCTION public.note_change()
  RETURNS trigger
@@ -348,6 +367,20 @@ CREATE TABLE unit_files (
 );
 CREATE INDEX unit_files_by_file ON public.unit_files USING btree (file_id);
 
+CREATE TABLE unit_search (
+    unit_id uuid NOT NULL,
+    tenant text NOT NULL,
+    backend text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    title text NOT NULL,
+    labels jsonb NOT NULL,
+    CONSTRAINT unit_search_pkey PRIMARY KEY (unit_id)
+);
+CREATE INDEX unit_search_backend ON public.unit_search USING btree (tenant, backend, unit_id DESC);
+CREATE INDEX unit_search_created ON public.unit_search USING btree (tenant, created_at);
+CREATE INDEX unit_search_labels ON public.unit_search USING gin (labels jsonb_path_ops) WHERE (labels <> '{}'::jsonb);
+CREATE INDEX unit_search_title ON public.unit_search USING gin (title gin_trgm_ops);
+
 CREATE TABLE webhook_deliveries (
     id uuid NOT NULL,
     tenant text NOT NULL,
@@ -497,32 +530,29 @@ END AND ((lane = 'batch'::text) OR ((provider_batch IS NULL) AND (NOT runs_live)
     CONSTRAINT work_units_state_check CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'waiting'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text]))),
     CONSTRAINT work_units_timeout_check CHECK ((timeout > (0)::double precision))
 );
-CREATE INDEX work_units_by_backend ON public.work_units USING btree (tenant, backend, id DESC);
 CREATE INDEX work_units_by_class ON public.work_units USING btree (tenant, error_class, id DESC) WHERE (error_class IS NOT NULL);
 CREATE INDEX work_units_by_state ON public.work_units USING btree (tenant, state, id DESC);
 CREATE INDEX work_units_changed ON public.work_units USING btree (changed);
-CREATE INDEX work_units_created ON public.work_units USING btree (tenant, created_at);
 CREATE UNIQUE INDEX work_units_custom_id ON public.work_units USING btree (batch_id, custom_id) WHERE (batch_id IS NOT NULL);
 CREATE INDEX work_units_deadline ON public.work_units USING btree (deadline) WHERE ((deadline IS NOT NULL) AND (state = ANY (ARRAY['queued'::text, 'waiting'::text])));
+CREATE INDEX work_units_due ON public.work_units USING btree (check_at, id) WHERE (state = 'queued'::text);
 CREATE INDEX work_units_expiry ON public.work_units USING btree (expires_at) WHERE ((expires_at IS NOT NULL) AND (state = 'queued'::text) AND (started_at IS NULL));
 CREATE INDEX work_units_finished ON public.work_units USING btree (tenant, finished_at) INCLUDE (state) WHERE (finished_at IS NOT NULL);
 CREATE INDEX work_units_held ON public.work_units USING btree (batch_id, turn, id) WHERE (held AND (state = 'queued'::text));
 CREATE UNIQUE INDEX work_units_idempotency ON public.work_units USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE INDEX work_units_keyed ON public.work_units USING btree (created_at) WHERE (idempotency_key IS NOT NULL);
-CREATE INDEX work_units_labelled ON public.work_units USING gin (labels jsonb_path_ops) WHERE (labels <> '{}'::jsonb);
 CREATE INDEX work_units_lane ON public.work_units USING btree (queue, backend, priority DESC, id) WHERE ((state = 'queued'::text) AND (NOT held));
 CREATE INDEX work_units_late ON public.work_units USING btree (lane_ends(created_at, deadline, expires_at)) WHERE ((state = 'waiting'::text) AND (lane = 'batch'::text));
 CREATE INDEX work_units_let_go ON public.work_units USING btree (batch_id) WHERE ((batch_id IS NOT NULL) AND (NOT held) AND (state = ANY (ARRAY['queued'::text, 'running'::text, 'waiting'::text])));
-CREATE INDEX work_units_newest ON public.work_units USING btree (tenant, id DESC);
 CREATE INDEX work_units_of_batch ON public.work_units USING btree (batch_id, state, id) WHERE (batch_id IS NOT NULL);
 CREATE INDEX work_units_packed ON public.work_units USING btree (provider_batch, id) WHERE (provider_batch IS NOT NULL);
-CREATE INDEX work_units_search ON public.work_units USING gin (title gin_trgm_ops);
 CREATE INDEX work_units_started ON public.work_units USING btree (tenant, started_at) INCLUDE (created_at) WHERE (started_at IS NOT NULL);
 CREATE INDEX work_units_to_pack ON public.work_units USING btree (backend, id) WHERE ((state = 'waiting'::text) AND (lane = 'batch'::text) AND (provider_batch IS NULL));
-CREATE INDEX work_units_unchecked ON public.work_units USING btree (check_at) WHERE (state = 'queued'::text);
 CREATE INDEX work_units_unpriced ON public.work_units USING btree (batch_id) WHERE ((batch_id IS NOT NULL) AND (unpriced_runs > 0));
 CREATE TRIGGER announce_unit AFTER UPDATE OF state ON public.work_units FOR EACH ROW WHEN (((new.state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) AND (old.state <> ALL (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])))) EXECUTE FUNCTION announce_unit();
 CREATE TRIGGER announce_unit_at_once AFTER INSERT ON public.work_units FOR EACH ROW WHEN ((new.state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text]))) EXECUTE FUNCTION announce_unit();
+CREATE TRIGGER enter_search AFTER INSERT ON public.work_units REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION enter_search();
+CREATE TRIGGER leave_search AFTER DELETE ON public.work_units REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION leave_search();
 CREATE TRIGGER note_change BEFORE UPDATE OF state, cancel_requested_at, not_before, cost_usd ON public.work_units FOR EACH ROW EXECUTE FUNCTION note_change();
 
 CREATE TABLE worker_processes (
