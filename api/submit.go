@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -592,8 +591,6 @@ func filePointer(n *store.NewUnit, i int) string {
 // titleBytes is how much of a prompt names a unit.
 const titleBytes = 200
 
-var spaces = regexp.MustCompile(`\s+`)
-
 // title is the start of the rendered prompt, or of the template when it cannot
 // be rendered (the run will say why).
 func title(s *work.Spec) string {
@@ -610,6 +607,6 @@ var withoutSecrets = transcript.Redactor(nil)
 func shortTitle(text string) string {
 	text, _ = work.Cut(text, 100*titleBytes)
 	text, _ = work.Cut(withoutSecrets(text), 4*titleBytes)
-	text, _ = work.Cut(strings.TrimSpace(spaces.ReplaceAllString(text, " ")), titleBytes)
+	text, _ = work.Cut(strings.Join(strings.Fields(text), " "), titleBytes)
 	return work.Clean(text)
 }

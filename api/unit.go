@@ -60,15 +60,23 @@ func (a *API) submit(ctx context.Context, in *submitInput) (*unitAnswer, error) 
 	if err != nil {
 		return nil, err
 	}
+	if !replayed && wait == 0 {
+		return newlyAccepted(unit), nil
+	}
 	answer, err := a.answerUnit(ctx, unit.ID, wait)
 	if err != nil { // the unit is committed, whatever became of the look at it
 		a.Log.Warn("unit accepted, but it could not be read", "unit", unit.ID, "err", err)
-		answer = &unitAnswer{Status: http.StatusAccepted, Location: "/work-units/" + unit.ID.String(), Body: newUnitView(unit, []work.Run{})}
+		answer = newlyAccepted(unit)
 	}
 	if replayed {
 		answer.Replayed = "true"
 	}
 	return answer, nil
+}
+
+// newlyAccepted is the answer about a unit that has no runs yet.
+func newlyAccepted(unit work.Unit) *unitAnswer {
+	return &unitAnswer{Status: http.StatusAccepted, Location: "/work-units/" + unit.ID.String(), Body: newUnitView(unit, []work.Run{})}
 }
 
 // accept commits a new unit, or finds the one that its key made before. A
