@@ -14,16 +14,18 @@ import (
 	"piecework/store"
 )
 
-// recorder brings a run's steps to the ledger while the run goes on. It has
-// no timer while the ledger answers, and a goroutine only while it writes: what
-// comes while one write is under way goes with the next, and a step that changed
-// several times goes once. Nothing is left out on the way: readers take the
+// recorder brings a run's steps to the ledger while the run goes on. The first
+// are written firstWrite after they came, so that a run which ends before that is
+// written once, by its finish. After that it has no timer while the ledger answers,
+// and a goroutine only while it writes: what comes while one write is under way goes
+// with the next, and a step that changed several times goes once. Nothing is left out on the way: readers take the
 // newest revision they have seen for the end of what they know.
 type recorder struct {
 	steps *transcript.Writer
 	store *store.Store
 	run   uuid.UUID
 	told  func() // after each write
+	begun time.Time
 	log   *slog.Logger
 
 	mu       sync.Mutex
@@ -41,11 +43,14 @@ type recorder struct {
 // maxChunk bounds what one write takes to the ledger, in bytes of steps.
 const maxChunk = 4 << 20
 
+// firstWrite is how old a run is when its first steps are written.
+const firstWrite = 50 * time.Millisecond
+
 // writeAgain is the pause after a write that failed.
 const writeAgain = time.Second
 
 func newRecorder(s *store.Store, run uuid.UUID, redact func(string) string, told func(), log *slog.Logger) *recorder {
-	r := &recorder{store: s, run: run, told: told, log: log}
+	r := &recorder{store: s, run: run, told: told, log: log, begun: time.Now()}
 	r.steps = transcript.NewWriter(r.take, redact)
 	return r
 }
@@ -78,6 +83,12 @@ func (r *recorder) wake() {
 }
 
 func (r *recorder) write(ctx context.Context) {
+	if early := firstWrite - time.Since(r.begun); early > 0 {
+		select {
+		case <-ctx.Done():
+		case <-time.After(early):
+		}
+	}
 	for {
 		r.mu.Lock()
 		if !r.news || r.closed {
