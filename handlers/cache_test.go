@@ -55,7 +55,7 @@ func writeText(t *testing.T, dir, name, text string) {
 func (h *cacheHouse) ask(changes ...func(*work.Spec)) uuid.UUID {
 	h.t.Helper()
 	return h.submit(func(s *work.Spec) {
-		s.CacheTTL, s.Prompt, s.Payload = 3600, "Read {name}", json.RawMessage(`{"name":"it"}`)
+		s.CacheTTL, s.Prompt, s.Payload = 3600, "Read {name}", json.RawMessage(`{"name": "it", "mock": {"files": {"a": ""}}}`)
 		for _, change := range changes {
 			change(s)
 		}
@@ -104,7 +104,7 @@ func TestResultIsTakenOver(t *testing.T) {
 	again := h.upload("b.txt", "two")
 	second := h.ask(func(s *work.Spec) {
 		s.Files = work.Refs{"docs:a.txt", again.ID.String()}
-		s.Priority, s.Labels, s.Timeout, s.IdleTimeout, s.SessionPolicy, s.Payload = 9, json.RawMessage(`{"a":"b"}`), 90, 90, work.Fresh, json.RawMessage(`{ "name" : "it" }`)
+		s.Priority, s.Labels, s.Timeout, s.IdleTimeout, s.SessionPolicy, s.Payload = 9, json.RawMessage(`{"a":"b"}`), 90, 90, work.Fresh, json.RawMessage(`{ "name" : "it",  "mock" : {"files":{"a":""}}}`)
 		s.MaxRetries = new(5)
 	})
 	u := h.hits(second, "the answer")

@@ -159,7 +159,8 @@ func (h *house) start(change func(*Options)) *worker {
 
 func (h *house) submit(change func(*work.Spec)) uuid.UUID {
 	h.t.Helper()
-	spec := work.Spec{Backend: "mock", Prompt: "do it", Payload: json.RawMessage(`{}`), Labels: json.RawMessage(`{}`),
+	// The payload is one for which the mock needs a directory: the puppet writes there.
+	spec := work.Spec{Backend: "mock", Prompt: "do it", Payload: json.RawMessage(`{"mock": {"files": {"a": ""}}}`), Labels: json.RawMessage(`{}`),
 		Timeout: 60, IdleTimeout: 60, MissingKey: "fail", Queue: "default", Priority: 5}
 	if change != nil {
 		change(&spec)

@@ -56,9 +56,11 @@ func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work
 		}
 		p.req.MCPServers = append(p.req.MCPServers, server)
 	}
-	failure := w.directories(c, &p)
-	if failure != nil {
-		return p, failure
+	var failure *work.Failure
+	if p.needsDirectory(c) {
+		if failure = w.directories(c, &p); failure != nil {
+			return p, failure
+		}
 	}
 	if p.req.Files, failure = w.files(ctx, c, p.inputs); failure != nil {
 		return p, failure
@@ -82,6 +84,11 @@ func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work
 func (w *Worker) homeKept(home string) bool {
 	entries, err := os.ReadDir(home)
 	return err == nil && len(entries) > 0
+}
+
+// needsDirectory tells whether anything of this run would touch a directory.
+func (p *prepared) needsDirectory(c *store.Claimed) bool {
+	return c.WorkingDirectory != "" || p.accept != nil || len(c.Uploads()) > 0 || backend.UsesDirectory(c.Backend, c.Payload)
 }
 
 func (w *Worker) directories(c *store.Claimed, p *prepared) *work.Failure {

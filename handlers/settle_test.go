@@ -103,9 +103,10 @@ func TestRunIsNotGivenUpWhileItsEndIsHere(t *testing.T) {
 		}
 		w.end(c.RunID)
 		testkit.Eventually(t, name, func() bool { return w.beatOnce(t.Context()) == nil && h.unit(id).State == test.state })
-		if u := h.unit(id); u.Cost != test.cost || exists(w.spoolPath(c.RunID)) {
+		if u := h.unit(id); u.Cost != test.cost {
 			t.Errorf("%s: cost %+v", name, u.Cost)
 		}
+		testkit.Eventually(t, name+": nothing is left on disk", func() bool { return !exists(w.spoolPath(c.RunID)) })
 		if _, any := w.leftover(c.RunID); any {
 			t.Errorf("%s: it is still noted", name)
 		}

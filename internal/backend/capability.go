@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"encoding/json"
 	"slices"
 
 	"piecework/internal/work"
@@ -30,6 +31,17 @@ func Can(name string, c work.Capability) bool { return slices.Contains(capabilit
 // WritesFiles tells whether the runs of a backend can leave files in their
 // directory.
 func WritesFiles(name string) bool { return name == "mock" || Can(name, work.CanTools) }
+
+// UsesDirectory tells whether a run of a backend with this payload needs a
+// directory of its own. Making and removing one is a fifth of what a short call of
+// a model API takes.
+func UsesDirectory(name string, payload json.RawMessage) bool {
+	if name == "mock" {
+		script, _, err := readScript(payload)
+		return err == nil && len(script.Files) > 0
+	}
+	return Can(name, work.CanTools)
+}
 
 // ReadsPayload tells whether a backend looks at the payload itself. To the
 // others only what the prompt takes from it is known.
