@@ -24,6 +24,7 @@ import (
 
 	"piecework/handlers"
 	"piecework/internal/backend"
+	proc "piecework/internal/process"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 	"piecework/jobs"
@@ -168,7 +169,7 @@ func (m memory) String() string {
 
 // beWorker is a worker process as `piecework worker` wires one.
 func beWorker() {
-	debug.SetGCPercent(handlers.GCPercent)
+	defer proc.TuneGC()()
 	ctx, stop := context.WithCancel(context.Background())
 	log := slog.New(slog.NewTextHandler(io.Discard, nil)) // formatted, as in production
 	ledger, err := store.Open(ctx, os.Getenv("DATABASE"), 40)

@@ -98,11 +98,6 @@ type Options struct {
 	packMost  int           // bytes of the lines of one provider batch; 0: backend.MaxBatchBytes
 }
 
-// GCPercent is what every server process sets Go's GC percent to: with thousands
-// of units in flight, or of event streams open, it mostly waits, and it has more
-// time than memory to spare.
-const GCPercent = 25
-
 // Worker is one worker process.
 type Worker struct {
 	Options
@@ -110,6 +105,7 @@ type Worker struct {
 	batches  *marks  // of which a unit has ended here
 	lanes    []*lane // one for each backend
 	slots    chan struct{}
+	taken    atomic.Int64 // messages of units that Asynq was given and that are not done
 	rung     chan struct{}
 	news     chan struct{}   // there is something to hear
 	draining context.Context // ends when no new unit is taken
@@ -256,7 +252,7 @@ func (w *Worker) serve(lanes map[string]int) (stops [2]func(), err error) {
 	if len(lanes) == 0 {
 		return [2]func(){func() {}, func() {}}, nil
 	}
-	client := w.Bell.ServerClient(len(lanes), jobs.Gate{Wait: w.laneWait, Took: w.laneTook}, w.rung)
+	client := w.Bell.ServerClient(len(lanes), jobs.Gate{Wait: w.laneWait, Took: w.laneTook, Spare: w.spare}, w.rung)
 	server := asynq.NewServerFromRedisClient(client, asynq.Config{
 		Concurrency:       w.Slots,
 		Queues:            lanes,
@@ -297,6 +293,7 @@ const asynqPatience = 2 * time.Second
 // tree is dead, whatever Asynq's own context says. The error of a failed run
 // is for Asynqmon's counters; the ledger has it already.
 func (w *Worker) ProcessTask(_ context.Context, t *asynq.Task) error {
+	defer w.taken.Add(-1)
 	var task jobs.Task
 	if err := json.Unmarshal(t.Payload(), &task); err != nil {
 		return fmt.Errorf("read task: %w", err)
