@@ -65,6 +65,13 @@ func (l *lane) wait() time.Duration {
 	return l.account.wait(time.Now())
 }
 
+// plain tells whether nothing holds a unit of the backend back.
+func (l *lane) plain() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.missing == "" && l.paused == nil && len(l.models) == 0 && l.account.idle(time.Now())
+}
+
 // took notes that a unit of the backend was taken from the queue.
 func (l *lane) took() {
 	l.mu.Lock()

@@ -92,9 +92,20 @@ func (w *Worker) lane(name string) *lane {
 }
 
 func (w *Worker) laneTook(name string) {
+	w.taken.Add(1)
 	if l := w.lane(name); l != nil {
 		l.took()
 	}
+}
+
+// spare tells how many units of a backend this process can begin now. Agents are
+// taken one by one: they keep a machine busy, and are spread over all of them. So
+// are units while something holds a backend back.
+func (w *Worker) spare(name string) int {
+	if l := w.lane(name); l == nil || !l.plain() || backend.Can(name, work.CanTools) {
+		return 1
+	}
+	return w.Slots - max(int(w.taken.Load()), len(w.slots))
 }
 
 // laneNames lists the backends of this process that satisfy which.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"piecework/store"
 )
@@ -34,24 +35,39 @@ func (b *Bell) ring(ctx context.Context, bells []store.Dispatch) error {
 	ctx, cancel := context.WithTimeout(ctx, ringBudget+time.Duration(len(bells))*10*time.Millisecond)
 	defer cancel()
 	lanes := map[string]bool{}
+	var enqueue errgroup.Group
+	enqueue.SetLimit(enqueueAtOnce) // which go in one round trip
 	for _, d := range bells {
-		if err := b.enqueue(ctx, d); err != nil {
-			return fmt.Errorf("ring for unit %s: %w", d.UnitID, err)
-		}
 		lanes[laneOfBell(d)] = true
+		enqueue.Go(func() error {
+			if err := b.enqueue(ctx, d); err != nil {
+				return fmt.Errorf("ring for unit %s: %w", d.UnitID, err)
+			}
+			return nil
+		})
 	}
-	wake := b.redis.Pipeline()
+	if err := enqueue.Wait(); err != nil {
+		return err
+	}
 	for lane := range lanes {
-		// Asynq's client registers a queue once in its life. When Redis loses
-		// its memory no tool would see the queue again.
-		wake.SAdd(ctx, queuesKey, lane)
-		wake.Publish(ctx, chanWake, lane)
-	}
-	if _, err := wake.Exec(ctx); err != nil {
-		return fmt.Errorf("wake lanes: %w", err)
+		if err := b.wakeLane(ctx, lane); err != nil {
+			return fmt.Errorf("wake lane %s: %w", lane, err)
+		}
 	}
 	return nil
 }
+
+// enqueueAtOnce is how many messages one caller sends together.
+const enqueueAtOnce = 100
+
+// wakeLane tells worker processes that there is something in a lane. Asynq's client
+// registers a queue once in its life; when Redis loses its memory no tool would see
+// the queue again, so it is registered each time.
+func (b *Bell) wakeLane(ctx context.Context, lane string) error {
+	return wake.Run(ctx, b.together(), []string{queuesKey}, lane, chanWake).Err()
+}
+
+var wake = redis.NewScript(`redis.call("SADD", KEYS[1], ARGV[1]) return redis.call("PUBLISH", ARGV[2], ARGV[1])`)
 
 // Where Asynq 0.26 keeps its queues, their tasks and a task's state; a test
 // holds them against the library.

@@ -6,6 +6,7 @@
 //	jobs.go       task types, lanes, Bell: the connection
 //	redis.go      what Redis may be: one server, Sentinel, Cluster
 //	enqueue.go    ring a bell; see whether it is still on its way
+//	pipeline.go   many callers' commands in one round trip
 //	wake.go       hear a bell without polling, and sit still when Redis refuses
 //	notice.go     hints between processes: cancel, unit changed, steps, paused
 //	reconcile.go  ring lost bells, free dead leases: once a second
@@ -90,6 +91,9 @@ type Bell struct {
 	up        atomic.Bool // the last write probe succeeded
 	leaveOpen atomic.Bool
 
+	makeTogether sync.Once
+	pipelined    *pipelined // what many send at once
+
 	mu      sync.Mutex
 	stepped map[uuid.UUID]bool // units whose steps are to be told of
 	drafted map[uuid.UUID]Draft
@@ -108,10 +112,16 @@ func Connect(address string, log *slog.Logger) (*Bell, error) {
 		return nil, fmt.Errorf("read REDIS_URL: %w", err)
 	}
 	b := &Bell{redis: client, layout: layout, log: log, stepped: map[uuid.UUID]bool{}, drafted: map[uuid.UUID]Draft{}}
-	b.client = asynq.NewClientFromRedisClient(b.redis)
+	b.client = asynq.NewClientFromRedisClient(b.together())
 	b.inspector = asynq.NewInspectorFromRedisClient(b.redis)
 	b.up.Store(true)
 	return b, nil
+}
+
+// together is the connection for what many send at once.
+func (b *Bell) together() *pipelined {
+	b.makeTogether.Do(func() { b.pipelined = &pipelined{UniversalClient: b.redis} })
+	return b.pipelined
 }
 
 // quiet silences go-redis, which writes to stderr by itself whenever a dial

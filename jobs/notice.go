@@ -144,6 +144,12 @@ func (b *Bell) publish(ctx context.Context, channel string, messages []string) e
 	}
 	ctx, cancel := context.WithTimeout(ctx, ringBudget+time.Duration(len(messages))*time.Millisecond)
 	defer cancel()
+	if len(messages) == 1 {
+		if err := b.together().Publish(ctx, channel, messages[0]).Err(); err != nil {
+			return fmt.Errorf("tell of %s: %w", messages[0], err)
+		}
+		return nil
+	}
 	tell := b.redis.Pipeline()
 	for _, m := range messages {
 		tell.Publish(ctx, channel, m)

@@ -17,7 +17,9 @@ import (
 // library.
 type WakingClient struct {
 	redis.UniversalClient
+	plain  redis.UniversalClient // for dequeues, which wait for nobody's round trip
 	gate   Gate
+	stock  []any // messages that were taken with another; only Asynq's one loop that dequeues has it
 	lanes  int64
 	empty  atomic.Int64
 	soon   atomic.Int64 // nanoseconds until the first gate of this round opens
@@ -34,6 +36,9 @@ type Gate struct {
 	Wait func(queue, backend string) time.Duration
 	// Took is told of each bell that was heard.
 	Took func(backend string)
+	// Spare tells how many units of a backend may be taken at once. Never more than
+	// can begin at once: a unit that waits here could have begun elsewhere. nil: 1.
+	Spare func(backend string) int
 }
 
 // CheckInterval is the Asynq server's own pause between rounds. It can be
@@ -52,7 +57,7 @@ const (
 // ServerClient returns a client for an Asynq server that listens to that many
 // lanes; rung tells of bells and of gates that have opened.
 func (b *Bell) ServerClient(lanes int, gate Gate, rung <-chan struct{}) *WakingClient {
-	s := &WakingClient{UniversalClient: b.redis, gate: gate, lanes: int64(lanes), rung: rung, closed: make(chan struct{})}
+	s := &WakingClient{UniversalClient: b.together(), plain: b.redis, gate: gate, lanes: int64(lanes), rung: rung, closed: make(chan struct{})}
 	s.soon.Store(int64(idle))
 	return s
 }
@@ -63,18 +68,84 @@ func (s *WakingClient) Release() { s.once.Do(func() { close(s.closed) }) }
 // EvalSha runs a script; an Asynq dequeue that finds nothing in any lane waits
 // here for a bell.
 func (s *WakingClient) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	if !dequeues(keys) {
+		return s.UniversalClient.EvalSha(ctx, sha, keys, args...)
+	}
+	if len(s.stock) > 0 {
+		return s.fromStock(ctx, keys)
+	}
 	if cmd := s.shut(ctx, keys); cmd != nil {
 		return cmd
 	}
-	return s.waitAfter(s.UniversalClient.EvalSha(ctx, sha, keys, args...), keys)
+	if n := s.spare(keys); n > 1 {
+		return s.waitAfter(s.takeMany(ctx, keys, args, n), keys)
+	}
+	return s.waitAfter(s.plain.EvalSha(ctx, sha, keys, args...), keys)
+}
+
+// maxTake bounds what is taken at once, which Redis does nothing else meanwhile.
+const maxTake = 32
+
+// spare is how many units may be taken from a lane at once: half of what may begin,
+// for other worker processes want some too.
+func (s *WakingClient) spare(keys []string) int {
+	if s.gate.Spare == nil {
+		return 1
+	}
+	_, backend := laneOf(keys)
+	return min(maxTake, s.gate.Spare(backend)/2)
+}
+
+// takeMany is Asynq's dequeue, ARGV[3] times. Its lease is longer than what is taken
+// waits here.
+var takeMany = redis.NewScript(`
+local taken = {}
+if redis.call("EXISTS", KEYS[2]) == 0 then
+	for i = 1, tonumber(ARGV[3]) do
+		local id = redis.call("RPOPLPUSH", KEYS[1], KEYS[3])
+		if not id then break end
+		local key = ARGV[2] .. id
+		redis.call("HSET", key, "state", "active")
+		redis.call("HDEL", key, "pending_since")
+		redis.call("ZADD", KEYS[4], ARGV[1], id)
+		local msg = redis.call("HGET", key, "msg")
+		if msg then table.insert(taken, msg) end
+	end
+end
+return taken`)
+
+func (s *WakingClient) takeMany(ctx context.Context, keys []string, args []any, n int) *redis.Cmd {
+	cmd := takeMany.Run(ctx, s.plain, keys, append(args[:len(args):len(args)], n)...)
+	taken, err := cmd.Slice()
+	if err != nil {
+		return cmd
+	}
+	first := redis.NewCmd(ctx)
+	if len(taken) == 0 {
+		first.SetErr(redis.Nil)
+		return first
+	}
+	first.SetVal(taken[0])
+	s.stock = taken[1:]
+	return first
+}
+
+// fromStock answers for Redis with a message that was taken before. It names its
+// own lane, whichever Asynq asked for; lanes of one backend differ in nothing that
+// the gate looks at.
+func (s *WakingClient) fromStock(ctx context.Context, keys []string) *redis.Cmd {
+	cmd := redis.NewCmd(ctx)
+	cmd.SetVal(s.stock[0])
+	s.stock = s.stock[1:]
+	s.round()
+	_, backend := laneOf(keys)
+	s.gate.Took(backend)
+	return cmd
 }
 
 // shut answers for Redis that a lane is empty while its gate is shut, nil when
 // it is open.
 func (s *WakingClient) shut(ctx context.Context, keys []string) *redis.Cmd {
-	if !dequeues(keys) {
-		return nil
-	}
 	wait := s.gate.Wait(laneOf(keys))
 	if wait <= 0 {
 		return nil
@@ -87,7 +158,7 @@ func (s *WakingClient) shut(ctx context.Context, keys []string) *redis.Cmd {
 
 // Eval is what becomes of EvalSha when Redis does not know the script.
 func (s *WakingClient) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
-	return s.waitAfter(s.UniversalClient.Eval(ctx, script, keys, args...), keys)
+	return s.waitAfter(s.plain.Eval(ctx, script, keys, args...), keys)
 }
 
 // waitAfter counts empty lanes. Asynq begins a round anew, in another order,

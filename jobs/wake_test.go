@@ -31,6 +31,12 @@ func (s *script) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *r
 	return cmd
 }
 
+func (s *script) Process(ctx context.Context, cmd redis.Cmder) error {
+	err := s.EvalSha(ctx, "", nil).Err()
+	cmd.SetErr(err)
+	return err
+}
+
 func (s *script) Eval(ctx context.Context, source string, keys []string, args ...any) *redis.Cmd {
 	return s.EvalSha(ctx, source, keys, args...)
 }
