@@ -312,12 +312,14 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		{[]string{"migrate"}, "--database-url"},
 	} {
 		var out bytes.Buffer
-		app := &App{Ctx: t.Context(), Stdout: io.Discard, Stderr: &out, Version: "v0", Getenv: func(string) string { return "" }}
+		ctx, end := context.WithCancel(t.Context())
+		app := &App{Ctx: ctx, Stdout: spoken(end), Stderr: &out, Version: "v0", Getenv: func(string) string { return "" }}
 		args := c.args
 		if args[0] == "dev" {
 			args = append([]string{"dev", "--data", dataDir(t)}, args[1:]...)
 		}
 		code := run(app, args)
+		end()
 		if strings.Contains(out.String(), "postgres: ") {
 			t.Errorf("%v: a server was started before the flags were looked at", c.args)
 		}
@@ -325,6 +327,14 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 			t.Errorf("%v: exit code %d, %q; want %d and %q", c.args, code, out.String(), exitUsage, c.want)
 		}
 	}
+}
+
+// spoken is an output that ends a server as soon as it says that it serves.
+type spoken func()
+
+func (s spoken) Write(text []byte) (int, error) {
+	s()
+	return len(text), nil
 }
 
 func TestEmptyVariablesCountAsUnset(t *testing.T) {
