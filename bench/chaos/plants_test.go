@@ -213,7 +213,7 @@ var plants = []plant{
 	},
 	{
 		"queues skipped by the reconciler", []edit{{"store/reconcile.go",
-			"WHERE state = 'queued' AND check_at <= now() ORDER BY", "WHERE state = 'queued' AND queue = 'default' AND check_at <= now() ORDER BY"}},
+			"WHERE state = 'queued' AND check_at <= now() AND", "WHERE state = 'queued' AND queue = 'default' AND check_at <= now() AND"}},
 		[]string{"flush redis"}, []string{"accepted ends"}, 1,
 	},
 	{
