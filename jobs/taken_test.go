@@ -25,6 +25,9 @@ func TestTakenAndNotBegun(t *testing.T) {
 	eaten, begun := h.put(), h.put()
 	h.ring(eaten)
 	h.ring(begun)
+	// They waited in Redis when they were last looked at: the next look is later than
+	// the test lasts.
+	h.exec(`UPDATE work_units SET check_at = now() + interval '1 hour'`)
 	hold, took := make(chan struct{}), make(chan uuid.UUID, 2)
 	server := asynq.NewServerFromRedisClient(h.bell.Redis(), asynq.Config{
 		Concurrency: 2, Queues: map[string]int{"default:mock": 1}, ShutdownTimeout: time.Millisecond, LogLevel: asynq.FatalLevel,

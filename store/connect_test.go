@@ -119,6 +119,35 @@ func TestSilentPostgres(t *testing.T) {
 	}
 }
 
+// Each statement has its own deadline on the socket: that of an earlier one, or of
+// the opening of the connection, does not end it.
+func TestDeadlineOfAnEarlierStatement(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	conn, err := l.db.Conn(t.Context())
+	l.must(err)
+	defer conn.Close()
+	calls := map[string]func() error{
+		"exec": func() error { _, err := conn.ExecContext(t.Context(), `SELECT 1`); return err },
+		"ping": func() error { return conn.PingContext(t.Context()) },
+		"transaction": func() error {
+			tx, err := conn.BeginTx(t.Context(), nil)
+			if err != nil {
+				return err
+			}
+			return tx.Rollback()
+		},
+	}
+	for name, call := range calls {
+		l.must(conn.Raw(func(opened any) error {
+			return opened.(*boundConn).link.SetDeadline(time.Now().Add(-time.Second))
+		}))
+		if err := call(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // A caller that leaves ends its statement, and the others' connections stay.
 func TestCallerLeavesAConnection(t *testing.T) {
 	t.Parallel()

@@ -67,7 +67,7 @@ var faults = []fault{
 		})
 	}},
 	{"fill worker disk", 2, func(w *world, r *rand.Rand, e *Event) func() {
-		e.Target = pickOne(r, w.of("worker")).name
+		e.Target = w.busyFrom(r.IntN(workers)).name
 		return w.fill(between(r, 500*time.Millisecond, 5*time.Second), e, func() {})
 	}},
 	{"kill api", 3, func(w *world, r *rand.Rand, e *Event) func() {
@@ -289,6 +289,18 @@ func (w *world) fill(d time.Duration, e *Event, mend func()) func() {
 		disk.free()
 		mend()
 	})
+}
+
+// busyFrom is the first worker process from the nth on that runs an agent, the nth
+// when none does.
+func (w *world) busyFrom(n int) *server {
+	crew := w.of("worker")
+	for i := range crew {
+		if p := crew[(n+i)%len(crew)]; len(agentsOf(map[int]bool{p.pid(): true})) > 0 {
+			return p
+		}
+	}
+	return crew[n%len(crew)]
 }
 
 // startPostgres starts the server, which may have ended by itself, on a disk

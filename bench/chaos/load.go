@@ -166,12 +166,16 @@ func (o *order) cached(body map[string]any, plan Plan, random *rand.Rand) {
 // tells what its session has cost, earlier runs included, as the real one does.
 const agentCost = 0.01
 
-// agentScript makes an agent that leaves processes behind, and sometimes will
-// not hear that it should stop.
+// notes is how many files an agent writes while it works.
+const notes = 8
+
+// agentScript makes an agent that says its secret, writes to its disk while it
+// works, leaves processes behind, and sometimes will not hear that it should stop.
 func agentScript(plan Plan, output string, sleep, cost float64, random *rand.Rand) string {
-	script := []string{"init", fmt.Sprint("cost ", cost), "text at work"}
+	// The key alone: what takes out "NAME=value" by the name does not find it.
+	script := []string{"init", fmt.Sprint("cost ", cost), "text at work", "env ANTHROPIC_API_KEY"}
 	if random.Float64() < 0.3 {
-		script = append(script, "env") // among it the API key
+		script = append(script, "env")
 	}
 	for _, leave := range []string{"spawn", "setsid", "daemon"} {
 		if random.Float64() < 0.3 {
@@ -184,7 +188,11 @@ func agentScript(plan Plan, output string, sleep, cost float64, random *rand.Ran
 	if random.Float64() < 0.2 {
 		sleep = max(sleep, 2+3*random.Float64())
 	}
-	script = append(script, `tool Bash {"command":"true"}`, "toolresult done", fmt.Sprintf("sleep %dms", int(1000*sleep*plan.Stretch)), "result "+output)
+	script = append(script, `tool Bash {"command":"true"}`, "toolresult done")
+	for i := range notes { // each a new file: to write one again needs no room
+		script = append(script, fmt.Sprintf("sleep %dms", int(1000*sleep*plan.Stretch/notes)), fmt.Sprintf("write ../home/note%d x", i))
+	}
+	script = append(script, "result "+output)
 	// A session that is cut off and goes on does the same again.
 	var again []string
 	for _, line := range script {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -114,7 +115,12 @@ func TestPlantedBugs(t *testing.T) {
 // what the checker finds.
 func (b plant) run(t *testing.T, binary string, faults []string, drain time.Duration) []Violation {
 	plan := planOf()
-	plan.Seed, plan.Binary, plan.Out = 1, binary, t.TempDir()
+	seed, _, _ := strings.Cut(*seeds, " ")
+	var err error
+	if plan.Seed, err = strconv.ParseUint(seed, 10, 64); err != nil {
+		t.Fatal(err)
+	}
+	plan.Binary, plan.Out = binary, t.TempDir()
 	plan.Only, plan.Drain, plan.Agents, plan.Stretch = faults, drain, 0.6, b.stretch
 	return Check(Execute(t, plan))
 }

@@ -221,7 +221,7 @@ var slips = []slip{
 	},
 	{
 		"a cancel that failed at a provider is forgotten", []edit{{"handlers/batch_lane.go",
-			"\terr := r.batcher.CancelBatch(call, *r.b.RemoteID)\n\tif err == nil {", "\terr := r.batcher.CancelBatch(call, *r.b.RemoteID)\n\tif err == nil || err != nil {"}},
+			"\tif err == nil {\n\t\treturn r.finish(ctx, nil)\n\t}\n\treturn r.unreadable(ctx, fmt.Errorf(\"cancel it,", "\tif err == nil || err != nil {\n\t\treturn r.finish(ctx, nil)\n\t}\n\treturn r.unreadable(ctx, fmt.Errorf(\"cancel it,"}},
 		"./handlers", "TestBatchLaneCancelsWhatItSent",
 	},
 	{

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -47,6 +48,41 @@ func TestTurnThatEndsToWait(t *testing.T) {
 				t.Errorf("%d turns of two processes", got.Metadata.NumTurns)
 			}
 		})
+	}
+}
+
+// Each event counts by itself: that a task has ended is told by an event of its own,
+// by the list of all tasks, or by both.
+func TestEventsOfTasks(t *testing.T) {
+	t.Parallel()
+	started := `task_started {"task_id":"1","description":"the build","is_backgrounded":true}`
+	for _, test := range []struct {
+		name   string
+		events []string
+		open   string
+	}{
+		{"started", []string{started}, "1 task(s) in the background (the build)"},
+		{"in the foreground", []string{`task_started {"task_id":"1","description":"the build"}`}, ""},
+		{"completed", []string{started, `task_updated {"task_id":"1","patch":{"status":"completed"}}`}, ""},
+		{"killed", []string{started, `task_updated {"task_id":"1","patch":{"status":"killed"}}`}, ""},
+		{"notified", []string{started, `task_notification {"task_id":"1","status":"failed"}`}, ""},
+		{"goes on", []string{started, `task_updated {"task_id":"1","patch":{"status":"running"}}`}, "1 task(s) in the background (the build)"},
+		{"another completed", []string{started, `task_updated {"task_id":"2","patch":{"status":"completed"}}`}, "1 task(s) in the background (the build)"},
+		{"listed", []string{`background_tasks_changed {"tasks":[{"task_id":"1","description":"the build"}]}`}, "1 task(s) in the background (the build)"},
+		{"not listed any more", []string{started, `background_tasks_changed {"tasks":[]}`}, ""},
+	} {
+		tasks := newClaudeTasks()
+		for _, event := range test.events {
+			subtype, text, _ := strings.Cut(event, " ")
+			var e claudeTask
+			if err := json.Unmarshal([]byte(text), &e); err != nil {
+				t.Fatal(err)
+			}
+			tasks.take(subtype, e)
+		}
+		if got := tasks.open(); got != test.open {
+			t.Errorf("%s: %q, want %q", test.name, got, test.open)
+		}
 	}
 }
 

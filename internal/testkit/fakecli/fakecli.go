@@ -43,6 +43,7 @@
 //	raw TEXT, partial TEXT         stdout as it is, with and without newline
 //	stderr BYTES                   that many bytes on stderr
 //	env, args, cwd, read FILE      a text event with what the name says
+//	env NAME                       a text event with the value of that variable
 //	write FILE TEXT                writes a file
 //	sleep DURATION, hang           waits
 //	ignore                         SIGINT and SIGTERM do nothing from here on

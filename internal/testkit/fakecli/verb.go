@@ -95,6 +95,10 @@ func (a *agent) tell(verb, rest string) error {
 	var text string
 	switch verb {
 	case "env":
+		if rest != "" {
+			text = os.Getenv(rest)
+			break
+		}
 		names := os.Environ()
 		slices.Sort(names)
 		text = strings.Join(names, "\n")
