@@ -39,7 +39,7 @@ func (p *pieces) read(from io.Reader) error {
 		}
 		n, err := from.Read(p.list[len(p.list)-1][at:])
 		p.length += n
-		if err == io.EOF { //nolint:errorlint // a reader's end is never wrapped
+		if err == io.EOF {
 			return nil
 		}
 		if err != nil {
