@@ -54,7 +54,7 @@ func (b *advancing) room(ctx context.Context, n admitted) (room int, why string,
 		spent.Cost += float64(known.cut) * spent.Dearest
 		text = fmt.Sprintf("%s is spent, of which %d runs that were cut off count %s each", work.Dollars(spent.Cost), known.cut, work.Dollars(spent.Dearest))
 	}
-	left := *b.MaxCostUSD - spent.Cost
+	left := exact(*b.MaxCostUSD - spent.Cost)
 	paid := spent.affordable(left, n.Live)
 	room = min(room, paid)
 	if spent.NotBegun > 0 && (left <= 0 || paid <= 0 && n.Live == 0) {
@@ -63,6 +63,10 @@ func (b *advancing) room(ctx context.Context, n admitted) (room int, why string,
 	}
 	return room, why, nil
 }
+
+// exact is an amount in dollars without the noise of binary sums: ten times ten
+// cents are not quite a dollar, and what is left of it is nothing.
+func exact(usd float64) float64 { return math.Round(usd*1e9) / 1e9 }
 
 // spent is what the units of a batch have cost, and what that tells of the others.
 type spent struct {

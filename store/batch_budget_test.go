@@ -195,3 +195,23 @@ func TestTestOfABatchWithABudget(t *testing.T) {
 		t.Errorf("%+v, paused %+v", b.Counts, b.Paused)
 	}
 }
+
+// What is left of a budget is nothing when it is spent to the cent: as binary
+// numbers, 49 cents and 18 cents are less than 67. No unit tells what another will
+// cost here, for each has a run of unknown cost.
+func TestBudgetThatIsSpentToTheCent(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	budget := 0.67
+	id := l.batch(4, func(b *NewBatch) { b.MaxCostUSD = &budget })
+	for _, cost := range []float64{0.49, 0.18} {
+		bells := l.advance(id).Bells
+		if len(bells) != 1 {
+			t.Fatalf("%d units were admitted", len(bells))
+		}
+		l.end(ending(l.take(bells[0].UnitID, l.process), work.Succeeded, func(f *Finish) { f.TotalCostUSD, f.CostIncomplete = &cost, true }), Recorded)
+	}
+	if a := l.advance(id); len(a.Bells) > 0 {
+		t.Errorf("%d units were admitted with nothing left", len(a.Bells))
+	}
+}
