@@ -42,11 +42,11 @@ func (a *API) await(ctx context.Context, id uuid.UUID, wait waitFor) (unitView, 
 	look := time.NewTicker(a.lookAgain)
 	defer look.Stop()
 	for {
-		unit, err := a.Store.Unit(ctx, work.DefaultTenant, id)
+		state, err := a.Store.State(ctx, work.DefaultTenant, id)
 		if err != nil {
 			return unitView{}, err
 		}
-		if unit.State.Final() {
+		if state.Final() {
 			return a.viewUnit(ctx, id)
 		}
 		select {

@@ -282,6 +282,15 @@ func (s *Store) Unit(ctx context.Context, tenant string, id uuid.UUID) (work.Uni
 	return row.unit(), nil
 }
 
+// State returns the state of one unit: all that whoever waits for its end asks again
+// and again.
+func (s *Store) State(ctx context.Context, tenant string, id uuid.UUID) (state work.State, err error) {
+	if err := s.db.GetContext(prepare(ctx), &state, `SELECT state FROM work_units WHERE id = $1 AND tenant = $2`, id, tenant); err != nil {
+		return "", translate(fmt.Errorf("read the state of unit %s: %w", id, err))
+	}
+	return state, nil
+}
+
 // Place is where a queued unit stands among the others.
 type Place struct {
 	Scheduled bool `db:"scheduled"` // it is not due yet
