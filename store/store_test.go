@@ -318,6 +318,7 @@ func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
 		"Ping":   l.Ping,
 		"Accept": func(ctx context.Context) error { _, _, err := l.Accept(ctx, newUnit()); return err },
 		"Unit":   func(ctx context.Context) error { _, err := l.Unit(ctx, tenant, id); return err },
+		"State":  func(ctx context.Context) error { _, err := l.State(ctx, tenant, id); return err },
 		"Units":  func(ctx context.Context) error { _, _, err := l.Units(ctx, UnitFilter{Tenant: tenant}); return err },
 		"Cancel": func(ctx context.Context) error { _, err := l.Cancel(ctx, tenant, id); return err },
 		"Retry":  func(ctx context.Context) error { _, err := l.Retry(ctx, tenant, id, Changes{}); return err },
