@@ -129,9 +129,12 @@ type API struct {
 	language *expr.Language
 	hub      *hub
 	kept     keptBatches
-	accepted *prometheus.CounterVec
-	received *prometheus.CounterVec
-	requests *prometheus.HistogramVec
+	counted  map[string]*lately[counted] // by the name of the overview's window
+
+	unitCounts lately[unitCounts] // of all units
+	accepted   *prometheus.CounterVec
+	received   *prometheus.CounterVec
+	requests   *prometheus.HistogramVec
 
 	// bodyTime is how long a caller may take to send a body. It is not the
 	// server's ReadTimeout, which would also end a held answer.
@@ -146,6 +149,10 @@ type API struct {
 func New(o Options) *API {
 	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), filling: make(chan struct{}, 1), hooks: newHooks(), flight: newFlight(o.MaxBody), language: expr.New(),
 		bodyTime: time.Minute, answerLimit: answerLimit, lookAgain: time.Second}
+	a.counted = map[string]*lately[counted]{}
+	for _, w := range work.Windows {
+		a.counted[w.Name] = &lately[counted]{}
+	}
 	a.hub = newHub(o.Store, o.Bell, o.Log, o.Registry)
 	metrics := promauto.With(o.Registry)
 	a.accepted = metrics.NewCounterVec(prometheus.CounterOpts{

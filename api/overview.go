@@ -20,7 +20,7 @@ import (
 // stats is what the overview shows, for scripts.
 type stats struct {
 	work.Figures
-	Queues    []queueView      `json:"queues" nullable:"false" doc:"As they are now"`
+	Queues    []queueView      `json:"queues" nullable:"false" doc:"As they were at to: now, or some seconds ago when very many units wait or have just ended"`
 	Processes []work.Process   `json:"worker_processes" nullable:"false" doc:"Those that have not stopped, newest first"`
 	Checks    map[string]check `json:"checks" doc:"As in /readyz"`
 }
@@ -40,20 +40,18 @@ func (a *API) getStats(ctx context.Context, in *statsInput) (*statsAnswer, error
 }
 
 func (a *API) stats(ctx context.Context, window work.Window, now time.Time) (s stats, pauses []store.Pause, err error) {
-	if s.Figures, err = a.Store.Figures(ctx, work.DefaultTenant, window, now); err != nil {
-		return s, nil, err
-	}
-	queues, err := a.Store.Queues(ctx, work.DefaultTenant)
+	counted, err := a.counted[window.Name].get(ctx, func(ctx context.Context) (counted, int64, error) { return a.count(ctx, window, now) })
 	if err != nil {
 		return s, nil, err
 	}
+	s.Figures = counted.figures
 	if pauses, err = a.Store.Pauses(ctx); err != nil {
 		return s, nil, err
 	}
 	if s.Processes, err = a.Store.Processes(ctx); err != nil {
 		return s, nil, err
 	}
-	s.Queues = viewQueues(queues, pauses, s.Processes)
+	s.Queues = viewQueues(counted.queues, pauses, s.Processes)
 	ready, err := a.readyz(ctx, nil)
 	if err != nil {
 		return s, nil, err
@@ -61,6 +59,26 @@ func (a *API) stats(ctx context.Context, window work.Window, now time.Time) (s s
 	s.Checks = ready.Body.Checks
 	s.Checks["reconciler"] = a.checkReconciler(ctx)
 	return s, pauses, nil
+}
+
+// counted is what the overview counts rows for. Its time is the figures' To.
+type counted struct {
+	figures work.Figures
+	queues  []store.Queue
+}
+
+func (a *API) count(ctx context.Context, window work.Window, now time.Time) (c counted, rows int64, err error) {
+	if c.figures, err = a.Store.Figures(ctx, work.DefaultTenant, window, now); err != nil {
+		return c, 0, err
+	}
+	if c.queues, err = a.Store.Queues(ctx, work.DefaultTenant); err != nil {
+		return c, 0, err
+	}
+	rows = c.figures.Untallied
+	for _, q := range c.queues {
+		rows += int64(q.Queued + q.Running)
+	}
+	return c, rows, nil
 }
 
 // reconcilerLate is how long a reconciler may be silent: it does its slow

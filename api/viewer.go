@@ -175,12 +175,37 @@ func (a *API) list(c echo.Context, chosen uuid.UUID) (web.List, error) {
 		list.Next = next.String()
 	}
 	f.States, f.After = nil, uuid.Nil
-	counts, err := a.Store.CountUnits(ctx, f, maxCounts)
+	counts, err := a.countUnits(ctx, f, given)
 	if err != nil {
 		return list, err
 	}
-	list.Pills = given.Pills(counts, maxCounts)
+	list.Pills, list.CountedAt = given.Pills(counts.byState, maxCounts), counts.at
 	return list, nil
+}
+
+// unitCounts are units by state.
+type unitCounts struct {
+	byState map[work.State]int
+	at      time.Time
+}
+
+// countUnits counts the units of a filter by state. Those of all units are kept for a
+// few seconds when they are many.
+func (a *API) countUnits(ctx context.Context, f store.UnitFilter, given web.Filter) (unitCounts, error) {
+	ask := func(ctx context.Context) (c unitCounts, rows int64, err error) {
+		c.at = time.Now()
+		c.byState, err = a.Store.CountUnits(ctx, f, maxCounts)
+		for _, n := range c.byState {
+			rows += int64(n)
+		}
+		return c, rows, err
+	}
+	given.Status = ""
+	if given.Query() == (web.Filter{}).Query() {
+		return a.unitCounts.get(ctx, ask)
+	}
+	c, _, err := ask(ctx)
+	return c, err
 }
 
 // fill gives the list the cards of a filter and tells where it goes on.

@@ -34,6 +34,7 @@ func (w *Worker) serveDeliveries() (stop func(), err error) {
 	}, w.deliveryRung)
 	server := asynq.NewServerFromRedisClient(client, asynq.Config{
 		Concurrency: 1, Queues: map[string]int{jobs.DeliveryLane: 1}, TaskCheckInterval: jobs.CheckInterval,
+		DelayedTaskCheckInterval: jobs.SweepInterval, JanitorInterval: jobs.SweepInterval,
 		ShutdownTimeout: time.Second, Logger: asynqLog{w.Log}, LogLevel: asynq.WarnLevel,
 	})
 	err = server.Start(asynq.HandlerFunc(func(_ context.Context, t *asynq.Task) error {

@@ -256,10 +256,10 @@ func (w *Worker) serve(lanes map[string]int) (stops [2]func(), err error) {
 	server := asynq.NewServerFromRedisClient(client, asynq.Config{
 		Concurrency:       w.Slots,
 		Queues:            lanes,
-		TaskCheckInterval: jobs.CheckInterval,
-		ShutdownTimeout:   time.Second, // nothing is left to wait for after our own drain
-		Logger:            asynqLog{w.Log},
-		LogLevel:          asynq.WarnLevel,
+		TaskCheckInterval: jobs.CheckInterval, DelayedTaskCheckInterval: jobs.SweepInterval, JanitorInterval: jobs.SweepInterval,
+		ShutdownTimeout: time.Second, // nothing is left to wait for after our own drain
+		Logger:          asynqLog{w.Log},
+		LogLevel:        asynq.WarnLevel,
 	})
 	if err := server.Start(asynq.HandlerFunc(w.ProcessTask)); err != nil {
 		return stops, fmt.Errorf("start asynq server: %w", err)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"piecework/store"
 )
 
 // pieceRows is how many rows a duty changes in one statement.
@@ -19,6 +21,9 @@ type duty struct {
 	budget time.Duration
 	piece  bool // it is worth doing again at once when it changed pieceRows or more
 	pause  int  // between two pieces, as a multiple of what the last has taken
+	// needed tells by a look at all duties together whether this one has something to
+	// do; nil: it is done in any case.
+	needed func(*store.Pending) bool
 	// do makes one piece and returns how many rows it changed.
 	do func(context.Context) (int, error)
 

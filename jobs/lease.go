@@ -67,11 +67,25 @@ func (r *Reconciler) watchLeases(ctx context.Context) (over []store.Lease, set t
 	if err != nil {
 		return nil, 0, err
 	}
+	over, set = r.seen(leases, clock)
+	return over, set, nil
+}
+
+// follow looks at the leases as watchLeases does, and tells whether nobody leads.
+func (r *Reconciler) follow(ctx context.Context) (free bool, err error) {
+	leases, clock, free, err := r.Store.LeasesAndLead(ctx)
+	if err == nil {
+		r.seen(leases, clock)
+	}
+	return free, err
+}
+
+func (r *Reconciler) seen(leases []store.Lease, clock time.Time) (over []store.Lease, set time.Duration) {
 	over, set = r.leases.look(leases, process.Uptime(), clock)
 	if set != 0 {
 		r.Log.Warn("the clock of Postgres was set; leases are measured by our own", "by", set.Round(time.Second))
 	}
-	return over, set, nil
+	return over, set
 }
 
 // endLeases ends what has run out, and gives back what those worker processes
@@ -91,14 +105,17 @@ func (r *Reconciler) endLeases(ctx context.Context) (lost int64, err error) {
 	if !time.Now().After(r.calm) {
 		return 0, nil
 	}
+	var ended int64
 	if len(over) > 0 {
-		ended, err := r.Store.EndLeases(ctx, over)
-		if err != nil {
+		if ended, err = r.Store.EndLeases(ctx, over); err != nil {
 			return 0, err
 		}
 		if ended > 0 {
 			r.Log.Warn("worker processes gave no sign of life for as long as their lease", "count", ended)
 		}
+	}
+	if ended == 0 && r.pending != nil && !r.pending.Lost {
+		return 0, nil
 	}
 	return r.Store.ExpireLeases(ctx)
 }

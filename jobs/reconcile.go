@@ -39,35 +39,40 @@ type Reconciler struct {
 	Bell  *Bell
 	Log   *slog.Logger
 
-	table  []duty
-	leases leaseWatch
-	taken  map[string]time.Duration // bells that were heard and whose units do not begin: since when, by process.Uptime
-	moved  uuid.UUID                // the batch that was looked at last
-	idle   uuid.UUID                // the same, of paused ones
-	walk   store.CheckCursor        // how far the walk over waiting units has come
-	walked time.Time                // when it began
-	away   bool                     // Postgres was, so bells may have been heard for nothing
-	calm   time.Time                // until then nobody's lease is ended
+	table   []duty
+	pending *store.Pending // what this round has to do; nil: nobody knows
+	leases  leaseWatch
+	taken   map[string]time.Duration // bells that were heard and whose units do not begin: since when, by process.Uptime
+	moved   uuid.UUID                // the batch that was looked at last
+	idle    uuid.UUID                // the same, of paused ones
+	walk    store.CheckCursor        // how far the walk over waiting units has come
+	walked  time.Time                // when it began
+	away    bool                     // Postgres was, so bells may have been heard for nothing
+	calm    time.Time                // until then nobody's lease is ended
 }
 
-// Run reconciles once a second until ctx ends.
+// Run reconciles once a second until ctx ends, while it leads.
 func (r *Reconciler) Run(ctx context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {
-		led, err := r.Store.Lead(ctx, r.Once)
-		if !led && err == nil {
-			_, _, err = r.watchLeases(ctx)
+		free, err := r.follow(ctx)
+		if free && err == nil {
+			_, err = r.Store.Lead(ctx, ticker.C, func(round context.Context) { r.note(ctx, r.Once(round)) })
 		}
-		if err != nil && ctx.Err() == nil {
-			r.Log.Warn("reconcile", "err", err)
-			r.away = r.away || errors.As(err, new(*work.Unavailable))
-		}
+		r.note(ctx, err)
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
+	}
+}
+
+func (r *Reconciler) note(ctx context.Context, err error) {
+	if err != nil && ctx.Err() == nil {
+		r.Log.Warn("reconcile", "err", err)
+		r.away = r.away || errors.As(err, new(*work.Unavailable))
 	}
 }
 
@@ -78,15 +83,15 @@ func (r *Reconciler) duties() []duty {
 	return []duty{
 		{name: "recheck after postgres was away", budget: 10 * time.Second, do: r.recover},
 		{name: "end leases", budget: 5 * time.Second, do: r.expireLeases, piece: true},
-		{name: "end units that are overdue", budget: 2 * time.Second, do: r.expireDeadlines, piece: true},
-		{name: "end the wait of the batch lane", budget: 2 * time.Second, do: r.endWaits, piece: true},
-		{name: "take back deliveries", budget: 2 * time.Second, do: r.expireDeliveries, piece: true},
-		{name: "make scheduled units", budget: 5 * time.Second, do: once(r.makeScheduled)},
-		{name: "advance batches", budget: 2 * roundLimit, do: once(r.moveBatches)},
+		{name: "end units that are overdue", budget: 2 * time.Second, do: r.expireDeadlines, piece: true, needed: func(p *store.Pending) bool { return p.Overdue }},
+		{name: "end the wait of the batch lane", budget: 2 * time.Second, do: r.endWaits, piece: true, needed: func(p *store.Pending) bool { return p.Late }},
+		{name: "take back deliveries", budget: 2 * time.Second, do: r.expireDeliveries, piece: true, needed: func(p *store.Pending) bool { return p.Undone }},
+		{name: "make scheduled units", budget: 5 * time.Second, do: once(r.makeScheduled), needed: func(p *store.Pending) bool { return p.Schedules }},
+		{name: "advance batches", budget: 2 * roundLimit, do: once(r.moveBatches), needed: func(p *store.Pending) bool { return p.Batches }},
 		{name: "find out what redis has lost", budget: 10 * time.Second, do: r.withRedis(r.checkEpoch)},
-		{name: "ring for units", budget: 2 * roundLimit, do: r.withRedis(r.ringLost)},
+		{name: "ring for units", budget: 2 * roundLimit, do: r.withRedis(r.ringLost), needed: func(p *store.Pending) bool { return p.Unchecked || r.walkDue() }},
 		{name: "ring for units that were taken and not begun", budget: roundLimit, do: r.withRedis(r.ringTaken)},
-		{name: "ring for deliveries", budget: roundLimit, do: r.withRedis(r.ringDeliveries)},
+		{name: "ring for deliveries", budget: roundLimit, do: r.withRedis(r.ringDeliveries), needed: func(p *store.Pending) bool { return p.Unheard }},
 		{name: foldDuty, every: sweepEvery, budget: 5 * time.Second, do: r.foldLost, piece: true},
 		{name: "tally", every: sweepEvery, budget: 2 * tallyBudget, do: once(r.tally)},
 		{name: "advance paused batches", every: sweepEvery, budget: 2 * roundLimit, do: once(r.moveIdleBatches)},
@@ -104,16 +109,44 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	}
 	var errs []error
 	begun := time.Now()
+	r.look(ctx)
 	for i := range r.table {
 		d := &r.table[i]
 		if !d.due() || d.every > 0 && time.Since(begun) > sweepUntil {
 			continue
 		}
-		if _, err := d.run(ctx); err != nil {
+		if d.needed != nil && r.pending != nil && !d.needed(r.pending) {
+			continue
+		}
+		n, err := d.run(ctx)
+		if d.needed != nil || n > 0 || err != nil {
+			r.pending = nil // there may be something for the others now
+		}
+		if err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// lookBudgetOfRound is for the look at what there is to do.
+const lookBudgetOfRound = time.Second
+
+// look finds out with one statement which duties have something to do. When it fails
+// all are done, each with its own time and its own errors.
+func (r *Reconciler) look(ctx context.Context) {
+	r.pending = nil
+	if r.away {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookBudgetOfRound)
+	defer cancel()
+	p, err := r.Store.Pending(ctx, r.walk.Back())
+	if err != nil {
+		r.Log.Debug("look for what there is to do", "err", err)
+		return
+	}
+	r.pending = &p
 }
 
 // recover looks at all bells again when Postgres was away.
@@ -213,14 +246,21 @@ func (r *Reconciler) tally(ctx context.Context) error {
 // before the mark is set, so that a death in between only makes the next round
 // do it again.
 func (r *Reconciler) checkEpoch(ctx context.Context) error {
-	epoch, err := r.Store.Epoch(ctx, uuid.NewString())
-	if err != nil {
-		return err
+	var epoch string
+	if r.pending != nil {
+		epoch = r.pending.RedisEpoch
+	}
+	if epoch == "" {
+		var err error
+		if epoch, err = r.Store.Epoch(ctx, uuid.NewString()); err != nil {
+			return err
+		}
 	}
 	unmarked, err := r.Bell.unmarked(ctx, epoch)
 	if err != nil || len(unmarked) == 0 {
 		return err
 	}
+	r.pending = nil
 	doubted, err := r.Store.RecheckAll(ctx)
 	if err != nil {
 		return err
@@ -273,11 +313,13 @@ func (b *Bell) unmarked(ctx context.Context, epoch string) (map[string]string, e
 // doubt: Redis may lose a single message and say nothing.
 const walkEvery = time.Minute
 
+func (r *Reconciler) walkDue() bool { return time.Since(r.walked) >= walkEvery }
+
 // ringLost looks at every queued unit whose bell is in doubt and rings again
 // where there is none. It goes over the units that are due in the order in which
 // they became so, and once a minute from the first on.
 func (r *Reconciler) ringLost(ctx context.Context) error {
-	if time.Since(r.walked) >= walkEvery {
+	if r.walkDue() {
 		r.walk, r.walked = store.CheckCursor{}, time.Now()
 	}
 	r.walk = r.walk.Back()

@@ -86,6 +86,18 @@ func (b *Bell) active(ctx context.Context) ([]store.Dispatch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list lanes: %w", err)
 	}
+	if !severalSlots(b.redis) && len(lanes) > 0 { // at rest one command answers for all
+		keys := make([]string, len(lanes))
+		for i, lane := range lanes {
+			keys[i] = activeKey(lane)
+		}
+		if n, err := b.redis.Exists(ctx, keys...).Result(); err != nil || n == 0 {
+			if err != nil {
+				err = fmt.Errorf("look at taken bells: %w", err)
+			}
+			return nil, err
+		}
+	}
 	look := b.redis.Pipeline()
 	active := make([]*redis.StringSliceCmd, len(lanes))
 	for i, lane := range lanes {

@@ -22,7 +22,9 @@ type WakingClient struct {
 	stock  []any // messages that were taken with another; only Asynq's one loop that dequeues has it
 	lanes  int64
 	empty  atomic.Int64
-	soon   atomic.Int64 // nanoseconds until the first gate of this round opens
+	open   []string        // pending lists of this round's lanes whose gates are open; as stock, of one loop alone
+	vacant map[string]bool // pending lists that this round need not ask for
+	soon   atomic.Int64    // nanoseconds until the first gate of this round opens
 	rung   <-chan struct{}
 	closed chan struct{}
 	once   sync.Once
@@ -44,6 +46,11 @@ type Gate struct {
 // CheckInterval is the Asynq server's own pause between rounds. It can be
 // short: the waiting happens in this client.
 const CheckInterval = 4 * time.Millisecond
+
+// SweepInterval is how often the Asynq server looks for tasks to be retried and for
+// completed ones that are old, in each lane. There are none: no bell is retried, and
+// none is kept.
+const SweepInterval = 10 * time.Minute
 
 const (
 	// idle is how long a round of empty lanes waits for a bell. A wake that
@@ -76,6 +83,12 @@ func (s *WakingClient) EvalSha(ctx context.Context, sha string, keys []string, a
 	}
 	if cmd := s.shut(ctx, keys); cmd != nil {
 		return cmd
+	}
+	s.open = append(s.open, keys[0])
+	if s.vacant[keys[0]] {
+		cmd := redis.NewCmd(ctx)
+		cmd.SetErr(redis.Nil)
+		return s.waitAfter(cmd, keys)
 	}
 	if n := s.spare(keys); n > 1 {
 		return s.waitAfter(s.takeMany(ctx, keys, args, n), keys)
@@ -176,7 +189,10 @@ func (s *WakingClient) waitAfter(cmd *redis.Cmd, keys []string) *redis.Cmd {
 		s.gate.Took(backend)
 	case errors.Is(err, redis.Nil):
 		if s.empty.Add(1) >= s.lanes {
-			s.wait(s.round(), s.rung)
+			lanes := s.open
+			if s.wait(s.round(), s.rung) {
+				s.vacant = s.allEmpty(lanes)
+			}
 		}
 	case redis.HasErrorPrefix(err, "NOSCRIPT"):
 	default:
@@ -190,17 +206,45 @@ func (s *WakingClient) waitAfter(cmd *redis.Cmd, keys []string) *redis.Cmd {
 // has ended found nothing.
 func (s *WakingClient) round() time.Duration {
 	s.empty.Store(0)
+	s.open, s.vacant = nil, nil
 	return time.Duration(s.soon.Swap(int64(idle)))
 }
 
-func (s *WakingClient) wait(d time.Duration, rung <-chan struct{}) {
+// wait tells whether the time went by and nobody ended the wait.
+func (s *WakingClient) wait(d time.Duration, rung <-chan struct{}) (passed bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-rung:
 	case <-timer.C:
+		return true
 	case <-s.closed:
 	}
+	return false
+}
+
+// allEmpty asks for all lanes with one command, after a wait that no bell ended. When
+// every list is empty the next round is answered with that; each gate is looked at as
+// ever, and a lane whose gate has opened meanwhile is asked for. The keys of a
+// Cluster's lanes are on several servers, so each lane is asked there.
+func (s *WakingClient) allEmpty(pending []string) map[string]bool {
+	if len(pending) == 0 || severalSlots(s.plain) {
+		return nil
+	}
+	if n, err := s.plain.Exists(context.Background(), pending...).Result(); err != nil || n > 0 {
+		return nil // the round sees what it is
+	}
+	vacant := make(map[string]bool, len(pending))
+	for _, key := range pending {
+		vacant[key] = true
+	}
+	return vacant
+}
+
+// severalSlots tells whether one command cannot ask for keys of several lanes.
+func severalSlots(client redis.UniversalClient) bool {
+	_, cluster := client.(*redis.ClusterClient)
+	return cluster
 }
 
 // laneOf reads queue and backend out of the keys of a dequeue, which name a

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +40,13 @@ func (s *script) Process(ctx context.Context, cmd redis.Cmder) error {
 
 func (s *script) Eval(ctx context.Context, source string, keys []string, args ...any) *redis.Cmd {
 	return s.EvalSha(ctx, source, keys, args...)
+}
+
+// Exists answers that something may be there, so that each lane is asked.
+func (s *script) Exists(ctx context.Context, _ ...string) *redis.IntCmd {
+	cmd := redis.NewIntCmd(ctx)
+	cmd.SetVal(1)
+	return cmd
 }
 
 // open is a gate that is never shut.
@@ -106,6 +114,80 @@ func TestWakingClientKeepsGates(t *testing.T) {
 		}
 		if waited := call("q:shut") + call("q:mock"); waited != 0 || !slices.Equal(took, []string{"shut", "mock"}) {
 			t.Errorf("waited %s, took %q", waited, took)
+		}
+	})
+}
+
+// still is a Redis whose lanes are empty, which counts what it is asked.
+type still struct {
+	redis.UniversalClient
+	dequeues, looks int
+	full            bool
+}
+
+func (s *still) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *redis.Cmd {
+	s.dequeues++
+	cmd := redis.NewCmd(ctx)
+	if !s.full {
+		cmd.SetErr(redis.Nil)
+	}
+	return cmd
+}
+
+func (s *still) Exists(ctx context.Context, keys ...string) *redis.IntCmd {
+	s.looks++
+	cmd := redis.NewIntCmd(ctx)
+	if s.full {
+		cmd.SetVal(1)
+	}
+	return cmd
+}
+
+// At rest one command a second asks for all lanes. A bell that rings, one that nobody
+// heard, and a gate that opens have the lanes asked one by one.
+func TestWakingClientAtRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var shut atomic.Bool
+		shut.Store(true)
+		gate := Gate{Took: func(string) {}, Wait: func(_, backend string) time.Duration {
+			if backend == "b" && shut.Load() {
+				return time.Hour
+			}
+			return 0
+		}}
+		lanes := []string{"q:a:high", "q:a", "q:b"}
+		server, rung := &still{}, make(chan struct{}, 1)
+		client := (&Bell{redis: server}).ServerClient(len(lanes), gate, rung)
+		round := func() (took time.Duration, dequeues, looks int) {
+			begin, before, looked := time.Now(), server.dequeues, server.looks
+			for _, lane := range lanes {
+				if client.EvalSha(t.Context(), "", dequeueKeys(lane)).Err() == nil {
+					break
+				}
+			}
+			return time.Since(begin), server.dequeues - before, server.looks - looked
+		}
+		for _, step := range []struct {
+			name            string
+			before          func()
+			took            time.Duration
+			dequeues, looks int
+		}{
+			{"the first round", func() {}, idle, 2, 1},
+			{"at rest", func() {}, idle, 0, 1},
+			{"still", func() {}, idle, 0, 1},
+			{"a bell rings meanwhile", func() { rung <- struct{}{} }, 0, 0, 0},
+			{"so every lane is asked", func() {}, idle, 2, 1},
+			{"a gate has opened", func() { shut.Store(false) }, idle, 1, 1},
+			{"at rest again", func() {}, idle, 0, 1},
+			{"a bell that nobody hears", func() { time.AfterFunc(idle/2, func() { server.full = true }) }, idle, 0, 1},
+			{"is found", func() {}, 0, 1, 0},
+		} {
+			step.before()
+			if took, dequeues, looks := round(); took != step.took || dequeues != step.dequeues || looks != step.looks {
+				t.Errorf("%s: took %s, %d dequeues, %d looks; want %s, %d, %d", step.name, took, dequeues, looks, step.took, step.dequeues, step.looks)
+			}
 		}
 	})
 }

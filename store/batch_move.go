@@ -30,13 +30,16 @@ const cancelPiece = 2000
 // idle those that are paused, in which only what runs can end, else the others.
 func (s *Store) LiveBatches(ctx context.Context, idle bool) ([]uuid.UUID, error) {
 	var ids []uuid.UUID
-	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM batches WHERE finished_at IS NULL
-		AND status NOT IN ('enumerating', 'awaiting_approval') AND (paused_at IS NOT NULL AND status IN ('testing', 'in_progress')) = $1 ORDER BY id`, idle)
+	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM batches WHERE finished_at IS NULL AND `+goesOn+` = $1 ORDER BY id`, idle)
 	if err != nil {
 		return nil, translate(fmt.Errorf("find live batches: %w", err))
 	}
 	return ids, nil
 }
+
+// goesOn holds for batches that are to be advanced, of those that are paused or of the
+// others: what follows says which.
+const goesOn = `status NOT IN ('enumerating', 'awaiting_approval') AND (paused_at IS NOT NULL AND status IN ('testing', 'in_progress'))`
 
 // AdvanceBatch lets go what may begin, and ends the batch when nothing is left.
 // Whoever sees a unit of it end may call it, and the reconciler does: it looks

@@ -101,7 +101,7 @@ func TestSilentPostgres(t *testing.T) {
 			return err
 		},
 		"lead": func() error {
-			_, err := l.Lead(t.Context(), func(context.Context) error { return nil })
+			_, err := l.lead(t.Context(), leadLock, func(context.Context) error { return nil })
 			return err
 		},
 	}

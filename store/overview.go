@@ -219,6 +219,9 @@ func (s *Store) Figures(ctx context.Context, tenant string, w work.Window, now t
 	}
 	f := newFigures(w, now)
 	f.addAll(slices.Concat(old, fresh))
+	for _, c := range fresh {
+		f.Untallied += c.Count
+	}
 	return f.done(), nil
 }
 

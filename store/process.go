@@ -151,17 +151,36 @@ type Lease struct {
 // Leases returns the lease of each worker process that has not stopped, and the
 // time on Postgres's clock.
 func (s *Store) Leases(ctx context.Context) ([]Lease, time.Time, error) {
-	var now time.Time
-	var leases []Lease
-	err := s.vital.GetContext(ctx, &now, `SELECT clock_timestamp()`)
-	if err == nil {
-		err = s.vital.SelectContext(ctx, &leases, `SELECT id, beat_at, extract(epoch FROM lease_until - beat_at)::double precision AS length
-			FROM worker_processes WHERE stopped_at IS NULL`)
+	leases, now, _, err := s.leases(ctx, `false`)
+	return leases, now, err
+}
+
+// LeasesAndLead is Leases for a process that does not lead, and tells whether nobody
+// does. The shared lock by which it finds out is gone with the statement.
+func (s *Store) LeasesAndLead(ctx context.Context) (leases []Lease, now time.Time, free bool, err error) {
+	return s.leases(ctx, `pg_try_advisory_xact_lock_shared($1)`, int64(leadLock))
+}
+
+func (s *Store) leases(ctx context.Context, free string, args ...any) ([]Lease, time.Time, bool, error) {
+	var rows []struct {
+		Now     time.Time     `db:"now"`
+		Free    bool          `db:"free"`
+		Process *uuid.UUID    `db:"id"`
+		BeatAt  *time.Time    `db:"beat_at"`
+		Length  *work.Seconds `db:"length"`
 	}
+	err := s.vital.SelectContext(ctx, &rows, `SELECT now, free, id, beat_at, extract(epoch FROM lease_until - beat_at)::double precision AS length
+		FROM (SELECT clock_timestamp() AS now, `+free+` AS free OFFSET 0) AS one LEFT JOIN worker_processes ON stopped_at IS NULL`, args...)
 	if err != nil {
-		return nil, now, translate(fmt.Errorf("read leases: %w", err))
+		return nil, time.Time{}, false, translate(fmt.Errorf("read leases: %w", err))
 	}
-	return leases, now, nil
+	var leases []Lease
+	for _, r := range rows {
+		if r.Process != nil {
+			leases = append(leases, Lease{*r.Process, *r.BeatAt, *r.Length})
+		}
+	}
+	return leases, rows[0].Now, rows[0].Free, nil
 }
 
 // EndLeases ends leases that nobody has renewed since they were read. It returns

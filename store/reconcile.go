@@ -2,10 +2,7 @@ package store
 
 import (
 	"context"
-	"database/sql"
-	"database/sql/driver"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,78 +11,8 @@ import (
 	"piecework/internal/work"
 )
 
-// The advisory lock of whoever reconciles.
-const leadLock = 0x7069656365 // "piece"
-
 // recheck is how long a bell that was seen on its way is trusted.
 const recheck = time.Minute
-
-// leadLimit is how long one round of a leader may last. leadIdle is how long
-// Postgres keeps the lead for one that says nothing, which may be frozen, or out of
-// reach, for hours; so a leader at work says something more often.
-const (
-	leadLimit = 30 * time.Second
-	leadIdle  = 5 * time.Second
-)
-
-// Lead runs f if no other process reconciles just now, and tells whether it
-// ran.
-func (s *Store) Lead(ctx context.Context, f func(context.Context) error) (bool, error) {
-	return s.lead(ctx, leadLock, f)
-}
-
-// lead runs f while it holds an advisory lock, and tells whether it got it.
-func (s *Store) lead(ctx context.Context, lock int64, f func(context.Context) error) (bool, error) {
-	conn, err := s.db.Conn(ctx)
-	if err != nil {
-		return false, translate(fmt.Errorf("lead: %w", err))
-	}
-	defer func() { _ = conn.Close() }()
-	// The transaction is idle while f works elsewhere, and its end by either
-	// side is the end of the lock.
-	begin := fmt.Sprintf(`BEGIN; SET LOCAL idle_in_transaction_session_timeout = %d`, s.leadIdle.Milliseconds())
-	if _, err := conn.ExecContext(ctx, begin); err != nil {
-		return false, translate(fmt.Errorf("lead: %w", err))
-	}
-	defer func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeAfter)
-		defer cancel()
-		if _, err := conn.ExecContext(end, `ROLLBACK`); err != nil {
-			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // it is closed, and its lock with it
-		}
-	}()
-	var lead bool
-	if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lock).Scan(&lead); err != nil {
-		return false, translate(fmt.Errorf("lead: %w", err))
-	}
-	if !lead {
-		return false, nil
-	}
-	round, cancel := context.WithTimeout(allow(ctx, s.leadLimit), s.leadLimit)
-	var speaking sync.WaitGroup
-	defer speaking.Wait()
-	defer cancel()
-	speaking.Go(func() { s.keepLead(round, cancel, conn) })
-	return true, f(round)
-}
-
-// keepLead says something on the leader's connection until the round is over, and
-// ends the round when the lead is lost.
-func (s *Store) keepLead(ctx context.Context, lost func(), conn *sql.Conn) {
-	tick := time.NewTicker(s.leadIdle / 3)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		if _, err := conn.ExecContext(allow(ctx, s.leadIdle), `SELECT 1`); err != nil {
-			lost()
-			return
-		}
-	}
-}
 
 // pieceRows is how many rows one statement of a look at the ledger changes: what is
 // more comes with the next, so that nobody waits long for a row.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -328,76 +327,5 @@ func TestEpoch(t *testing.T) {
 		if got, err := l.Epoch(t.Context(), fresh); err != nil || got != "first" {
 			t.Errorf("epoch %q, error %v", got, err)
 		}
-	}
-}
-
-func TestLead(t *testing.T) {
-	t.Parallel()
-	l := newLedger(t)
-	other := openLedger(t, l.url)
-	never := func(context.Context) error { t.Error("two lead"); return nil }
-	broken := errors.New("broken")
-	led, err := l.Lead(t.Context(), func(ctx context.Context) error {
-		for _, s := range []*ledger{l, other} { // the same process, and another
-			if led, err := s.Lead(ctx, never); led || err != nil {
-				t.Errorf("a second leads %t, error %v", led, err)
-			}
-		}
-		return broken
-	})
-	if !led || !errors.Is(err, broken) {
-		t.Errorf("led %t, error %v", led, err)
-	}
-	var all sync.WaitGroup
-	for range 20 { // whoever leads next, the lock did not stay in a pool
-		all.Go(func() {
-			if _, err := l.Lead(t.Context(), func(context.Context) error { return nil }); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	if led, err := other.Lead(t.Context(), func(context.Context) error { return nil }); !led || err != nil {
-		t.Errorf("nobody leads, yet led %t, error %v", led, err)
-	}
-}
-
-// A leader that dies leaves no lock behind.
-func TestLeadDies(t *testing.T) {
-	t.Parallel()
-	l := newLedger(t)
-	other := openLedger(t, l.url)
-	_, _ = l.Lead(t.Context(), func(ctx context.Context) error {
-		other.exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'
-			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
-		testkit.Eventually(t, "another leads", func() bool {
-			led, err := other.Lead(ctx, func(context.Context) error { return nil })
-			return led && err == nil
-		})
-		return nil
-	})
-	if led, err := l.Lead(t.Context(), func(context.Context) error { return nil }); !led || err != nil {
-		t.Errorf("leads again %t, error %v", led, err)
-	}
-}
-
-// A leader that is frozen, or that nobody can reach, does not lead for ever.
-func TestLeadIsSilent(t *testing.T) {
-	t.Parallel()
-	l := newLedger(t)
-	l.leadLimit, l.leadIdle = 100*time.Millisecond, 100*time.Millisecond
-	other := openLedger(t, l.url)
-	led, err := l.Lead(t.Context(), func(context.Context) error {
-		testkit.Eventually(t, "another leads", func() bool {
-			led, err := other.Lead(t.Context(), func(context.Context) error { return nil })
-			return led && err == nil
-		})
-		return nil
-	})
-	if !led || err != nil {
-		t.Errorf("led %t, error %v", led, err)
-	}
-	if led, err := l.Lead(t.Context(), func(context.Context) error { return nil }); !led || err != nil {
-		t.Errorf("leads again %t, error %v", led, err)
 	}
 }

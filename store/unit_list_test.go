@@ -344,7 +344,14 @@ func TestBacklogIsNotReadThrough(t *testing.T) {
 			}
 			return err
 		},
-		"unchecked":        func() error { _, _, err := l.Unchecked(t.Context(), cursor, few); return err },
+		"unchecked": func() error { _, _, err := l.Unchecked(t.Context(), cursor, few); return err },
+		"pending": func() error {
+			p, err := l.Pending(t.Context(), cursor)
+			if p != (Pending{Unchecked: true}) {
+				t.Errorf("pending: %+v", p)
+			}
+			return err
+		},
 		"doubt":            func() error { return l.Doubt(t.Context(), ids) },
 		"redispatch":       func() error { _, err := l.Redispatch(t.Context(), ids); return err },
 		"expire leases":    func() error { _, err := l.ExpireLeases(t.Context()); return err },

@@ -9,13 +9,15 @@ import (
 
 // List is the left column: the newest units of a filter.
 type List struct {
-	Filter   Filter
-	Batch    *Batch // that the filter asks for: its id and title
-	Pills    []Pill
-	Cards    []Card
-	Next     string   // id to go on after; empty on the last page
-	Backends []string // to choose from
-	Classes  []work.Class
+	Filter Filter
+	Batch  *Batch // that the filter asks for: its id and title
+	Pills  []Pill
+	// CountedAt is when the units of the pills were counted; zero: the page does not say.
+	CountedAt time.Time
+	Cards     []Card
+	Next      string   // id to go on after; empty on the last page
+	Backends  []string // to choose from
+	Classes   []work.Class
 }
 
 // Sinces are the times to choose from.

@@ -64,6 +64,8 @@ type Figures struct {
 
 	Wait Latency   `json:"wait" doc:"From when a unit could begin to its first run"`
 	Run  []Latency `json:"run" nullable:"false" doc:"From the begin of a run to its end, by backend; runs that were lost, fenced or released are left out"`
+
+	Untallied int64 `json:"-"` // events that were counted for these figures alone
 }
 
 // Interval is what happened in one bucket of a series.
