@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -37,8 +38,7 @@ type inspection struct {
 
 // all looks at units as they come and writes those that are good.
 func (l *inspection) all(w io.Writer, template json.RawMessage, units iter.Seq2[source.Line, error]) error {
-	out := json.NewEncoder(w)
-	out.SetEscapeHTML(false)
+	out, turns := bufio.NewWriterSize(w, 64<<10), newTurns()
 	for line, err := range units {
 		if err == nil {
 			err = l.ctx.Err()
@@ -63,11 +63,17 @@ func (l *inspection) all(w io.Writer, template json.RawMessage, units iter.Seq2[
 		if !l.skip && l.refused > 0 {
 			continue // nothing will be made of it
 		}
-		if err := out.Encode(filledUnit{Line: line.Next.Line, CustomID: n.CustomID, Title: n.Title, Delay: n.Delay, Spec: n.Spec}); err != nil {
+		belong(n, &l.batch, it)
+		n.Turn = turns.of(n, it.line)
+		row, err := n.Encoded()
+		if err == nil {
+			err = writeRow(out, it.line, row)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return nil
+	return out.Flush()
 }
 
 // item reads a unit of a batch: the body of a unit, and a custom_id beside it.

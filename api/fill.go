@@ -63,7 +63,7 @@ func (i item) problems() (list []work.BatchProblem) {
 const (
 	fillEvery   = time.Second // how often batches are looked for that nobody fills
 	fillAtOnce  = 4           // batches
-	pieceUnits  = 250         // made in one transaction
+	pieceUnits  = 2000        // made in one transaction
 	pieceBytes  = 4 << 20
 	pieceTime   = 3 * time.Second // so that a death costs little
 	fillPause   = 2 * time.Second // after an error, before it is tried again
@@ -248,7 +248,7 @@ func (f *filler) all(ctx context.Context, items iter.Seq2[item, error]) error {
 		} else if f.refused == 0 {
 			f.piece.Units = append(f.piece.Units, n)
 			f.lines[n.CustomID] = it.line
-			f.bytes += len(n.Prompt) + len(n.Payload) + len(n.SystemPrompt) + len(n.Request)
+			f.bytes += len(n.Row) + len(n.Prompt) + len(n.Payload) + len(n.SystemPrompt) + len(n.Request)
 		}
 		if f.piece.Place, err = json.Marshal(it.next); err != nil {
 			return err
@@ -278,6 +278,12 @@ func (f *filler) unit(ctx context.Context, it *item) (n store.NewUnit, err error
 	switch {
 	case len(it.wrong) > 0:
 		return n, nil
+	case it.unit != nil && it.unit.Row != nil: // all was seen to when the batch came
+		n = *it.unit
+		if f.lines[n.CustomID] > 0 {
+			it.wrong, it.code = []ProblemError{repeats(n.CustomID)}, codeRepeats
+		}
+		return n, nil
 	case it.unit != nil:
 		n = *it.unit
 	default:
@@ -291,16 +297,21 @@ func (f *filler) unit(ctx context.Context, it *item) (n store.NewUnit, err error
 	if len(it.customID) > maxCustomID {
 		it.wrong = []ProblemError{{Pointer: "#/custom_id", Detail: fmt.Sprintf("is longer than %d bytes", maxCustomID)}}
 	}
-	n.ID, n.Tenant = uuid.Must(uuid.NewV7()), f.batch.Tenant
-	n.BatchID, n.CustomID, n.Held = &f.batch.ID, work.Clean(it.customID), true
+	n.ID = uuid.Must(uuid.NewV7())
+	belong(&n, &f.batch.Batch, *it)
 	n.Turn = f.turns.of(&n, it.line)
-	if end := f.batch.ExpiresAt; end != nil && (n.Deadline == nil || n.Deadline.After(*end)) {
-		n.Deadline = end
-	}
 	if f.lines[n.CustomID] > 0 {
 		it.wrong, it.code = []ProblemError{repeats(n.CustomID)}, codeRepeats
 	}
 	return n, nil
+}
+
+// belong makes a unit one of a batch.
+func belong(n *store.NewUnit, b *work.Batch, it item) {
+	n.Tenant, n.BatchID, n.CustomID, n.Held = b.Tenant, &b.ID, work.Clean(it.customID), true
+	if end := b.ExpiresAt; end != nil && (n.Deadline == nil || n.Deadline.After(*end)) {
+		n.Deadline = end
+	}
 }
 
 // codeRepeats is OpenAI's word for it.
