@@ -1,14 +1,19 @@
 package api
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"net/http"
+	"slices"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"piecework/internal/source"
 	"piecework/internal/work"
@@ -33,8 +38,7 @@ type inspection struct {
 
 // all looks at units as they come and writes those that are good.
 func (l *inspection) all(w io.Writer, template json.RawMessage, units iter.Seq2[source.Line, error]) error {
-	out := json.NewEncoder(w)
-	out.SetEscapeHTML(false)
+	out, turns := bufio.NewWriterSize(w, 64<<10), newTurns()
 	for line, err := range units {
 		if err == nil {
 			err = l.ctx.Err()
@@ -59,11 +63,17 @@ func (l *inspection) all(w io.Writer, template json.RawMessage, units iter.Seq2[
 		if !l.skip && l.refused > 0 {
 			continue // nothing will be made of it
 		}
-		if err := out.Encode(filledUnit{Line: line.Next.Line, CustomID: n.CustomID, Title: n.Title, Delay: n.Delay, Spec: n.Spec}); err != nil {
+		belong(n, &l.batch, it)
+		n.Turn = turns.of(n, it.line)
+		row, err := n.Encoded()
+		if err == nil {
+			err = writeRow(out, it.line, row)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return nil
+	return out.Flush()
 }
 
 // item reads a unit of a batch: the body of a unit, and a custom_id beside it.
@@ -73,24 +83,62 @@ func (l *inspection) item(template json.RawMessage, line source.Line) (item, err
 		it.wrong = p.Errors
 		return it, nil
 	}
-	fields := map[string]json.RawMessage{}
-	if json.Unmarshal(line.Text, &fields) != nil {
+	raw, rest, err := cutField(line.Text, "custom_id")
+	if err != nil {
 		it.wrong = []ProblemError{{Pointer: "#", Detail: "must be an object, as POST /work-units takes it"}}
 		return it, nil
 	}
-	if raw, ok := fields["custom_id"]; ok {
-		delete(fields, "custom_id")
+	if raw != nil {
 		if json.Unmarshal(raw, &it.customID) != nil || it.customID == "" {
 			it.wrong = []ProblemError{{Pointer: "#/custom_id", Detail: "must be a text that is not empty"}}
 			return it, nil
 		}
 	}
-	for name := range fields { // a payload that is no object is for the check to say
-		fields[name] = bytes.Clone(fields[name])
+	if it.body = rest; len(template) == 0 {
+		it.checked = true
+		return it, nil
 	}
-	var err error
-	it.body, err = merge(template, fields)
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(rest, &fields); err != nil {
+		return it, err
+	}
+	it.body, err = merge(template, fields) // a payload that is no object is for the check to say
 	return it, err
+}
+
+// cutField takes a field out of an object that checkJSON has passed. The value
+// is nil when there is none.
+func cutField(object []byte, name string) (value, rest []byte, err error) {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true)) // there are none
+	switch token, err := dec.ReadToken(); {
+	case err == nil && token.Kind() == 'n':
+		return nil, []byte("{}"), nil // it says nothing of its own
+	case err != nil || token.Kind() != '{':
+		return nil, nil, errors.New("it is no object")
+	}
+	for first := true; dec.PeekKind() == '"'; first = false {
+		begin := dec.InputOffset()
+		token, err := dec.ReadToken()
+		if err != nil {
+			return nil, nil, err
+		}
+		if token.String() != name {
+			if err := dec.SkipValue(); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		if value, err = dec.ReadValue(); err != nil {
+			return nil, nil, err
+		}
+		value = bytes.Clone(value)
+		after := object[dec.InputOffset():]
+		if first {
+			after = bytes.TrimPrefix(bytes.TrimLeft(after, " \t\r\n"), []byte(","))
+		}
+		return value, slices.Concat(object[:begin], after), nil
+	}
+	return nil, object, nil
 }
 
 func (l *inspection) at(it item) error {
@@ -103,7 +151,7 @@ func (l *inspection) unit(it item) (*store.NewUnit, error) {
 	var n store.NewUnit
 	if len(it.wrong) == 0 {
 		var err error
-		if n, it.wrong, err = l.a.unitFrom(l.ctx, it.body); err != nil {
+		if n, it.wrong, err = l.a.makeUnit(l.ctx, it); err != nil {
 			return nil, err
 		}
 		if len(it.wrong) == 0 {

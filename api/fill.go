@@ -7,9 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -47,6 +45,7 @@ type item struct {
 	line     int
 	customID string
 	body     json.RawMessage
+	checked  bool // checkJSON has passed the body
 	unit     *store.NewUnit
 	next     source.Place
 	wrong    []ProblemError
@@ -64,7 +63,7 @@ func (i item) problems() (list []work.BatchProblem) {
 const (
 	fillEvery   = time.Second // how often batches are looked for that nobody fills
 	fillAtOnce  = 4           // batches
-	pieceUnits  = 250         // made in one transaction
+	pieceUnits  = 2000        // made in one transaction
 	pieceBytes  = 4 << 20
 	pieceTime   = 3 * time.Second // so that a death costs little
 	fillPause   = 2 * time.Second // after an error, before it is tried again
@@ -249,7 +248,7 @@ func (f *filler) all(ctx context.Context, items iter.Seq2[item, error]) error {
 		} else if f.refused == 0 {
 			f.piece.Units = append(f.piece.Units, n)
 			f.lines[n.CustomID] = it.line
-			f.bytes += len(n.Prompt) + len(n.Payload) + len(n.SystemPrompt) + len(n.Request)
+			f.bytes += len(n.Row) + len(n.Prompt) + len(n.Payload) + len(n.SystemPrompt) + len(n.Request)
 		}
 		if f.piece.Place, err = json.Marshal(it.next); err != nil {
 			return err
@@ -279,10 +278,16 @@ func (f *filler) unit(ctx context.Context, it *item) (n store.NewUnit, err error
 	switch {
 	case len(it.wrong) > 0:
 		return n, nil
+	case it.unit != nil && it.unit.Row != nil: // all was seen to when the batch came
+		n = *it.unit
+		if f.lines[n.CustomID] > 0 {
+			it.wrong, it.code = []ProblemError{repeats(n.CustomID)}, codeRepeats
+		}
+		return n, nil
 	case it.unit != nil:
 		n = *it.unit
 	default:
-		if n, it.wrong, err = f.a.unitFrom(ctx, it.body); err != nil || len(it.wrong) > 0 {
+		if n, it.wrong, err = f.a.makeUnit(ctx, *it); err != nil || len(it.wrong) > 0 {
 			return n, err
 		}
 		if it.wrong = f.a.unpriced(f.batch.Batch, &n); len(it.wrong) > 0 {
@@ -292,16 +297,21 @@ func (f *filler) unit(ctx context.Context, it *item) (n store.NewUnit, err error
 	if len(it.customID) > maxCustomID {
 		it.wrong = []ProblemError{{Pointer: "#/custom_id", Detail: fmt.Sprintf("is longer than %d bytes", maxCustomID)}}
 	}
-	n.ID, n.Tenant = uuid.Must(uuid.NewV7()), f.batch.Tenant
-	n.BatchID, n.CustomID, n.Held = &f.batch.ID, work.Clean(it.customID), true
+	n.ID = uuid.Must(uuid.NewV7())
+	belong(&n, &f.batch.Batch, *it)
 	n.Turn = f.turns.of(&n, it.line)
-	if end := f.batch.ExpiresAt; end != nil && (n.Deadline == nil || n.Deadline.After(*end)) {
-		n.Deadline = end
-	}
 	if f.lines[n.CustomID] > 0 {
 		it.wrong, it.code = []ProblemError{repeats(n.CustomID)}, codeRepeats
 	}
 	return n, nil
+}
+
+// belong makes a unit one of a batch.
+func belong(n *store.NewUnit, b *work.Batch, it item) {
+	n.Tenant, n.BatchID, n.CustomID, n.Held = b.Tenant, &b.ID, work.Clean(it.customID), true
+	if end := b.ExpiresAt; end != nil && (n.Deadline == nil || n.Deadline.After(*end)) {
+		n.Deadline = end
+	}
 }
 
 // codeRepeats is OpenAI's word for it.
@@ -380,65 +390,9 @@ func overlay(below, above json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(fields)
 }
 
-// unitFrom looks at a unit's body as POST /work-units does. What is wrong with
-// it is no error.
-func (a *API) unitFrom(ctx context.Context, body json.RawMessage) (n store.NewUnit, wrong []ProblemError, err error) {
-	var parsed unitBody
-	if wrong := a.parseAs(body, &parsed); len(wrong) > 0 {
-		return n, wrong, nil
-	}
-	n, err = a.newUnit(ctx, &parsed)
-	var invalid *work.Invalid
-	if errors.As(err, &invalid) {
-		return n, []ProblemError{{Pointer: invalid.Pointer, Detail: invalid.Detail}}, nil
-	}
-	return n, nil, err
-}
-
-// parseAs reads an object that is a part of a body or of a file as strictly as
-// if it had come as a request of its own.
-func (a *API) parseAs(body []byte, into any) []ProblemError {
-	if p := checkJSON(body); p != nil {
-		return p.Errors
-	}
-	// To its end: a caller who goes away does not make an item wrong.
-	if p := validate(context.Background(), a.huma.OpenAPI().Components.Schemas, a.parts[reflect.TypeOf(into).Elem()], body); p != nil {
-		return p.Errors
-	}
-	if err := json.Unmarshal(body, into); err != nil {
-		return []ProblemError{{Pointer: "#", Detail: err.Error()}}
-	}
-	return nil
-}
-
 // hashOf is a custom id in eight bytes. That two of a batch are taken for one
 // is as likely as one in 10^10 among fifty thousand.
 func hashOf(id string) uint64 {
 	sum := sha256.Sum256([]byte(id))
 	return binary.LittleEndian.Uint64(sum[:8])
-}
-
-// filledUnit is a unit that was looked at when its batch was submitted, as a
-// line of the file that waits for the units to be made.
-type filledUnit struct {
-	Line     int          `json:"line"`
-	CustomID string       `json:"custom_id"`
-	Title    string       `json:"title"`
-	Delay    work.Seconds `json:"delay,omitempty"`
-	work.Spec
-}
-
-func filledUnits(file io.ReadSeeker, from source.Place) iter.Seq2[item, error] {
-	return func(yield func(item, error) bool) {
-		for line, err := range source.Lines(file, from) {
-			var u filledUnit
-			if err == nil {
-				err = json.Unmarshal(line.Text, &u)
-			}
-			n := store.NewUnit{Unit: work.Unit{Title: u.Title, Spec: u.Spec}, Delay: u.Delay}
-			if !yield(item{line: u.Line, customID: u.CustomID, unit: &n, next: line.Next}, err) {
-				return
-			}
-		}
-	}
 }

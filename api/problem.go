@@ -210,9 +210,9 @@ func fieldError(d *huma.ErrorDetail) ProblemError {
 	return ProblemError{Pointer: "#", Detail: d.Message}
 }
 
-func escapePointer(name string) string {
-	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
-}
+var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
+
+func escapePointer(name string) string { return pointerEscapes.Replace(name) }
 
 // mistyped stands between a field's name and what it must be.
 const mistyped = " must be written as "

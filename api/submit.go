@@ -212,6 +212,9 @@ func checkRequest(_ context.Context, b *unitBody, n *store.NewUnit) error {
 const maxModel = 200
 
 func payloadDirectory(payload json.RawMessage) string {
+	if !work.MayName(payload, "working_directory") {
+		return ""
+	}
 	directory, _ := payloadText(payload, "working_directory")
 	return directory
 }
@@ -219,6 +222,9 @@ func payloadDirectory(payload json.RawMessage) string {
 // checkFileFields refuses files that are named in a shape that would be passed
 // over: the caller would believe them attached.
 func checkFileFields(payload json.RawMessage) error {
+	if bytes.HasPrefix(payload, []byte("{")) && !work.MayName(payload, "file_path") {
+		return nil
+	}
 	var fields map[string]json.RawMessage // a struct would take File_Path for file_path
 	if err := json.Unmarshal(payload, &fields); err != nil {
 		return work.Invalidf("#/payload", "must be an object")
@@ -355,6 +361,9 @@ func checkLabels(_ context.Context, b *unitBody, n *store.NewUnit) error {
 
 // checkTexts refuses what is no object of short texts.
 func checkTexts(place string, object json.RawMessage) error {
+	if shortTexts(object) {
+		return nil
+	}
 	var given map[string]json.RawMessage
 	if err := json.Unmarshal(object, &given); err != nil {
 		return work.Invalidf(place, "must be an object of texts")
@@ -372,6 +381,20 @@ func checkTexts(place string, object json.RawMessage) error {
 		}
 	}
 	return nil
+}
+
+// shortTexts holds for an object of texts with which all is well: almost every one.
+func shortTexts(object json.RawMessage) bool {
+	var given map[string]*string
+	if json.Unmarshal(object, &given) != nil || given == nil {
+		return false
+	}
+	for name, value := range given {
+		if value == nil || name == "" || len(name) > maxLabelName || len(*value) > maxLabelValue {
+			return false
+		}
+	}
+	return true
 }
 
 func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {

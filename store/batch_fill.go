@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -91,11 +92,7 @@ type Filled struct {
 // work.ErrConflict when the batch is no longer this process's to fill.
 func (s *Store) FillMore(ctx context.Context, f Filled) (repeated []string, err error) {
 	ctx = allow(ctx, longLimit)
-	in := make([]unitIn, len(f.Units))
-	for i, n := range f.Units {
-		in[i] = n.row()
-	}
-	units, err := encode(in)
+	units, err := f.rows()
 	if err != nil {
 		return nil, err
 	}
@@ -142,6 +139,31 @@ func (s *Store) FillMore(ctx context.Context, f Filled) (repeated []string, err 
 		return nil, translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
 	}
 	return nil, nil
+}
+
+// rows is the array of the units' rows.
+func (f Filled) rows() (string, error) {
+	size := 2
+	for i := range f.Units {
+		if n := &f.Units[i]; n.Row == nil {
+			var err error
+			if n.Row, err = n.Encoded(); err != nil {
+				return "", err
+			}
+		}
+		size += len(f.Units[i].Row) + 1
+	}
+	var text strings.Builder
+	text.Grow(size)
+	text.WriteByte('[')
+	for i, n := range f.Units {
+		if i > 0 {
+			text.WriteByte(',')
+		}
+		text.Write(n.Row)
+	}
+	text.WriteByte(']')
+	return text.String(), nil
 }
 
 // EndFill notes that all units of a batch are there. It may go on now.

@@ -24,6 +24,8 @@ type NewUnit struct {
 	IdempotencyKey string       // empty: none
 	BodyHash       []byte       // of the request that carries the key
 	Turn           int          // when its batch lets it go: before those with a higher one
+	// Row is what Encoded has made of the unit, for FillMore; nil: it is made there.
+	Row json.RawMessage
 	// Delivery is the webhook that the unit is made of; nil for none. Only the
 	// first of its name makes a unit; one that has made a batch makes none.
 	Delivery *work.TriggerDelivery
@@ -59,13 +61,13 @@ func (s *Store) Accept(ctx context.Context, n NewUnit) (work.Unit, bool, error) 
 
 // unitIn is one row for json_to_recordset; names are columns.
 type unitIn struct {
-	ID     uuid.UUID `json:"id"`
-	Tenant string    `json:"tenant"`
-	Title  string    `json:"title"`
+	CustomID *string   `json:"custom_id,omitempty"`
+	ID       uuid.UUID `json:"id"`
+	Tenant   string    `json:"tenant"`
+	Title    string    `json:"title"`
 	work.Spec
 	Delay          work.Seconds `json:"delay"`
 	BatchID        *uuid.UUID   `json:"batch_id,omitempty"`
-	CustomID       *string      `json:"custom_id,omitempty"`
 	Held           bool         `json:"held"`
 	Turn           int          `json:"turn,omitempty"`
 	Uploads        []uuid.UUID  `json:"uploads,omitempty"`
@@ -152,6 +154,13 @@ func (n NewUnit) row() unitIn {
 		in.Trigger, in.Delivery, in.Event = d.Trigger, d.Delivery, work.Clean(d.Event)
 	}
 	return in
+}
+
+// Encoded is the row of a unit of a batch: an object whose first fields are
+// custom_id and id. It may be kept, also for a later version of this program.
+func (n NewUnit) Encoded() (json.RawMessage, error) {
+	text, err := encode(n.row())
+	return json.RawMessage(text), err
 }
 
 func (s *Store) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, error) {

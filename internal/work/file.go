@@ -1,6 +1,7 @@
 package work
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"path"
@@ -105,6 +106,9 @@ func (r *Refs) Scan(from any) error {
 // prompt alone.
 func (s *Spec) Attachments() []string {
 	refs := slices.Clone([]string(s.Files))
+	if !MayName(s.Payload, "file_path") {
+		return refs
+	}
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(s.Payload, &fields) != nil {
 		return refs
@@ -118,6 +122,25 @@ func (s *Spec) Attachments() []string {
 		refs = append(refs, many...)
 	}
 	return refs
+}
+
+// MayName tells whether an object may have a field whose name begins so: plain
+// letters and underscores. It looks for the letters alone, and for escapes that
+// stand for such: most payloads need not be parsed then.
+func MayName(object json.RawMessage, beginning string) bool {
+	if bytes.Contains(object, []byte(beginning)) {
+		return true
+	}
+	for rest := object; ; {
+		at := bytes.Index(rest, []byte(`\u00`))
+		if at < 0 || at+4 >= len(rest) {
+			return false
+		}
+		if c := rest[at+4]; c >= '4' && c <= '7' {
+			return true
+		}
+		rest = rest[at+4:]
+	}
 }
 
 // Uploads are the ids among the attachments, each once.
