@@ -74,11 +74,15 @@ func TestHalfOpenConnections(t *testing.T) {
 		t.Errorf("a write through connections of which the first was dead: %v", err)
 	}
 	for range 10 { // as many as there were dead ones
-		if _, err := l.Unit(t.Context(), work.DefaultTenant, id); err != nil {
+		err := returns(t, "a read after that", func() error {
+			_, err := l.Unit(t.Context(), work.DefaultTenant, id)
+			return err
+		})
+		if err != nil {
 			t.Errorf("a read after that: %v", err)
 		}
 	}
-	if err := l.Writable(t.Context()); err != nil {
+	if err := returns(t, "a look whether it is ready", func() error { return l.Writable(t.Context()) }); err != nil {
 		t.Errorf("not ready: %v", err)
 	}
 }

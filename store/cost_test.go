@@ -96,4 +96,9 @@ func TestUnknownCostIsCounted(t *testing.T) {
 	if f, err := l.Figures(t.Context(), work.DefaultTenant, window, time.Now()); err != nil || f.Cost.Cost != work.NewCost(2*cost, 0) {
 		t.Errorf("figures %+v, error %v", f.Cost, err)
 	}
+	untold := l.run(func(n *NewUnit) { n.Backend = "claude" })
+	l.end(ending(untold, work.Succeeded), Recorded)
+	if got := l.unit(untold.ID).Cost; got != work.NewCost(0, 1) || !got.CostUnknown() {
+		t.Errorf("of a run that ended without a figure: %+v", got)
+	}
 }

@@ -125,6 +125,7 @@ func Execute(t testing.TB, plan Plan) (History, Ledger) {
 	}
 	book.write(Event{Kind: KindDrained, Seconds: time.Since(calm).Seconds()})
 	stop()
+	load.asking.Wait() // a request without an answer ends now, and was slow
 	load.looking.Wait()
 	w.stop(t.Context())
 	agents.report(book)

@@ -221,6 +221,10 @@ var doctored = []forgery{
 	{"answers come in time", "an answer came late", func(h *History, _ *Ledger) {
 		*h = append(*h, Event{At: (*h)[15].At, Kind: KindSlow, Door: "api1", What: "POST /work-units", Status: 202, Seconds: 39})
 	}},
+	{"answers come in time", "the machine stood still, but not for so long", func(h *History, _ *Ledger) {
+		*h = append(*h, Event{At: (*h)[5].At, Kind: KindStall, Seconds: 2},
+			Event{At: (*h)[15].At, Kind: KindSlow, Door: "api1", What: "POST /work-units", Status: 202, Seconds: 25})
+	}},
 	{"refusals have a cause", "all is well and requests are refused", func(h *History, _ *Ledger) {
 		for range 9 {
 			*h = append(*h, Event{At: (*h)[15].At.Add(time.Minute), Kind: KindSubmit, Request: "a", Door: "api1", Status: 503})

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -70,7 +71,22 @@ func newLoad(plan Plan, b *book, doors []*server, s *sink, a agents, random *ran
 		l.work = append(l.work, batch)
 		i, alone = i+len(batch.units), 0
 	}
+	if !plan.Cancels {
+		l.work = slices.Concat([]order{l.newQuestion("early", 0)}, l.work, []order{l.newQuestion("late", plan.Duration)})
+	}
 	return l
+}
+
+// newQuestion is one of the two units that each load has besides those drawn.
+// They are equal, and the whole load lies between them: the late one must reuse
+// the result of the early one.
+func (l *load) newQuestion(name string, after time.Duration) order {
+	o := order{after: after, request: fmt.Sprintf("s%d-%s", l.plan.Seed, name)}
+	o.want = Want{Key: "key-" + o.request, Backend: "mock", Finals: []string{"succeeded"}}
+	body := map[string]any{"backend": "mock", "queue": "default", "labels": map[string]string{label: o.request}}
+	o.cached(body, l.plan, questions+1)
+	o.body, _ = json.Marshal(body)
+	return o
 }
 
 // newOrder draws one unit. Most are short, some outlive a lease, a fifth is run
@@ -115,7 +131,7 @@ func (l *load) newOrder(i int, random *rand.Rand) order {
 		sleep = 2 + 4*random.Float64() // longer than a lease
 	}
 	if alike := random.Float64() < 0.15; mock != nil && alike && !endless && o.want.Failures == 0 {
-		o.cached(body, plan, random)
+		o.cached(body, plan, 1+random.IntN(questions))
 	} else if mock != nil {
 		o.want.Cost = float64(1+random.IntN(100)) / 1000
 		mock["sleep"], mock["cost_usd"] = sleep*plan.Stretch, o.want.Cost
@@ -153,9 +169,11 @@ var queues = []string{"default", "bulk", "urgent"}
 
 const serving = "default=3,bulk=1,urgent=6"
 
-// cached makes a unit one of a few that many are equal to.
-func (o *order) cached(body map[string]any, plan Plan, random *rand.Rand) {
-	which := 1 + random.IntN(3)
+// questions is how many there are that many units ask.
+const questions = 3
+
+// cached makes a unit one that others are equal to: those of the same question.
+func (o *order) cached(body map[string]any, plan Plan, which int) {
 	output := fmt.Sprintf("%squestion %d", private, which)
 	o.want.Output, o.want.Cost, o.want.Cached, o.want.Steps = output, float64(which)/1000, true, 1
 	body["prompt"], body["cache"] = fmt.Sprint("question ", which), "1h"
@@ -344,7 +362,7 @@ const notReached = "not reached"
 func (l *load) ask(method string, door int, path, key string, body []byte) (status int, header http.Header, text []byte, failed string) {
 	began := time.Now()
 	defer func() {
-		if took := time.Since(began); took > answerLimit && l.ctx.Err() == nil {
+		if took := time.Since(began); took > answerLimit {
 			l.book.write(Event{Kind: KindSlow, Door: l.door(door).name, What: method + " " + path, Status: status, Error: failed, Seconds: took.Seconds()})
 		}
 	}()

@@ -59,10 +59,28 @@ func TestPlantedBugsApply(t *testing.T) {
 	for _, b := range slips {
 		look(b.name, b.edits)
 		names[b.name] = true
+		if !declared(t, b.where, b.test) {
+			t.Errorf("%s: there is no %s in %s", b.name, b.test, b.where)
+		}
 	}
 	if n := len(plants) + len(slips); len(names) != n || n < enough {
 		t.Errorf("there are %d planted bugs with %d names, and should be %d", n, len(names), enough)
 	}
+}
+
+// declared tells whether a package has a test: go test is content with none.
+func declared(t *testing.T, where, test string) bool {
+	files, err := filepath.Glob(filepath.Join("../..", where, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(source), "\nfunc "+test+"(t *testing.T)")
+	})
 }
 
 // TestPlantedBugs runs Piecework with each bug and wants it found, beside a run

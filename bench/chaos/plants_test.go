@@ -144,13 +144,14 @@ var plants = []plant{
 	{
 		"lost run not closed", []edit{
 			{"migrations/0001_unit.sql", "CREATE UNIQUE INDEX worker_runs_one_live", "CREATE INDEX worker_runs_one_live"},
+			{"migrations/0001_unit.sql", "CHECK ((status = 'running') = (completed_at IS NULL))", "CHECK (completed_at IS NOT NULL OR status = 'running')"},
 			{"store/reconcile.go", "UPDATE worker_runs r SET status = 'lost', given_up", "UPDATE worker_runs r SET status = CASE WHEN attempt = 1 THEN 'running' ELSE 'lost' END, given_up"},
 		},
-		[]string{"lose worker"}, []string{"one live run"}, 1,
+		[]string{"lose worker"}, []string{"one live run", "runs are numbered"}, 1,
 	},
 	{
-		"leases judged by a clock that is 2.5 s off", []edit{{"store/process.go",
-			"p.stopped_at IS NULL AND p.lease_until > p.beat_at`", "p.stopped_at IS NULL AND p.lease_until > clock_timestamp() + interval '2.5 seconds'`"}},
+		"leases judged by a clock that is 2.8 s off", []edit{{"store/process.go",
+			"p.stopped_at IS NULL AND p.lease_until > p.beat_at`", "p.stopped_at IS NULL AND p.lease_until > clock_timestamp() + interval '2.8 seconds'`"}},
 		[]string{"flush redis"}, []string{"losses have a cause"}, 5,
 	},
 	{
@@ -218,7 +219,7 @@ var plants = []plant{
 	},
 	{
 		"an API that asks again itself", []edit{{"api/unit.go", "\t\"errors\"\n", "\t\"errors\"\n\t\"time\"\n"}, {"api/unit.go",
-			"\tunit, replayed, err = a.Store.Accept(ctx, n)\n", "\tunit, replayed, err = a.Store.Accept(ctx, n)\n\tfor errors.As(err, new(*work.Unavailable)) {\n\t\ttime.Sleep(25 * time.Second)\n\t\tunit, replayed, err = a.Store.Accept(ctx, n)\n\t}\n"}},
+			"\tunit, replayed, err := a.accept(ctx, key, &in.Body)\n", "\tunit, replayed, err := a.accept(ctx, key, &in.Body)\n\tif errors.As(err, new(*work.Unavailable)) {\n\t\ttime.Sleep(25 * time.Second)\n\t\tunit, replayed, err = a.accept(context.WithoutCancel(ctx), key, &in.Body)\n\t}\n"}},
 		[]string{"crash postgres"}, []string{"answers come in time"}, 1,
 	},
 	{

@@ -152,7 +152,7 @@ var slips = []slip{
 	{
 		"retried units begin beside the window of their batch", []edit{{"store/move.go",
 			"held = batch_id IS NOT NULL, provider_batch = NULL", "held = false, provider_batch = NULL"}},
-		"./store", "TestRetriesGoThroughTheWindow",
+		"./api", "TestRetriesGoThroughTheWindow",
 	},
 	{
 		"results that were reused lower the estimate of a budget", []edit{{"store/batch_budget.go",
@@ -186,7 +186,8 @@ var slips = []slip{
 	},
 	{
 		"an unknown error throws a result away", []edit{{"handlers/settle.go",
-			"}, func(error) bool { return true })", "}, func(err error) bool { return errors.As(err, new(*work.Unavailable)) })"}},
+			"}, func(error) bool { return true })", "}, func(err error) bool { return errors.As(err, new(*work.Unavailable)) })"}, {"handlers/settle.go",
+			"\tif err != nil {\n\t\treturn written, verdict, err\n\t}\n\tw.settled(", "\tif err != nil && written.Attempt < 0 {\n\t\treturn written, verdict, err\n\t}\n\tw.settled("}},
 		"./handlers", "TestNoErrorThrowsAResultAway",
 	},
 	{
