@@ -198,7 +198,7 @@ var plants = []plant{
 	},
 	{
 		"budget of a batch ignored", []edit{{"store/batch_budget.go",
-			"left := *b.MaxCostUSD - spent.Cost\n", "left := *b.MaxCostUSD - spent.Cost + 1000\n"}},
+			"left := exact(*b.MaxCostUSD - spent.Cost)\n", "left := *b.MaxCostUSD - spent.Cost + 1000\n"}},
 		[]string{"cut link"}, []string{"budgets hold"}, 1,
 	},
 	{
