@@ -17,17 +17,18 @@ import (
 // library.
 type WakingClient struct {
 	redis.UniversalClient
-	plain  redis.UniversalClient // for dequeues, which wait for nobody's round trip
-	gate   Gate
-	stock  []any // messages that were taken with another; only Asynq's one loop that dequeues has it
-	lanes  int64
-	empty  atomic.Int64
-	open   []string        // pending lists of this round's lanes whose gates are open; as stock, of one loop alone
-	vacant map[string]bool // pending lists that this round need not ask for
-	soon   atomic.Int64    // nanoseconds until the first gate of this round opens
-	rung   <-chan struct{}
-	closed chan struct{}
-	once   sync.Once
+	plain   redis.UniversalClient // for dequeues, which wait for nobody's round trip
+	gate    Gate
+	stock   []any  // messages that were taken with another; only Asynq's one loop that dequeues has it
+	stockOf string // the backend of their lane
+	lanes   int64
+	empty   atomic.Int64
+	open    []string        // pending lists of this round's lanes whose gates are open; as stock, of one loop alone
+	vacant  map[string]bool // pending lists that this round need not ask for
+	soon    atomic.Int64    // nanoseconds until the first gate of this round opens
+	rung    <-chan struct{}
+	closed  chan struct{}
+	once    sync.Once
 }
 
 // Gate keeps the bells of a queue and a backend in Redis while no unit of it
@@ -79,7 +80,7 @@ func (s *WakingClient) EvalSha(ctx context.Context, sha string, keys []string, a
 		return s.UniversalClient.EvalSha(ctx, sha, keys, args...)
 	}
 	if len(s.stock) > 0 {
-		return s.fromStock(ctx, keys)
+		return s.fromStock(ctx)
 	}
 	if cmd := s.shut(ctx, keys); cmd != nil {
 		return cmd
@@ -139,20 +140,19 @@ func (s *WakingClient) takeMany(ctx context.Context, keys []string, args []any, 
 		return first
 	}
 	first.SetVal(taken[0])
+	_, s.stockOf = laneOf(keys)
 	s.stock = taken[1:]
 	return first
 }
 
 // fromStock answers for Redis with a message that was taken before. It names its
-// own lane, whichever Asynq asked for; lanes of one backend differ in nothing that
-// the gate looks at.
-func (s *WakingClient) fromStock(ctx context.Context, keys []string) *redis.Cmd {
+// own lane, whichever Asynq asked for.
+func (s *WakingClient) fromStock(ctx context.Context) *redis.Cmd {
 	cmd := redis.NewCmd(ctx)
 	cmd.SetVal(s.stock[0])
 	s.stock = s.stock[1:]
 	s.round()
-	_, backend := laneOf(keys)
-	s.gate.Took(backend)
+	s.gate.Took(s.stockOf)
 	return cmd
 }
 

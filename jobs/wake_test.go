@@ -122,13 +122,13 @@ func TestWakingClientKeepsGates(t *testing.T) {
 type still struct {
 	redis.UniversalClient
 	dequeues, looks int
-	full            bool
+	full            atomic.Bool
 }
 
 func (s *still) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *redis.Cmd {
 	s.dequeues++
 	cmd := redis.NewCmd(ctx)
-	if !s.full {
+	if !s.full.Load() {
 		cmd.SetErr(redis.Nil)
 	}
 	return cmd
@@ -137,7 +137,7 @@ func (s *still) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *re
 func (s *still) Exists(ctx context.Context, keys ...string) *redis.IntCmd {
 	s.looks++
 	cmd := redis.NewIntCmd(ctx)
-	if s.full {
+	if s.full.Load() {
 		cmd.SetVal(1)
 	}
 	return cmd
@@ -181,7 +181,7 @@ func TestWakingClientAtRest(t *testing.T) {
 			{"so every lane is asked", func() {}, idle, 2, 1},
 			{"a gate has opened", func() { shut.Store(false) }, idle, 1, 1},
 			{"at rest again", func() {}, idle, 0, 1},
-			{"a bell that nobody hears", func() { time.AfterFunc(idle/2, func() { server.full = true }) }, idle, 0, 1},
+			{"a bell that nobody hears", func() { time.AfterFunc(idle/2, func() { server.full.Store(true) }) }, idle, 0, 1},
 			{"is found", func() {}, 0, 1, 0},
 		} {
 			step.before()
