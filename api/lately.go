@@ -49,9 +49,9 @@ func (l *lately[T]) get(ctx context.Context, ask question[T]) (T, error) {
 			close(answered)
 		}()
 	}
-	value, asking := l.value, l.asking
+	value, asking, good := l.value, l.asking, age <= l.keep
 	l.mu.Unlock()
-	if age <= l.keep {
+	if good {
 		return value, nil
 	}
 	select {
@@ -61,7 +61,7 @@ func (l *lately[T]) get(ctx context.Context, ask question[T]) (T, error) {
 	}
 	l.mu.Lock()
 	value, age = l.value, time.Since(l.at)
-	good := !l.at.IsZero() && age <= l.keep
+	good = !l.at.IsZero() && age <= l.keep
 	l.mu.Unlock()
 	if good {
 		return value, nil
