@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -26,8 +27,8 @@ type queued struct {
 // maxPipeline bounds the commands of one round trip.
 const maxPipeline = 500
 
-// EvalSha runs a script. A caller whose context ends first does not know whether it
-// ran, as with any command that has no answer.
+// EvalSha runs a script. A caller whose context ends first does not wait for the
+// round trip, and does not know whether it ran, as with any command that has no answer.
 func (p *pipelined) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	all := make([]any, 3, 3+len(keys)+len(args))
 	all[0], all[1], all[2] = "evalsha", sha, len(keys)
@@ -38,19 +39,26 @@ func (p *pipelined) EvalSha(ctx context.Context, sha string, keys []string, args
 	if len(keys) > 0 {
 		cmd.SetFirstKeyPos(3)
 	}
-	p.do(ctx, cmd)
+	if err := p.do(ctx, cmd); err != nil {
+		cmd = redis.NewCmd(ctx, cmd.Args()...) // the other is the round trip's
+		cmd.SetErr(err)
+	}
 	return cmd
 }
 
 // Publish sends a message to whoever listens.
 func (p *pipelined) Publish(ctx context.Context, channel string, message any) *redis.IntCmd {
 	cmd := redis.NewIntCmd(ctx, "publish", channel, message)
-	p.do(ctx, cmd)
+	if err := p.do(ctx, cmd); err != nil {
+		cmd = redis.NewIntCmd(ctx, cmd.Args()...)
+		cmd.SetErr(err)
+	}
 	return cmd
 }
 
-// do sends a command and waits for its answer.
-func (p *pipelined) do(ctx context.Context, cmd redis.Cmder) {
+// do sends a command and waits for its answer, which the command has then. It returns
+// an error when ctx ended first; the command must not be looked at after that.
+func (p *pipelined) do(ctx context.Context, cmd redis.Cmder) error {
 	q := &queued{cmd: cmd, done: make(chan struct{})}
 	p.mu.Lock()
 	p.waiting = append(p.waiting, q)
@@ -62,25 +70,21 @@ func (p *pipelined) do(ctx context.Context, cmd redis.Cmder) {
 	}
 	select {
 	case <-q.done:
+		return nil
 	case <-ctx.Done():
-		p.leave(q, ctx.Err())
+		p.forget(q)
+		return ctx.Err()
 	}
 }
 
-// leave takes back a command that nobody waits for, or waits for its answer when
-// it is under way: it is written there.
-func (p *pipelined) leave(q *queued, err error) {
+// forget takes back a command that nobody waits for and that is not under way.
+func (p *pipelined) forget(q *queued) {
 	p.mu.Lock()
-	for i, other := range p.waiting {
-		if other == q {
-			p.waiting = append(p.waiting[:i:i], p.waiting[i+1:]...)
-			p.mu.Unlock()
-			q.cmd.SetErr(err)
-			return
-		}
+	defer p.mu.Unlock()
+	if i := slices.Index(p.waiting, q); i >= 0 {
+		// A copy: a round trip under way has the rest of the array.
+		p.waiting = slices.Concat(p.waiting[:i], p.waiting[i+1:])
 	}
-	p.mu.Unlock()
-	<-q.done
 }
 
 func (p *pipelined) drain() {
