@@ -138,6 +138,14 @@ func (s *Store) RedeliverAll(ctx context.Context, f DeliveryFilter) (int, error)
 	return len(rows), nil
 }
 
+// undone holds for a delivery d that a worker process has claimed which is late or
+// dead, and unheard for one that is due and that nobody has.
+const (
+	undone = `claimed_by IS NOT NULL AND (lease_until < clock_timestamp() OR NOT EXISTS (
+		SELECT FROM worker_processes p WHERE p.id = d.claimed_by AND ` + alive + `))`
+	unheard = `state = 'pending' AND next_at <= now() AND check_at <= now() AND claimed_by IS NULL`
+)
+
 // pendingReceivers names every receiver that something is to be delivered to,
 // each found by one look into the index.
 const pendingReceivers = `RECURSIVE receivers AS (
@@ -161,7 +169,7 @@ func (s *Store) UnheardDeliveries(ctx context.Context, most int) ([]DeliveryBell
 	var bells []DeliveryBell
 	err := s.db.SelectContext(ctx, &bells, `WITH `+pendingReceivers+`, due AS (
 			SELECT d.id FROM receivers r, LATERAL (SELECT id FROM webhook_deliveries
-				WHERE state = 'pending' AND receiver = r.receiver AND next_at <= now() AND check_at <= now() AND claimed_by IS NULL
+				WHERE receiver = r.receiver AND `+unheard+`
 				ORDER BY next_at LIMIT $1 FOR UPDATE SKIP LOCKED) AS d)
 		UPDATE webhook_deliveries d SET dispatch = dispatch + 1, check_at = clock_timestamp() + $2 * interval '1 second'
 		FROM due WHERE d.id = due.id RETURNING d.id, d.dispatch, d.receiver`, most, recheck.Seconds())
@@ -304,8 +312,7 @@ func (s *Store) Slow(ctx context.Context, receiver uuid.UUID, wait time.Duration
 // known to have failed.
 func (s *Store) ExpireDeliveries(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH late AS (
-			SELECT id FROM webhook_deliveries d WHERE claimed_by IS NOT NULL AND (lease_until < clock_timestamp() OR NOT EXISTS (
-				SELECT FROM worker_processes p WHERE p.id = d.claimed_by AND `+alive+`))
+			SELECT id FROM webhook_deliveries d WHERE `+undone+`
 			ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
 		UPDATE webhook_deliveries d SET claimed_by = NULL, lease_until = NULL, check_at = clock_timestamp()
 		FROM late WHERE d.id = late.id`, pieceRows)

@@ -30,14 +30,13 @@ func (s *Store) Pending(ctx context.Context, after CheckCursor) (p Pending, err 
 				ORDER BY expires_at LIMIT 1) <= now(), false) AS overdue,
 		coalesce((SELECT lane_ends(created_at, deadline, expires_at) FROM work_units WHERE state = 'waiting' AND lane = 'batch'
 			ORDER BY lane_ends(created_at, deadline, expires_at) LIMIT 1) <= now(), false) AS late,
-		(SELECT count(*) FROM webhook_deliveries d WHERE claimed_by IS NOT NULL AND (lease_until < clock_timestamp() OR NOT EXISTS (
-			SELECT FROM worker_processes p WHERE p.id = d.claimed_by AND `+alive+`))) > 0 AS undone,
+		(SELECT count(*) FROM webhook_deliveries d WHERE `+undone+`) > 0 AS undone,
 		coalesce((SELECT next_at FROM schedules WHERE NOT paused ORDER BY next_at LIMIT 1) <= clock_timestamp(), false) AS schedules,
 		(SELECT count(*) FROM batches WHERE finished_at IS NULL AND `+goesOn+` = false) > 0 AS batches,
 		(SELECT id FROM work_units WHERE state = 'queued' AND check_at <= now() AND (check_at, id) > ($1, $2)
 			ORDER BY check_at, id LIMIT 1) IS NOT NULL AS unchecked,
 		EXISTS (WITH `+pendingReceivers+` SELECT FROM receivers r WHERE EXISTS (SELECT FROM webhook_deliveries
-			WHERE state = 'pending' AND receiver = r.receiver AND next_at <= now() AND check_at <= now() AND claimed_by IS NULL)) AS unheard,
+			WHERE receiver = r.receiver AND `+unheard+`)) AS unheard,
 		coalesce((SELECT value FROM settings WHERE name = 'redis_epoch'), '') AS redisepoch`, after.at, after.id)
 	if err != nil {
 		return p, translate(fmt.Errorf("look for what is due: %w", err))
