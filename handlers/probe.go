@@ -92,10 +92,15 @@ func (w *Worker) lane(name string) *lane {
 }
 
 func (w *Worker) laneTook(name string) {
-	w.taken.Add(1)
 	if l := w.lane(name); l != nil {
 		l.took()
 	}
+}
+
+// heard notes that Asynq was given a message of a backend: ProcessTask takes it back.
+func (w *Worker) heard(name string) {
+	w.taken.Add(1)
+	w.laneTook(name)
 }
 
 // spare tells how many units of a backend this process can begin now. Agents are
