@@ -188,7 +188,7 @@ func (s *Store) lookAgain(ctx context.Context, units []uuid.UUID, after time.Dur
 // stillQueued locks those of $1 that are queued. One that is locked is being
 // claimed or cancelled just now, and waiting for it could end in a deadlock.
 const stillQueued = `queued AS (
-	SELECT id FROM work_units WHERE id = ANY($1::uuid[]) AND state = 'queued' AND NOT held ORDER BY id FOR UPDATE SKIP LOCKED)`
+	SELECT id FROM work_units WHERE id = ANY($1::uuid[]) AND ` + isQueued + ` AND NOT held ORDER BY id FOR UPDATE SKIP LOCKED)`
 
 // Redispatch gives each unit that is still queued a new bell and returns the
 // bells to ring.
@@ -245,7 +245,7 @@ func (s *Store) Untaken(ctx context.Context, bells []Dispatch) ([]uuid.UUID, err
 	var untaken []uuid.UUID
 	err := s.db.SelectContext(ctx, &untaken, `SELECT u.id FROM unnest($1::uuid[], $2::integer[]) AS b(id, dispatch)
 		JOIN work_units u ON u.id = b.id AND u.dispatch = b.dispatch
-		WHERE u.state = 'queued' AND NOT u.held AND (u.not_before IS NULL OR u.not_before <= clock_timestamp()) AND u.deaths < $3`,
+		WHERE `+isQueued+` AND NOT u.held AND (u.not_before IS NULL OR u.not_before <= clock_timestamp()) AND u.deaths < $3`,
 		pqUUIDs(units), pq.Array(numbers), work.SuspectDeaths)
 	if err != nil {
 		return nil, translate(fmt.Errorf("find units that nobody began: %w", err))

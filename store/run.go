@@ -69,7 +69,7 @@ WITH asked AS (
     WHERE NOT EXISTS (SELECT FROM worker_runs r WHERE r.id = a.run_id) ORDER BY unit_id
 ), ripe AS (
     SELECT u.id FROM work_units u JOIN asked ON asked.unit_id = u.id
-    WHERE u.state = 'queued' AND NOT u.held AND strpos(asked.backends, ',' || u.backend || ',') > 0 AND (u.not_before IS NULL OR u.not_before <= clock_timestamp())
+    WHERE ` + isQueued + ` AND NOT u.held AND strpos(asked.backends, ',' || u.backend || ',') > 0 AND (u.not_before IS NULL OR u.not_before <= clock_timestamp())
         AND (u.deadline IS NULL OR u.deadline > clock_timestamp())
         AND (u.expires_at IS NULL OR u.expires_at > clock_timestamp() OR u.started_at IS NOT NULL)
         AND (u.deaths < $7 OR asked.alone) AND ` + notPaused + `
@@ -77,7 +77,7 @@ WITH asked AS (
 ), taken AS (
     UPDATE work_units u SET state = 'running', run_count = u.run_count + 1,
         started_at = coalesce(u.started_at, clock_timestamp())
-    FROM ripe WHERE u.id = ripe.id AND u.state = 'queued' RETURNING u.*
+    FROM ripe WHERE u.id = ripe.id AND ` + isQueued + ` RETURNING u.*
 ), opened AS (
     INSERT INTO worker_runs (id, tenant, unit_id, attempt, worker_type, worker_process, status, model, session_id, started_at, rev)
     SELECT a.run_id, t.tenant, t.id, t.run_count, t.backend, a.process, 'running', nullif(t.model, ''),
@@ -85,6 +85,11 @@ WITH asked AS (
     FROM taken t JOIN asked a ON a.unit_id = t.id
 )
 SELECT ` + claimedColumns + `, a.run_id FROM taken JOIN asked a ON a.unit_id = taken.id`
+
+// isQueued holds for a queued unit, in statements that name their units. Written so,
+// it keeps Postgres from the partial indexes of queued units: a plan that was made
+// when few were queued would read the whole queue for each claim.
+const isQueued = `state IS NOT DISTINCT FROM 'queued'`
 
 const claimedColumns = unitColumns + `, coalesce(resume_session, '') AS resume_session, session_cost_usd,
     extract(epoch FROM deadline - clock_timestamp())::double precision AS left_s`
@@ -121,7 +126,7 @@ func (s *Store) held(ctx context.Context, runs []string) ([]claimedRow, error) {
 // suspects finds those of units that are due and must be claimed alone.
 func (s *Store) suspects(ctx context.Context, units []string) (map[uuid.UUID]bool, error) {
 	var ids []uuid.UUID
-	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units u WHERE id = ANY($1::uuid[]) AND state = 'queued' AND NOT held AND deaths >= $2
+	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units u WHERE id = ANY($1::uuid[]) AND `+isQueued+` AND NOT held AND deaths >= $2
 		AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused,
 		pq.Array(units), work.SuspectDeaths)
 	found := make(map[uuid.UUID]bool, len(ids))
