@@ -124,8 +124,8 @@ type finishIn struct {
 	Length         int               `json:"blob_length"`
 }
 
-// sumOfDenials is the count of unit u with that of its run f.
-const sumOfDenials = `CASE WHEN f.denials IS NULL THEN u.denials ELSE coalesce(u.denials, 0) + f.denials END`
+// sumOfDenials is the count of unit u with that of its run e.
+const sumOfDenials = `CASE WHEN e.denials IS NULL THEN u.denials ELSE coalesce(u.denials, 0) + e.denials END`
 
 // In: $1 a JSON array of finishIn, $2 all their transcripts end to end, $3
 // after how many lost runs in a row a unit ends. Out: for each run whether the
@@ -166,83 +166,84 @@ WITH f AS (
         l.resume_session = f.session_id AS goes_on, l.session_cost_usd
     FROM worker_runs r JOIN f ON f.run_id = r.id JOIN locked l ON l.id = f.unit_id
     ORDER BY r.unit_id FOR UPDATE OF r
-), costs AS (
-    SELECT was.id, CASE WHEN f.session_total_usd IS NULL THEN f.total_cost_usd
+), ended AS (
+    SELECT f.*, was.mine, was.next AS becomes, was.counted, was.unpriced AS was_unpriced, was.goes_on,
+        CASE WHEN f.session_total_usd IS NULL THEN f.total_cost_usd
             ELSE ` + sinceBefore("f.session_total_usd", `CASE WHEN f.session_resumed THEN coalesce(before.session_total_usd,
                 CASE WHEN was.mine AND was.goes_on THEN was.session_cost_usd END, 0) ELSE 0 END`) + ` END AS usd,
         ` + unpriced("f") + `::int AS unpriced,
         after.id AS after_id, after.total_cost_usd AS after_counted, ` + sinceBefore("after.session_total_usd", "f.session_total_usd") + ` AS after_usd
     FROM f JOIN was ON was.id = f.run_id AND was.open
     LEFT JOIN LATERAL (SELECT session_total_usd FROM worker_runs r WHERE r.unit_id = f.unit_id AND r.session_id = f.session_id
-        AND r.attempt < f.attempt AND r.session_total_usd IS NOT NULL ORDER BY r.attempt DESC LIMIT 1) AS before ON true
+        AND r.attempt < f.attempt AND r.session_total_usd IS NOT NULL AND f.session_total_usd IS NOT NULL ORDER BY r.attempt DESC LIMIT 1) AS before ON true
     LEFT JOIN LATERAL (SELECT * FROM worker_runs r WHERE r.unit_id = f.unit_id AND r.session_id = f.session_id
-        AND r.attempt > f.attempt AND r.session_total_usd IS NOT NULL ORDER BY r.attempt LIMIT 1) AS after
-        ON after.session_resumed AND f.session_total_usd IS NOT NULL
+        AND r.attempt > f.attempt AND r.session_total_usd IS NOT NULL AND f.session_total_usd IS NOT NULL ORDER BY r.attempt LIMIT 1) AS after
+        ON after.session_resumed
 ), moved AS (
-    UPDATE work_units u SET state = was.next,
-        failures = u.failures + f.failures, losses = u.losses + f.losses, waits = u.waits + f.waits,
-        crashes = u.crashes + f.crashes, deaths = 0,
-        not_before = CASE WHEN was.next = 'queued' THEN clock_timestamp() + f.delay * interval '1 second' ELSE u.not_before END,
-        check_at = CASE WHEN was.next = 'queued' THEN clock_timestamp() + f.delay * interval '1 second' ELSE u.check_at END,
-        dispatch = CASE WHEN was.next = 'queued' THEN u.dispatch + 1 ELSE u.dispatch END,
-        finished_at = CASE WHEN was.next IN ('succeeded', 'failed', 'cancelled', 'timed_out') THEN clock_timestamp() END,
-        final_run = CASE WHEN was.next <> 'queued' THEN f.run_id END,
-        summary = CASE WHEN was.next <> 'queued' THEN f.summary END,
-        error_class = CASE WHEN was.next = 'failed' AND f.next = 'queued' THEN 'crash' ELSE f.error_class END,
-        error_message = CASE WHEN was.next = 'failed' AND f.next = 'queued'
-            THEN format('%s runs in a row were lost, the last because %s', $3, f.error_message) ELSE f.error_message END,
-        cache = CASE WHEN was.next <> 'queued' THEN f.cache END, cached_from = CASE WHEN was.next <> 'queued' THEN f.cached_from END,
-        resume_session = CASE WHEN f.resumable THEN f.session_id END,
-        session_cost_usd = CASE WHEN NOT f.resumable THEN 0 ELSE coalesce(f.session_total_usd, coalesce(f.total_cost_usd, 0) +
-            CASE WHEN was.goes_on THEN u.session_cost_usd ELSE 0 END) END,
-        cost_usd = u.cost_usd + coalesce(costs.usd, 0), unpriced_runs = u.unpriced_runs + costs.unpriced,
+    UPDATE work_units u SET state = e.becomes,
+        failures = u.failures + e.failures, losses = u.losses + e.losses, waits = u.waits + e.waits,
+        crashes = u.crashes + e.crashes, deaths = 0,
+        not_before = CASE WHEN e.becomes = 'queued' THEN clock_timestamp() + e.delay * interval '1 second' ELSE u.not_before END,
+        check_at = CASE WHEN e.becomes = 'queued' THEN clock_timestamp() + e.delay * interval '1 second' ELSE u.check_at END,
+        dispatch = CASE WHEN e.becomes = 'queued' THEN u.dispatch + 1 ELSE u.dispatch END,
+        finished_at = CASE WHEN e.becomes IN ('succeeded', 'failed', 'cancelled', 'timed_out') THEN clock_timestamp() END,
+        final_run = CASE WHEN e.becomes <> 'queued' THEN e.run_id END,
+        summary = CASE WHEN e.becomes <> 'queued' THEN e.summary END,
+        error_class = CASE WHEN e.becomes = 'failed' AND e.next = 'queued' THEN 'crash' ELSE e.error_class END,
+        error_message = CASE WHEN e.becomes = 'failed' AND e.next = 'queued'
+            THEN format('%s runs in a row were lost, the last because %s', $3, e.error_message) ELSE e.error_message END,
+        cache = CASE WHEN e.becomes <> 'queued' THEN e.cache END, cached_from = CASE WHEN e.becomes <> 'queued' THEN e.cached_from END,
+        resume_session = CASE WHEN e.resumable THEN e.session_id END,
+        session_cost_usd = CASE WHEN NOT e.resumable THEN 0 ELSE coalesce(e.session_total_usd, coalesce(e.total_cost_usd, 0) +
+            CASE WHEN e.goes_on THEN u.session_cost_usd ELSE 0 END) END,
+        cost_usd = u.cost_usd + coalesce(e.usd, 0), unpriced_runs = u.unpriced_runs + e.unpriced,
         denials = ` + sumOfDenials + `
-    FROM f JOIN was ON was.id = f.run_id AND was.mine JOIN costs ON costs.id = was.id WHERE u.id = f.unit_id RETURNING u.id
+    FROM ended e WHERE u.id = e.unit_id AND e.mine
 ), charged AS (
     -- It came back, so its worker process had not died.
     UPDATE work_units u SET deaths = greatest(u.deaths - 1, 0),
-        cost_usd = greatest(u.cost_usd + coalesce(costs.usd, 0) - was.counted + coalesce(costs.after_usd - costs.after_counted, 0), 0),
-        session_cost_usd = CASE WHEN was.goes_on THEN greatest(u.session_cost_usd, coalesce(f.session_total_usd, 0)) ELSE u.session_cost_usd END,
-        unpriced_runs = u.unpriced_runs + costs.unpriced - was.unpriced,
+        cost_usd = greatest(u.cost_usd + coalesce(e.usd, 0) - e.counted + coalesce(e.after_usd - e.after_counted, 0), 0),
+        session_cost_usd = CASE WHEN e.goes_on THEN greatest(u.session_cost_usd, coalesce(e.session_total_usd, 0)) ELSE u.session_cost_usd END,
+        unpriced_runs = u.unpriced_runs + e.unpriced - e.was_unpriced,
         denials = ` + sumOfDenials + `
-    FROM f JOIN was ON was.id = f.run_id AND was.open AND NOT was.mine JOIN costs ON costs.id = was.id WHERE u.id = f.unit_id
+    FROM ended e WHERE u.id = e.unit_id AND NOT e.mine
 ), given_back AS (
-    UPDATE worker_runs r SET total_cost_usd = costs.after_usd FROM costs WHERE r.id = costs.after_id
+    UPDATE worker_runs r SET total_cost_usd = e.after_usd FROM ended e WHERE r.id = e.after_id
 ), closed AS (
-    UPDATE worker_runs r SET status = CASE WHEN was.mine THEN f.status ELSE 'fenced' END,
-        result = f.result, error_class = f.error_class, error_message = f.error_message,
-        rendered_prompt = f.rendered_prompt, model = coalesce(nullif(f.model, ''), r.model),
-        session_id = coalesce(nullif(f.session_id, ''), r.session_id), num_turns = f.num_turns, tool_calls = f.tool_calls, denials = f.denials,
-        input_tokens = f.input_tokens, output_tokens = f.output_tokens, cache_read_tokens = f.cache_read_tokens,
-        cache_creation_tokens = f.cache_creation_tokens, total_cost_usd = costs.usd,
-        cost_incomplete = f.cost_incomplete, session_total_usd = f.session_total_usd, session_resumed = f.session_resumed,
-        implausible = f.implausible, duration_ms = f.duration_ms, duration_api_ms = f.duration_api_ms,
-        http_status = f.http_status, request_id = f.request_id,
-        output_files = f.output_files, rev = CASE WHEN f.blob_length = 0 THEN r.rev WHEN f.rev > 0 OR f.steps = 0 THEN f.rev END, completed_at = clock_timestamp(),
+    UPDATE worker_runs r SET status = CASE WHEN e.mine THEN e.status ELSE 'fenced' END,
+        result = e.result, error_class = e.error_class, error_message = e.error_message,
+        rendered_prompt = e.rendered_prompt, model = coalesce(nullif(e.model, ''), r.model),
+        session_id = coalesce(nullif(e.session_id, ''), r.session_id), num_turns = e.num_turns, tool_calls = e.tool_calls, denials = e.denials,
+        input_tokens = e.input_tokens, output_tokens = e.output_tokens, cache_read_tokens = e.cache_read_tokens,
+        cache_creation_tokens = e.cache_creation_tokens, total_cost_usd = e.usd,
+        cost_incomplete = e.cost_incomplete, session_total_usd = e.session_total_usd, session_resumed = e.session_resumed,
+        implausible = e.implausible, duration_ms = e.duration_ms, duration_api_ms = e.duration_api_ms,
+        http_status = e.http_status, request_id = e.request_id,
+        output_files = e.output_files, rev = CASE WHEN e.blob_length = 0 THEN r.rev WHEN e.rev > 0 OR e.steps = 0 THEN e.rev END, completed_at = clock_timestamp(),
         execution_time = extract(epoch FROM clock_timestamp() - r.started_at)
-    FROM f JOIN was ON was.id = f.run_id AND was.open JOIN costs ON costs.id = was.id WHERE r.id = f.run_id RETURNING r.id, r.tenant, was.mine
+    FROM ended e WHERE r.id = e.run_id
+        RETURNING r.id AS run_id, r.tenant, e.mine, e.status, e.output_files, e.cached_from, e.cache_key, e.steps, e.blob_from, e.blob_length
 ), kept AS (
     -- What is not noted any more was swept: it has no bytes. Files of a result
     -- that was taken over are the other run's, and may be noted for removal.
-    DELETE FROM stray_blobs s USING f JOIN closed ON closed.id = f.run_id, jsonb_to_recordset(f.output_files)
+    DELETE FROM stray_blobs s USING closed, jsonb_to_recordset(closed.output_files)
         AS o(id uuid, name text, size bigint, media_type text, sha256 text)
-    WHERE s.id = o.id AND f.cached_from IS NULL RETURNING o.*, closed.id AS run_id, closed.tenant
+    WHERE s.id = o.id AND closed.cached_from IS NULL RETURNING o.*, closed.run_id, closed.tenant
 ), left_behind AS (
     INSERT INTO files (id, tenant, run_id, filename, bytes, media_type, sha256, created_at)
     SELECT id, tenant, run_id, name, size, media_type, decode(sha256, 'hex'), clock_timestamp() FROM kept
 ), folded AS (
     INSERT INTO transcripts (run_id, steps, blob)
-    SELECT f.run_id, f.steps, substr($2::bytea, f.blob_from, f.blob_length) FROM f JOIN closed ON closed.id = f.run_id WHERE f.blob_length > 0
+    SELECT run_id, steps, substr($2::bytea, blob_from, blob_length) FROM closed WHERE blob_length > 0
     ON CONFLICT (run_id) DO UPDATE SET steps = excluded.steps, blob = excluded.blob
 ), cached AS (
     INSERT INTO result_cache (tenant, key, run_id, created_at)
-    SELECT DISTINCT ON (closed.tenant, f.cache_key) closed.tenant, decode(f.cache_key, 'hex'), closed.id, clock_timestamp()
-    FROM f JOIN closed ON closed.id = f.run_id AND closed.mine
-    WHERE f.cache_key IS NOT NULL AND f.status = 'succeeded'
-    ORDER BY closed.tenant, f.cache_key -- whoever writes several does it in this order
+    SELECT DISTINCT ON (tenant, cache_key) tenant, decode(cache_key, 'hex'), run_id, clock_timestamp() FROM closed
+    WHERE mine AND cache_key IS NOT NULL AND status = 'succeeded'
+    ORDER BY tenant, cache_key -- whoever writes several does it in this order
     ON CONFLICT (tenant, key) DO UPDATE SET run_id = excluded.run_id, created_at = excluded.created_at
 ), swept AS (
-    DELETE FROM transcript_chunks c USING f JOIN closed ON closed.id = f.run_id WHERE c.run_id = closed.id AND f.blob_length > 0
+    DELETE FROM transcript_chunks c USING closed WHERE c.run_id = closed.run_id AND closed.blob_length > 0
 )
 SELECT id, NOT mine AND (open OR differs) AS fenced FROM was`
 
