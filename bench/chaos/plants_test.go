@@ -156,12 +156,12 @@ var plants = []plant{
 	},
 	{
 		"losses not counted", []edit{{"store/finish.go",
-			"losses = u.losses + f.losses, waits", "losses = u.losses, waits"}},
+			"losses = u.losses + e.losses, waits", "losses = u.losses, waits"}},
 		[]string{"stop worker"}, []string{"counters agree"}, 1,
 	},
 	{
 		"late cost forgotten", []edit{{"store/finish.go",
-			"cost_usd = greatest(u.cost_usd + coalesce(costs.usd, 0) - was.counted", "cost_usd = greatest(u.cost_usd - was.counted"}},
+			"cost_usd = greatest(u.cost_usd + coalesce(e.usd, 0) - e.counted", "cost_usd = greatest(u.cost_usd - e.counted"}},
 		[]string{"freeze worker"}, []string{"cost is counted once"}, 5,
 	},
 	{

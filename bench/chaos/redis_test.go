@@ -10,7 +10,13 @@ import (
 	"time"
 )
 
-const lane = "asynq:{default:mock}:pending"
+// pending is how many messages wait in Redis.
+func (s *stage) pending() int {
+	s.t.Helper()
+	var id string
+	s.must(s.tables.QueryRow(s.t.Context(), `SELECT left(value, 8) FROM settings WHERE name = 'redis_epoch'`).Scan(&id))
+	return int(s.memory.LLen(s.t.Context(), "asynq:{default:mock@"+id+"}:pending").Val())
+}
 
 func redisFlushed(t *testing.T) {
 	forgotten(t, func(s *stage) time.Time {
@@ -37,11 +43,10 @@ func forgotten(t *testing.T, lose func(*stage) time.Time) {
 	s.until(time.Minute, "all slots are in use", func() bool { return s.inState("busy", "running") == crew*slots })
 	n := orElse(*many, 10_000)
 	s.submitMany(n, func(int) body { return mockUnit("queued", 0) })
-	pending := func() int { return int(s.memory.LLen(t.Context(), lane).Val()) }
-	s.until(time.Minute, "all bells are there", func() bool { return pending() >= n })
+	s.until(time.Minute, "all bells are there", func() bool { return s.pending() >= n })
 	end := s.customers(4, 20*time.Millisecond)
 	back := lose(s)
-	s.until(time.Minute, "all bells are there again", func() bool { return pending() >= n })
+	s.until(time.Minute, "all bells are there again", func() bool { return s.pending() >= n })
 	took := time.Since(back)
 	time.Sleep(2 * time.Second)
 	asked := end()

@@ -37,10 +37,10 @@ func scheduled(t *testing.T) {
 	time.Sleep(time.Until(second))
 	peak := loaded
 	var slowest time.Duration
-	var bells int64
+	var bells int
 	for s.count(`SELECT count(*) FROM (SELECT FROM work_units WHERE tenant = 'default' AND state IN ('queued', 'running') LIMIT 1) AS unfinished`) > 0 {
 		peak = peak.most(s.sizes())
-		bells = max(bells, s.memory.LLen(t.Context(), lane).Val())
+		bells = max(bells, s.pending())
 		asked := time.Now()
 		status, answer := s.ask(t.Context(), http.MethodGet, "/work-units/"+late+"/explain", nil)
 		s.note(status, http.StatusOK, answer)

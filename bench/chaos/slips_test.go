@@ -111,7 +111,7 @@ var slips = []slip{
 	},
 	{
 		"an unknown cost counts as nothing", []edit{{"store/finish.go",
-			"unpriced_runs = u.unpriced_runs + costs.unpriced,\n", "unpriced_runs = u.unpriced_runs,\n"}},
+			"unpriced_runs = u.unpriced_runs + e.unpriced,\n", "unpriced_runs = u.unpriced_runs,\n"}},
 		"./store", "TestUnknownCostIsCounted",
 	},
 	{
@@ -166,7 +166,7 @@ var slips = []slip{
 	},
 	{
 		"a late end gives nothing back of its session's cost", []edit{{"store/finish.go",
-			"coalesce(costs.after_usd - costs.after_counted, 0)", "0"}},
+			"coalesce(e.after_usd - e.after_counted, 0)", "0"}},
 		"./store", "TestSessionCostCountsOnce",
 	},
 	{
