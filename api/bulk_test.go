@@ -67,7 +67,7 @@ func TestBulkRetry(t *testing.T) {
 	if err != nil || u.State != work.Queued || u.Model != "better" || u.MaxTurns != 7 {
 		t.Errorf("unit %+v, error %v", u, err)
 	}
-	key := "asynq:{" + jobs.Lane("default", "mock", work.DefaultPriority) + "}:t:" + jobs.TaskID(u.ID, u.Dispatch)
+	key := "asynq:{" + f.Bell.Lane("default", "mock", work.DefaultPriority) + "}:t:" + jobs.TaskID(u.ID, u.Dispatch)
 	if n, err := f.Bell.Redis().Exists(t.Context(), key).Result(); n != 1 || err != nil {
 		t.Errorf("%d bells for it, error %v", n, err)
 	}

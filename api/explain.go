@@ -10,7 +10,6 @@ import (
 
 	"piecework/api/web"
 	"piecework/internal/work"
-	"piecework/jobs"
 	"piecework/store"
 )
 
@@ -81,9 +80,9 @@ func (a *API) explain(ctx context.Context, id uuid.UUID) (explanation, error) {
 		e.ExpiresAt = u.ExpiresAt
 	}
 	e.Reasons = slices.Concat(whyScheduled(u, place), whyHeld(u, pauses), whyNowhere(u, processes))
-	if a.Bell.Up() && a.Bell.Paused(ctx, jobs.Lane(u.Queue, u.Backend, u.Priority)) {
+	if a.Bell.Up() && a.Bell.Paused(ctx, a.Bell.Lane(u.Queue, u.Backend, u.Priority)) {
 		e.Reasons = append(e.Reasons, reason{Code: "queue_paused", Detail: fmt.Sprintf(
-			"the Asynq queue %s is paused in Redis", jobs.Lane(u.Queue, u.Backend, u.Priority))})
+			"the Asynq queue %s is paused in Redis", a.Bell.Lane(u.Queue, u.Backend, u.Priority))})
 	}
 	if len(e.Reasons) == 0 && a.Bell.Up() && a.Bell.Taken(ctx, store.DispatchOf(u)) {
 		e.Reasons = append(e.Reasons, reason{Code: "taken", Detail: "a worker process has taken its message and has not begun it; " +

@@ -86,7 +86,7 @@ func TestExplain(t *testing.T) {
 	if e := f.explained(id); e.Reasons[0].Code != "next" || !strings.Contains(e.Reasons[0].Detail, "1 units go before") {
 		t.Errorf("%+v", e)
 	}
-	message := "asynq:{" + jobs.Lane("default", "mock", work.DefaultPriority) + "}:t:" + jobs.TaskID(id, 1)
+	message := "asynq:{" + f.Bell.Lane("default", "mock", work.DefaultPriority) + "}:t:" + jobs.TaskID(id, 1)
 	if err := f.Bell.Redis().HSet(t.Context(), message, "state", "active").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestExplain(t *testing.T) {
 	if err := f.Bell.Redis().Del(t.Context(), message).Err(); err != nil {
 		t.Fatal(err)
 	}
-	key := "asynq:{" + jobs.Lane("default", "mock", work.DefaultPriority) + "}:paused"
+	key := "asynq:{" + f.Bell.Lane("default", "mock", work.DefaultPriority) + "}:paused"
 	if err := f.Bell.Redis().Set(t.Context(), key, 1, 0).Err(); err != nil {
 		t.Fatal(err)
 	}

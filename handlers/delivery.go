@@ -33,7 +33,7 @@ func (w *Worker) serveDeliveries() (stop func(), err error) {
 		Wait: w.deliveryWait, Took: func(string) {},
 	}, w.deliveryRung)
 	server := asynq.NewServerFromRedisClient(client, asynq.Config{
-		Concurrency: 1, Queues: map[string]int{jobs.DeliveryLane: 1}, TaskCheckInterval: jobs.CheckInterval,
+		Concurrency: 1, Queues: map[string]int{w.Bell.DeliveryLane(): 1}, TaskCheckInterval: jobs.CheckInterval,
 		DelayedTaskCheckInterval: jobs.SweepInterval, JanitorInterval: jobs.SweepInterval,
 		ShutdownTimeout: time.Second, Logger: asynqLog{w.Log}, LogLevel: asynq.WarnLevel,
 	})

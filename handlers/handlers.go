@@ -206,7 +206,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		(&jobs.Janitor{Store: w.Store, Files: w.Files, Log: w.Log, Keep: w.Keep, Metrics: w.Metrics}).Run} {
 		loops.Go(func() { loop(life) })
 	}
-	stop, err := w.serve(jobs.Lanes(w.Queues, w.laneNames(everyLane)))
+	stop, err := w.serve(w.Bell.Lanes(w.Queues, w.laneNames(everyLane)))
 	if err != nil {
 		return err
 	}
@@ -334,7 +334,7 @@ func (w *Worker) hear(ctx context.Context) {
 		case jobs.NoticePause:
 			w.askForNews()
 		default:
-			if n.Lane == jobs.DeliveryLane {
+			if n.Lane == w.Bell.DeliveryLane() {
 				w.wakeDeliveries()
 				return
 			}

@@ -18,7 +18,7 @@ const TypeDeliver = "webhook:deliver"
 
 // DeliveryLane is where its bells are rung. No unit's lane has this name: there
 // is no such backend.
-const DeliveryLane = "webhooks:deliver"
+func (b *Bell) DeliveryLane() string { return "webhooks:deliver" + b.suffix }
 
 // bellsPerReceiver is how many bells a round rings for one receiver: each lets
 // somebody deliver until nothing is due, so a few are enough, and many would
@@ -45,14 +45,14 @@ func (b *Bell) RingDeliveries(ctx context.Context, bells []store.DeliveryBell) e
 			return fmt.Errorf("encode task: %w", err)
 		}
 		_, err = b.client.EnqueueContext(ctx, asynq.NewTask(TypeDeliver, payload), asynq.TaskID(TaskID(d.ID, d.Number)),
-			asynq.Queue(DeliveryLane), asynq.MaxRetry(0), asynq.Timeout(taskTimeout))
+			asynq.Queue(b.DeliveryLane()), asynq.MaxRetry(0), asynq.Timeout(taskTimeout))
 		if err != nil && !errors.Is(err, asynq.ErrTaskIDConflict) && !errors.Is(err, asynq.ErrDuplicateTask) {
 			return fmt.Errorf("ring for delivery %s: %w", d.ID, err)
 		}
 	}
 	wake := b.redis.Pipeline()
-	wake.SAdd(ctx, queuesKey, DeliveryLane)
-	wake.Publish(ctx, chanWake, DeliveryLane)
+	wake.SAdd(ctx, queuesKey, b.DeliveryLane())
+	wake.Publish(ctx, b.channel(NoticeWake), b.DeliveryLane())
 	if _, err := wake.Exec(ctx); err != nil {
 		return fmt.Errorf("wake the lane of deliveries: %w", err)
 	}

@@ -38,7 +38,7 @@ func (b *Bell) ring(ctx context.Context, bells []store.Dispatch) error {
 	var enqueue errgroup.Group
 	enqueue.SetLimit(enqueueAtOnce) // which go in one round trip
 	for _, d := range bells {
-		lanes[laneOfBell(d)] = true
+		lanes[b.laneOf(d)] = true
 		enqueue.Go(func() error {
 			if err := b.enqueue(ctx, d); err != nil {
 				return fmt.Errorf("ring for unit %s: %w", d.UnitID, err)
@@ -64,7 +64,7 @@ const enqueueAtOnce = 100
 // registers a queue once in its life; when Redis loses its memory no tool would see
 // the queue again, so it is registered each time.
 func (b *Bell) wakeLane(ctx context.Context, lane string) error {
-	return wake.Run(ctx, b.together(), []string{queuesKey}, lane, chanWake).Err()
+	return wake.Run(ctx, b.together(), []string{queuesKey}, lane, b.channel(NoticeWake)).Err()
 }
 
 var wake = redis.NewScript(`redis.call("SADD", KEYS[1], ARGV[1]) return redis.call("PUBLISH", ARGV[2], ARGV[1])`)
@@ -76,11 +76,11 @@ const queuesKey = "asynq:queues"
 func pendingKey(lane string) string { return "asynq:{" + lane + "}:pending" }
 func archiveKey(lane string) string { return "asynq:{" + lane + "}:archived" }
 
-func stateKey(d store.Dispatch) string {
-	return "asynq:{" + laneOfBell(d) + "}:t:" + TaskID(d.UnitID, d.Number)
+func (b *Bell) stateKey(d store.Dispatch) string {
+	return "asynq:{" + b.laneOf(d) + "}:t:" + TaskID(d.UnitID, d.Number)
 }
 
-func laneOfBell(d store.Dispatch) string { return Lane(d.Queue, d.Backend, d.Priority) }
+func (b *Bell) laneOf(d store.Dispatch) string { return b.Lane(d.Queue, d.Backend, d.Priority) }
 
 func (b *Bell) enqueue(ctx context.Context, d store.Dispatch) error {
 	payload, err := json.Marshal(Task{Unit: d.UnitID, Dispatch: d.Number})
@@ -88,7 +88,7 @@ func (b *Bell) enqueue(ctx context.Context, d store.Dispatch) error {
 		return fmt.Errorf("encode task: %w", err)
 	}
 	_, err = b.client.EnqueueContext(ctx, asynq.NewTask(TypeRun, payload),
-		asynq.TaskID(TaskID(d.UnitID, d.Number)), asynq.Queue(laneOfBell(d)),
+		asynq.TaskID(TaskID(d.UnitID, d.Number)), asynq.Queue(b.laneOf(d)),
 		asynq.MaxRetry(0), asynq.Timeout(taskTimeout))
 	// The number is ours alone, so a conflict means that an enqueue whose
 	// answer was lost had succeeded.
@@ -109,8 +109,8 @@ func (b *Bell) pending(ctx context.Context, bells []store.Dispatch) ([]bool, err
 	look := b.redis.Pipeline()
 	states, waiting := make([]*redis.StringCmd, len(bells)), map[string]*redis.IntCmd{}
 	for i, d := range bells {
-		states[i] = look.HGet(ctx, stateKey(d), "state")
-		if lane := laneOfBell(d); waiting[lane] == nil {
+		states[i] = look.HGet(ctx, b.stateKey(d), "state")
+		if lane := b.laneOf(d); waiting[lane] == nil {
 			waiting[lane] = look.LLen(ctx, pendingKey(lane))
 		}
 	}
@@ -119,7 +119,7 @@ func (b *Bell) pending(ctx context.Context, bells []store.Dispatch) ([]bool, err
 	_, _ = look.Exec(ctx)
 	pending := make([]bool, len(bells))
 	for i, state := range states {
-		queue := waiting[laneOfBell(bells[i])]
+		queue := waiting[b.laneOf(bells[i])]
 		for _, err := range []error{state.Err(), queue.Err()} {
 			if err != nil && !errors.Is(err, redis.Nil) {
 				return nil, fmt.Errorf("look for bells: %w", err)

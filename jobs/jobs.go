@@ -57,25 +57,25 @@ const taskTimeout = time.Duration(work.MaxTimeout)*time.Second + time.Hour
 
 // Lane is the Asynq queue of units of one queue, backend and urgency. A worker
 // process listens only to lanes whose backend it has.
-func Lane(queue, backend string, priority int) string {
+func (b *Bell) Lane(queue, backend string, priority int) string {
 	switch {
 	case priority >= 7:
-		return queue + ":" + backend + ":high"
+		backend += ":high"
 	case priority <= 3:
-		return queue + ":" + backend + ":low"
+		backend += ":low"
 	}
-	return queue + ":" + backend
+	return queue + ":" + backend + b.suffix
 }
 
 // Lanes are the lanes of the given queues and backends with their weights: of
 // ten dequeues that find work everywhere, six are high and one is low.
-func Lanes(queues map[string]int, backends []string) map[string]int {
+func (b *Bell) Lanes(queues map[string]int, backends []string) map[string]int {
 	lanes := map[string]int{}
 	for queue, weight := range queues {
 		for _, backend := range backends {
-			lanes[Lane(queue, backend, 9)] = 6 * weight
-			lanes[Lane(queue, backend, 5)] = 3 * weight
-			lanes[Lane(queue, backend, 0)] = weight
+			lanes[b.Lane(queue, backend, 9)] = 6 * weight
+			lanes[b.Lane(queue, backend, 5)] = 3 * weight
+			lanes[b.Lane(queue, backend, 0)] = weight
 		}
 	}
 	return lanes
@@ -85,6 +85,7 @@ func Lanes(queues map[string]int, backends []string) map[string]int {
 type Bell struct {
 	redis     redis.UniversalClient
 	layout    string // of Redis, for people
+	suffix    string // of all names of one installation
 	client    *asynq.Client
 	inspector *asynq.Inspector
 	log       *slog.Logger
@@ -117,6 +118,11 @@ func Connect(address string, log *slog.Logger) (*Bell, error) {
 	b.up.Store(true)
 	return b, nil
 }
+
+// OfDatabase keeps the messages of one installation apart from those of others that
+// use the same Redis: the names of its queues, of its channels and of its epoch end
+// in the beginning of its database's id. It is called before the Bell is used.
+func (b *Bell) OfDatabase(id string) { b.suffix = "@" + id[:min(len(id), 8)] }
 
 // together is the connection for what many send at once.
 func (b *Bell) together() *pipelined {

@@ -150,7 +150,8 @@ func TestTaskID(t *testing.T) {
 
 func TestLanes(t *testing.T) {
 	t.Parallel()
-	lanes := Lanes(map[string]int{"a": 1, "b": 2}, []string{"mock", "claude"})
+	b := &Bell{}
+	lanes := b.Lanes(map[string]int{"a": 1, "b": 2}, []string{"mock", "claude"})
 	for lane, want := range map[string]int{"a:mock:high": 6, "a:claude": 3, "b:mock:low": 2, "b:claude:high": 12} {
 		if lanes[lane] != want {
 			t.Errorf("lane %s weighs %d, want %d", lane, lanes[lane], want)
@@ -160,7 +161,7 @@ func TestLanes(t *testing.T) {
 		t.Errorf("lanes %v", lanes)
 	}
 	for priority := range 10 {
-		if lanes[Lane("a", "mock", priority)] == 0 {
+		if lanes[b.Lane("a", "mock", priority)] == 0 {
 			t.Errorf("nobody listens to priority %d", priority)
 		}
 	}

@@ -13,31 +13,29 @@ import (
 	"github.com/google/uuid"
 )
 
-// The channels. What goes through them is a hint: whoever needs to know for
-// sure reads Postgres.
-const (
-	chanWake   = "piecework:wake"   // a bell was rung; the message is its lane
-	chanCancel = "piecework:cancel" // a running unit was asked to stop; its id
-	chanUnit   = "piecework:unit"   // a unit changed; its id
-	chanSteps  = "piecework:steps"  // a run of a unit wrote steps; the unit's id
-	chanPause  = "piecework:pause"  // a queue or a backend was paused or resumed; its name
-	chanWatch  = "piecework:watch"  // somebody watches units just now; their ids
-	chanDraft  = "piecework:draft"  // words of a step that is being written; a Draft
-)
-
-// Kind says what a notice is about.
+// Kind says what a notice is about. Each kind has a channel. What goes through it
+// is a hint: whoever needs to know for sure reads Postgres.
 type Kind string
 
 // The kinds of notice.
 const (
-	NoticeWake   Kind = chanWake
-	NoticeCancel Kind = chanCancel
-	NoticeUnit   Kind = chanUnit
-	NoticeSteps  Kind = chanSteps
-	NoticePause  Kind = chanPause
-	NoticeWatch  Kind = chanWatch
-	NoticeDraft  Kind = chanDraft
+	NoticeWake   Kind = "wake"   // a bell was rung; the message is its lane
+	NoticeCancel Kind = "cancel" // a running unit was asked to stop; its id
+	NoticeUnit   Kind = "unit"   // a unit changed; its id
+	NoticeSteps  Kind = "steps"  // a run of a unit wrote steps; the unit's id
+	NoticePause  Kind = "pause"  // a queue or a backend was paused or resumed; its name
+	NoticeWatch  Kind = "watch"  // somebody watches units just now; their ids
+	NoticeDraft  Kind = "draft"  // words of a step that is being written; a Draft
 )
+
+const channels = "piecework:"
+
+func (b *Bell) channel(k Kind) string { return channels + string(k) + b.suffix }
+
+func kindOf(channel string) Kind {
+	name, _, _ := strings.Cut(strings.TrimPrefix(channel, channels), "@")
+	return Kind(name)
+}
 
 // Notice is one hint from another process.
 type Notice struct {
@@ -61,12 +59,12 @@ type Draft struct {
 
 // Cancelled tells worker processes that units were asked to stop.
 func (b *Bell) Cancelled(ctx context.Context, units ...uuid.UUID) error {
-	return b.publish(ctx, chanCancel, texts(units))
+	return b.publish(ctx, NoticeCancel, texts(units))
 }
 
 // Changed tells whoever watches units that they have moved.
 func (b *Bell) Changed(ctx context.Context, units ...uuid.UUID) error {
-	return b.publish(ctx, chanUnit, texts(units))
+	return b.publish(ctx, NoticeUnit, texts(units))
 }
 
 // Watched tells worker processes that somebody watches units, for the next few
@@ -126,7 +124,7 @@ func (b *Bell) tellSteps() {
 			return
 		}
 		ctx := context.Background()
-		if err := errors.Join(b.publish(ctx, chanSteps, texts(units)), b.publish(ctx, chanDraft, drafts), b.publish(ctx, chanWatch, watched)); err != nil {
+		if err := errors.Join(b.publish(ctx, NoticeSteps, texts(units)), b.publish(ctx, NoticeDraft, drafts), b.publish(ctx, NoticeWatch, watched)); err != nil {
 			b.log.Debug("tell of steps", "err", err)
 		}
 	}
@@ -135,24 +133,24 @@ func (b *Bell) tellSteps() {
 // PauseChanged tells worker processes that a queue or a backend was paused or
 // resumed.
 func (b *Bell) PauseChanged(ctx context.Context, name string) error {
-	return b.publish(ctx, chanPause, []string{name})
+	return b.publish(ctx, NoticePause, []string{name})
 }
 
-func (b *Bell) publish(ctx context.Context, channel string, messages []string) error {
+func (b *Bell) publish(ctx context.Context, k Kind, messages []string) error {
 	if !b.Up() || len(messages) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, ringBudget+time.Duration(len(messages))*time.Millisecond)
 	defer cancel()
 	if len(messages) == 1 {
-		if err := b.together().Publish(ctx, channel, messages[0]).Err(); err != nil {
+		if err := b.together().Publish(ctx, b.channel(k), messages[0]).Err(); err != nil {
 			return fmt.Errorf("tell of %s: %w", messages[0], err)
 		}
 		return nil
 	}
 	tell := b.redis.Pipeline()
 	for _, m := range messages {
-		tell.Publish(ctx, channel, m)
+		tell.Publish(ctx, b.channel(k), m)
 	}
 	if _, err := tell.Exec(ctx); err != nil {
 		return fmt.Errorf("tell of %s: %w", messages[0], err)
@@ -163,11 +161,11 @@ func (b *Bell) publish(ctx context.Context, channel string, messages []string) e
 // Listen calls hear with every notice of the given kinds until ctx ends. It
 // reconnects by itself; what was said meanwhile is lost.
 func (b *Bell) Listen(ctx context.Context, hear func(Notice), kinds ...Kind) {
-	channels := make([]string, len(kinds))
+	heard := make([]string, len(kinds))
 	for i, k := range kinds {
-		channels[i] = string(k)
+		heard[i] = b.channel(k)
 	}
-	sub := b.redis.Subscribe(ctx, channels...)
+	sub := b.redis.Subscribe(ctx, heard...)
 	defer func() { _ = sub.Close() }()
 	messages := sub.Channel()
 	for {
@@ -178,24 +176,24 @@ func (b *Bell) Listen(ctx context.Context, hear func(Notice), kinds ...Kind) {
 			if !ok {
 				return
 			}
-			if n, ok := noticeOf(m.Channel, m.Payload); ok {
+			if n, ok := noticeOf(kindOf(m.Channel), m.Payload); ok {
 				hear(n)
 			}
 		}
 	}
 }
 
-func noticeOf(channel, payload string) (Notice, bool) {
-	switch channel {
-	case chanWake:
+func noticeOf(k Kind, payload string) (Notice, bool) {
+	switch k {
+	case NoticeWake:
 		return Notice{Kind: NoticeWake, Lane: payload}, true
-	case chanPause:
+	case NoticePause:
 		return Notice{Kind: NoticePause, Name: payload}, true
-	case chanDraft:
+	case NoticeDraft:
 		n := Notice{Kind: NoticeDraft}
 		err := json.Unmarshal([]byte(payload), &n.Draft)
 		return n, err == nil
-	case chanWatch:
+	case NoticeWatch:
 		n := Notice{Kind: NoticeWatch}
 		for _, text := range strings.Split(payload, ",") {
 			id, err := uuid.Parse(text)
@@ -207,7 +205,7 @@ func noticeOf(channel, payload string) (Notice, bool) {
 		return n, true
 	}
 	unit, err := uuid.Parse(payload)
-	return Notice{Kind: Kind(channel), Unit: unit}, err == nil
+	return Notice{Kind: k, Unit: unit}, err == nil
 }
 
 func texts(units []uuid.UUID) []string {

@@ -27,7 +27,7 @@ func notices(t *testing.T, h *house) {
 	}()
 	h.awaitListeners(1)
 	u, other := h.put(), uuid.New()
-	h.must(h.bell.redis.Publish(t.Context(), chanUnit, "rubbish").Err())
+	h.must(h.bell.redis.Publish(t.Context(), h.bell.channel(NoticeUnit), "rubbish").Err())
 	h.must(h.bell.Cancelled(t.Context(), u.ID))
 	h.must(h.bell.Changed(t.Context(), other))
 	h.ring(u)
@@ -54,7 +54,8 @@ func notices(t *testing.T, h *house) {
 func (h *house) awaitListeners(n int64) {
 	h.t.Helper()
 	testkit.Eventually(h.t, "somebody listens", func() bool {
-		return h.bell.redis.PubSubNumSub(h.t.Context(), chanWake).Val()[chanWake] == n
+		wake := h.bell.channel(NoticeWake)
+		return h.bell.redis.PubSubNumSub(h.t.Context(), wake).Val()[wake] == n
 	})
 }
 

@@ -150,7 +150,7 @@ func TestCommandThatNobodyWaitsForIsTakenBack(t *testing.T) {
 func TestManyAreTakenAtOnce(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	lane := Lane("default", "mock", 5)
+	lane := h.bell.Lane("default", "mock", 5)
 	for range 5 {
 		h.ring(h.put())
 	}
@@ -163,7 +163,7 @@ func TestManyAreTakenAtOnce(t *testing.T) {
 			}
 		},
 	}, make(chan struct{}))
-	asked := []string{lane, Lane("default", "claude", 5)} // a stock is used up first, whichever lane is asked for
+	asked := []string{lane, h.bell.Lane("default", "claude", 5)} // a stock is used up first, whichever lane is asked for
 	take := func() (string, error) {
 		asked[0], asked[1] = asked[1], asked[0]
 		of := lane

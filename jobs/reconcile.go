@@ -287,7 +287,7 @@ func (b *Bell) unmarked(ctx context.Context, epoch string) (map[string]string, e
 	var mu sync.Mutex
 	marks := map[string]string{}
 	err := b.everyMaster(ctx, func(ctx context.Context, server redis.UniversalClient, tag string) error {
-		key := epochKey + tag
+		key := epochKey + b.suffix + tag
 		got, err := b.redis.Get(ctx, key).Result()
 		if err != nil && !errors.Is(err, redis.Nil) {
 			return fmt.Errorf("read epoch from redis: %w", err)

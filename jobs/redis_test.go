@@ -193,7 +193,7 @@ func TestFailoverIsNoticed(t *testing.T) {
 			go h.bell.Listen(ctx, func(n Notice) { heard <- n }, NoticeUnit)
 			h.once() // marks the masters
 			u := h.put()
-			key := stateKey(store.DispatchOf(u))
+			key := h.bell.stateKey(store.DispatchOf(u))
 			h.must(h.store.Defer(t.Context(), u.ID, uuid.Nil, time.Minute)) // as if it had rung, and the bell were lost
 			old := g.KillMaster(key)
 			_ = h.bell.Probe(t.Context())
@@ -231,5 +231,39 @@ func TestDiagnoseLayouts(t *testing.T) {
 		if f := Diagnose(t.Context(), url); len(f) != 1 || f[0].Status != work.FindingFail || !strings.Contains(f[0].Mend, want) {
 			t.Errorf("%s: %+v", url, f)
 		}
+	}
+}
+
+// Installations that share a Redis hear nothing of each other, and neither takes the
+// other's mark for a Redis that has lost its memory.
+func TestInstallationsShareARedis(t *testing.T) {
+	t.Parallel()
+	server := testkit.StartRedis(t)
+	var houses [2]*house
+	var units [2]work.Unit
+	for i := range houses {
+		h := newHouseAt(t, server.URL)
+		id, err := h.store.Epoch(t.Context(), uuid.NewString())
+		h.must(err)
+		h.bell.OfDatabase(id)
+		h.must(h.rec.checkEpoch(t.Context()))
+		units[i] = h.put()
+		h.ring(units[i])
+		houses[i] = h
+	}
+	for i, h := range houses {
+		epoch, err := h.store.Epoch(t.Context(), "")
+		h.must(err)
+		if lack, err := h.bell.unmarked(t.Context(), epoch); err != nil || len(lack) > 0 {
+			t.Errorf("installation %d takes Redis for another: %v, %v", i, lack, err)
+		}
+	}
+	first, second := houses[0], houses[1]
+	heard := make(chan struct{}, 2)
+	lanes := second.bell.Lanes(map[string]int{work.DefaultQueue: 1}, []string{"mock"})
+	second.serve(second.bell.ServerClient(len(lanes), open(), make(chan struct{})), lanes, func() { heard <- struct{}{} })
+	<-heard // of the two messages the first installation's is older
+	if n := first.pending(units[0]); n != 1 {
+		t.Errorf("%d messages of the first installation are left", n)
 	}
 }

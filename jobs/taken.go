@@ -133,6 +133,6 @@ func bellOf(id string) (store.Dispatch, bool) {
 func (b *Bell) Taken(ctx context.Context, d store.Dispatch) bool {
 	ctx, cancel := context.WithTimeout(ctx, ringBudget)
 	defer cancel()
-	state, err := b.redis.HGet(ctx, stateKey(d), "state").Result()
+	state, err := b.redis.HGet(ctx, b.stateKey(d), "state").Result()
 	return err == nil && state == asynq.TaskStateActive.String()
 }

@@ -252,7 +252,7 @@ func severalSlots(client redis.UniversalClient) bool {
 func laneOf(keys []string) (queue, backend string) {
 	_, lane, _ := strings.Cut(keys[0], "{")
 	queue, lane, _ = strings.Cut(lane, ":")
-	return queue, lane[:strings.IndexAny(lane+"}", ":}")]
+	return queue, lane[:strings.IndexAny(lane+"}", ":@}")]
 }
 
 func dequeues(keys []string) bool {

@@ -321,7 +321,7 @@ func (h *house) wakingServer(heard func()) {
 		}
 	}, NoticeWake)
 	h.awaitListeners(1)
-	lanes := Lanes(map[string]int{work.DefaultQueue: 1}, []string{"mock", "claude"})
+	lanes := h.bell.Lanes(map[string]int{work.DefaultQueue: 1}, []string{"mock", "claude"})
 	h.serve(h.bell.ServerClient(len(lanes), open(), rung), lanes, heard)
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -36,12 +37,14 @@ func TestSentinelAndCluster(t *testing.T) {
 				}
 			}
 			runs()
-			for _, path := range []string{"redis_info", "queues", "servers", "queues/default:mock", "queues/default:mock/active_tasks"} {
+			_, queues := front.call("GET", "/asynqmon/api/queues", "")
+			lane := regexp.MustCompile(`default:mock@[0-9a-f]{8}`).FindString(string(queues))
+			for _, path := range []string{"redis_info", "queues", "servers", "queues/" + lane, "queues/" + lane + "/active_tasks"} {
 				if status, body := front.call("GET", "/asynqmon/api/"+path, ""); status != 200 {
 					t.Errorf("Asynqmon's %s: %d %s", path, status, body)
 				}
 			}
-			key := "asynq:{default:mock}:pending"
+			key := "asynq:{" + lane + "}:pending"
 			old := g.KillMaster(key)
 			runs()
 			g.AwaitFailover(key, old)

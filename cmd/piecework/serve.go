@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
@@ -191,6 +192,11 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		return usagef("%w", err)
 	}
 	defer func() { _ = bell.Close() }()
+	id, err := ledger.Epoch(app.Ctx, uuid.NewString())
+	if err != nil {
+		return err
+	}
+	bell.OfDatabase(id)
 	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy, webhooks: guard, sealer: sealer, acceptCommands: base.AcceptCommands,
 		projectSettings: base.ProjectSettings, mcpServers: mcpServers}
 	if err := bell.Probe(app.Ctx); err != nil {
