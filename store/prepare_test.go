@@ -79,7 +79,7 @@ func TestPlansOfAnEmptyQueue(t *testing.T) {
 	said, looked := spy.hear(), 0
 	conn, err := hot.Connx(t.Context())
 	l.must(err)
-	defer conn.Close() //nolint:errcheck // a test
+	defer conn.Close()
 	for i, s := range said {
 		if !strings.Contains(s.query, "work_units") {
 			continue
