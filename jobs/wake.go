@@ -23,12 +23,18 @@ type WakingClient struct {
 	stockOf string // the backend of their lane
 	lanes   int64
 	empty   atomic.Int64
-	open    []string        // pending lists of this round's lanes whose gates are open; as stock, of one loop alone
+	open    []dequeue       // this round's lanes whose gates are open; as stock, of one loop alone
 	vacant  map[string]bool // pending lists that this round need not ask for
 	soon    atomic.Int64    // nanoseconds until the first gate of this round opens
 	rung    <-chan struct{}
 	closed  chan struct{}
 	once    sync.Once
+}
+
+// dequeue is what Asynq asks of one lane.
+type dequeue struct {
+	keys []string
+	args []any
 }
 
 // Gate keeps the bells of a queue and a backend in Redis while no unit of it
@@ -44,9 +50,9 @@ type Gate struct {
 	Spare func(backend string) int
 }
 
-// CheckInterval is the Asynq server's own pause between rounds. It can be
-// short: the waiting happens in this client.
-const CheckInterval = 4 * time.Millisecond
+// CheckInterval is the Asynq server's own pause between rounds that found nothing.
+// It can be short: the waiting happens in this client.
+const CheckInterval = time.Millisecond
 
 // SweepInterval is how often the Asynq server looks for tasks to be retried and for
 // completed ones that are old, in each lane. There are none: no bell is retried, and
@@ -85,16 +91,16 @@ func (s *WakingClient) EvalSha(ctx context.Context, sha string, keys []string, a
 	if cmd := s.shut(ctx, keys); cmd != nil {
 		return cmd
 	}
-	s.open = append(s.open, keys[0])
+	s.open = append(s.open, dequeue{keys, args})
 	if s.vacant[keys[0]] {
 		cmd := redis.NewCmd(ctx)
 		cmd.SetErr(redis.Nil)
-		return s.waitAfter(cmd, keys)
+		return s.waitAfter(ctx, cmd, keys)
 	}
 	if n := s.spare(keys); n > 1 {
-		return s.waitAfter(s.takeMany(ctx, keys, args, n), keys)
+		return s.waitAfter(ctx, s.takeMany(ctx, keys, args, n), keys)
 	}
-	return s.waitAfter(s.plain.EvalSha(ctx, sha, keys, args...), keys)
+	return s.waitAfter(ctx, s.plain.EvalSha(ctx, sha, keys, args...), keys)
 }
 
 // maxTake bounds what is taken at once, which Redis does nothing else meanwhile.
@@ -166,18 +172,18 @@ func (s *WakingClient) shut(ctx context.Context, keys []string) *redis.Cmd {
 	s.soon.Store(min(s.soon.Load(), int64(wait)))
 	cmd := redis.NewCmd(ctx)
 	cmd.SetErr(redis.Nil)
-	return s.waitAfter(cmd, keys)
+	return s.waitAfter(ctx, cmd, keys)
 }
 
 // Eval is what becomes of EvalSha when Redis does not know the script.
 func (s *WakingClient) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
-	return s.waitAfter(s.plain.Eval(ctx, script, keys, args...), keys)
+	return s.waitAfter(ctx, s.plain.Eval(ctx, script, keys, args...), keys)
 }
 
 // waitAfter counts empty lanes. Asynq begins a round anew, in another order,
 // after a find and after an error: so does the count, or a wait would come
 // before every lane was looked at.
-func (s *WakingClient) waitAfter(cmd *redis.Cmd, keys []string) *redis.Cmd {
+func (s *WakingClient) waitAfter(ctx context.Context, cmd *redis.Cmd, keys []string) *redis.Cmd {
 	if !dequeues(keys) {
 		return cmd
 	}
@@ -190,8 +196,11 @@ func (s *WakingClient) waitAfter(cmd *redis.Cmd, keys []string) *redis.Cmd {
 	case errors.Is(err, redis.Nil):
 		if s.empty.Add(1) >= s.lanes {
 			lanes := s.open
-			if s.wait(s.round(), s.rung) {
+			switch s.wait(s.round(), s.rung) {
+			case timeout:
 				s.vacant = s.allEmpty(lanes)
+			case bell:
+				return s.takeFirst(ctx, cmd, lanes)
 			}
 		}
 	case redis.HasErrorPrefix(err, "NOSCRIPT"):
@@ -210,26 +219,54 @@ func (s *WakingClient) round() time.Duration {
 	return time.Duration(s.soon.Swap(int64(idle)))
 }
 
-// wait tells whether the time went by and nobody ended the wait.
-func (s *WakingClient) wait(d time.Duration, rung <-chan struct{}) (passed bool) {
+// takeFirst looks at once for what a bell was rung for: Asynq would pause before it
+// asks again. Like a stock, the message names its own lane. empty is the answer when
+// there is nothing.
+func (s *WakingClient) takeFirst(ctx context.Context, empty *redis.Cmd, lanes []dequeue) *redis.Cmd {
+	for _, lane := range lanes {
+		if s.gate.Wait(laneOf(lane.keys)) > 0 {
+			continue
+		}
+		if cmd := s.takeMany(ctx, lane.keys, lane.args, max(1, s.spare(lane.keys))); cmd.Err() == nil {
+			_, backend := laneOf(lane.keys)
+			s.gate.Took(backend)
+			return cmd
+		}
+	}
+	return empty // also after an error: Asynq's own round meets it again
+}
+
+// What has ended a wait.
+const (
+	bell = iota
+	timeout
+	closed
+)
+
+func (s *WakingClient) wait(d time.Duration, rung <-chan struct{}) int {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-rung:
+		return bell
 	case <-timer.C:
-		return true
+		return timeout
 	case <-s.closed:
+		return closed
 	}
-	return false
 }
 
 // allEmpty asks for all lanes with one command, after a wait that no bell ended. When
 // every list is empty the next round is answered with that; each gate is looked at as
 // ever, and a lane whose gate has opened meanwhile is asked for. The keys of a
 // Cluster's lanes are on several servers, so each lane is asked there.
-func (s *WakingClient) allEmpty(pending []string) map[string]bool {
-	if len(pending) == 0 || severalSlots(s.plain) {
+func (s *WakingClient) allEmpty(lanes []dequeue) map[string]bool {
+	if len(lanes) == 0 || severalSlots(s.plain) {
 		return nil
+	}
+	pending := make([]string, len(lanes))
+	for i, lane := range lanes {
+		pending[i] = lane.keys[0]
 	}
 	if n, err := s.plain.Exists(context.Background(), pending...).Result(); err != nil || n > 0 {
 		return nil // the round sees what it is

@@ -118,6 +118,27 @@ func TestWakingClientKeepsGates(t *testing.T) {
 	})
 }
 
+// What a bell is rung for is found by the call that waited, whichever lane that was
+// for: Asynq pauses before it asks again.
+func TestWakingClientTakesAtOnce(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	rung := make(chan struct{})
+	client := h.bell.ServerClient(2, Gate{Took: func(string) {}, Wait: open().Wait, Spare: func(string) int { return 4 }}, rung)
+	ask := func(lane string) (string, error) {
+		return client.EvalSha(t.Context(), "unused when many are taken", dequeueKeys(lane), "1", "asynq:{"+lane+"}:t:").Text()
+	}
+	u, lane := h.put(), h.bell.Lane("default", "mock", 5)
+	if text, err := ask(lane); !errors.Is(err, redis.Nil) {
+		t.Errorf("%q, error %v", text, err)
+	}
+	h.ring(u)
+	go func() { rung <- struct{}{} }()
+	if text, err := ask(h.bell.Lane("other", "mock", 5)); err != nil || !strings.Contains(text, u.ID.String()) {
+		t.Errorf("%q, error %v", text, err)
+	}
+}
+
 // still is a Redis whose lanes are empty, which counts what it is asked.
 type still struct {
 	redis.UniversalClient
@@ -177,7 +198,7 @@ func TestWakingClientAtRest(t *testing.T) {
 			{"the first round", func() {}, idle, 2, 1},
 			{"at rest", func() {}, idle, 0, 1},
 			{"still", func() {}, idle, 0, 1},
-			{"a bell rings meanwhile", func() { rung <- struct{}{} }, 0, 0, 0},
+			{"a bell rings meanwhile", func() { rung <- struct{}{} }, 0, 2, 0},
 			{"so every lane is asked", func() {}, idle, 2, 1},
 			{"a gate has opened", func() { shut.Store(false) }, idle, 1, 1},
 			{"at rest again", func() {}, idle, 0, 1},
@@ -201,7 +222,7 @@ func TestWakingClientIsWoken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rung := make(chan struct{}, 1)
-		client := (&Bell{redis: &script{answers: slices.Repeat([]error{redis.Nil}, 4)}}).ServerClient(1, open(), rung)
+		client := (&Bell{redis: &script{answers: slices.Repeat([]error{redis.Nil}, 6)}}).ServerClient(1, open(), rung)
 		call := func() time.Duration {
 			start := time.Now()
 			client.EvalSha(t.Context(), "", dequeueKeys("lane"))
