@@ -294,7 +294,7 @@ func (s *Store) Unit(ctx context.Context, tenant string, id uuid.UUID) (work.Uni
 // State returns the state of one unit: all that whoever waits for its end asks again
 // and again.
 func (s *Store) State(ctx context.Context, tenant string, id uuid.UUID) (state work.State, err error) {
-	if err := s.db.GetContext(prepare(ctx), &state, `SELECT state FROM work_units WHERE id = $1 AND tenant = $2`, id, tenant); err != nil {
+	if err := s.db.GetContext(ctx, &state, `SELECT state FROM work_units WHERE id = $1 AND tenant = $2`, id, tenant); err != nil {
 		return "", translate(fmt.Errorf("read the state of unit %s: %w", id, err))
 	}
 	return state, nil
