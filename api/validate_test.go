@@ -215,12 +215,15 @@ func FuzzBody(f *testing.F) {
 		f.Add(uint8(i), []byte(body))
 	}
 	f.Fuzz(func(t *testing.T, which uint8, body []byte) {
+		if len(bytes.TrimSpace(body)) == 0 {
+			return // it is not compared with a schema
+		}
 		path := paths[int(which)%len(paths)]
 		p := checked(t.Context(), registry, all[path], body)
 		if p != nil {
 			pointsInto(t, body, p)
 		}
-		if p != nil || len(bytes.TrimSpace(body)) == 0 {
+		if p != nil {
 			return
 		}
 		var value any
