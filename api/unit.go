@@ -106,15 +106,18 @@ func (a *API) accept(ctx context.Context, key string, body *unitBody) (unit work
 }
 
 // ring tells the queue of a unit that may run now. The unit is committed, so
-// whatever goes wrong here is not the caller's problem.
+// whatever goes wrong here is not the caller's problem, who does not wait for it.
 func (a *API) ring(ctx context.Context, u work.Unit) {
 	a.hub.poke(u.ID)
 	if u.NotBefore != nil || u.State != work.Queued {
 		return // the reconciler rings when it may run
 	}
-	if err := a.Bell.Ring(context.WithoutCancel(ctx), store.DispatchOf(u)); err != nil {
-		a.Log.Warn("unit accepted, but its bell did not ring; the reconciler will", "unit", u.ID, "err", err)
-	}
+	ctx = context.WithoutCancel(ctx)
+	a.ringing.Go(func() {
+		if err := a.Bell.Ring(ctx, store.DispatchOf(u)); err != nil {
+			a.Log.Warn("unit accepted, but its bell did not ring; the reconciler will", "unit", u.ID, "err", err)
+		}
+	})
 }
 
 // answerUnit reads a unit for an answer: 200 when it is final, 202 while it is
