@@ -37,17 +37,19 @@ func TestUnitsAreCountedByState(t *testing.T) {
 	for _, test := range []struct {
 		filter         UnitFilter
 		queued, failed int
+		whole          bool
 	}{
-		{UnitFilter{Tenant: work.DefaultTenant}, 2, 1}, // two are all that is counted
-		{UnitFilter{Tenant: work.DefaultTenant, Backend: "mock"}, 2, 0},
-		{UnitFilter{Tenant: work.DefaultTenant, Worker: "many"}, 2, 0}, // more than all states may have together
-		{UnitFilter{Tenant: work.DefaultTenant, Backend: "claude"}, 0, 1},
-		{UnitFilter{Tenant: work.DefaultTenant, Since: time.Now().Add(time.Hour)}, 0, 0},
-		{UnitFilter{Tenant: "other"}, 1, 0},
+		{UnitFilter{Tenant: work.DefaultTenant}, 2, 1, true}, // two are all that is counted of a state
+		{UnitFilter{Tenant: work.DefaultTenant, Backend: "mock"}, 2, 0, false},
+		{UnitFilter{Tenant: work.DefaultTenant, Worker: "many"}, 2, 0, false},
+		{UnitFilter{Tenant: work.DefaultTenant, Backend: "claude"}, 0, 1, true},
+		{UnitFilter{Tenant: work.DefaultTenant, Since: time.Now().Add(time.Hour)}, 0, 0, true},
+		{UnitFilter{Tenant: "other"}, 1, 0, true},
+		{UnitFilter{Tenant: "other", Search: "title"}, 1, 0, true},
 	} {
-		counts, err := l.CountUnits(t.Context(), test.filter, 2)
-		if err != nil || counts[work.Queued] != test.queued || counts[work.Failed] != test.failed || len(counts) != len(work.States) {
-			t.Errorf("%+v: %v, %v", test.filter, counts, err)
+		counts, whole, err := l.CountUnits(t.Context(), test.filter, 2)
+		if err != nil || counts[work.Queued] != test.queued || counts[work.Failed] != test.failed || len(counts) != len(work.States) || whole != test.whole {
+			t.Errorf("%+v: %v, %t, %v", test.filter, counts, whole, err)
 		}
 	}
 }
