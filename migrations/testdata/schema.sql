@@ -535,18 +535,18 @@ CREATE INDEX work_units_by_state ON public.work_units USING btree (tenant, state
 CREATE INDEX work_units_changed ON public.work_units USING btree (changed);
 CREATE UNIQUE INDEX work_units_custom_id ON public.work_units USING btree (batch_id, custom_id) WHERE (batch_id IS NOT NULL);
 CREATE INDEX work_units_deadline ON public.work_units USING btree (deadline) WHERE ((deadline IS NOT NULL) AND (state = ANY (ARRAY['queued'::text, 'waiting'::text])));
-CREATE INDEX work_units_due ON public.work_units USING btree (check_at, id) WHERE (state = 'queued'::text);
 CREATE INDEX work_units_expiry ON public.work_units USING btree (expires_at) WHERE ((expires_at IS NOT NULL) AND (state = 'queued'::text) AND (started_at IS NULL));
 CREATE INDEX work_units_finished ON public.work_units USING btree (tenant, finished_at) INCLUDE (state) WHERE (finished_at IS NOT NULL);
 CREATE INDEX work_units_held ON public.work_units USING btree (batch_id, turn, id) WHERE (held AND (state = 'queued'::text));
 CREATE UNIQUE INDEX work_units_idempotency ON public.work_units USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL);
+CREATE INDEX work_units_in_lane ON public.work_units USING btree (queue, backend, priority DESC, id) WHERE ((state = 'queued'::text) AND (NOT held) AND (queue IS NOT NULL));
 CREATE INDEX work_units_keyed ON public.work_units USING btree (created_at) WHERE (idempotency_key IS NOT NULL);
-CREATE INDEX work_units_lane ON public.work_units USING btree (queue, backend, priority DESC, id) WHERE ((state = 'queued'::text) AND (NOT held));
 CREATE INDEX work_units_late ON public.work_units USING btree (lane_ends(created_at, deadline, expires_at)) WHERE ((state = 'waiting'::text) AND (lane = 'batch'::text));
 CREATE INDEX work_units_let_go ON public.work_units USING btree (batch_id) WHERE ((batch_id IS NOT NULL) AND (NOT held) AND (state = ANY (ARRAY['queued'::text, 'running'::text, 'waiting'::text])));
 CREATE INDEX work_units_of_batch ON public.work_units USING btree (batch_id, state, id) WHERE (batch_id IS NOT NULL);
 CREATE INDEX work_units_packed ON public.work_units USING btree (provider_batch, id) WHERE (provider_batch IS NOT NULL);
 CREATE INDEX work_units_started ON public.work_units USING btree (tenant, started_at) INCLUDE (created_at) WHERE (started_at IS NOT NULL);
+CREATE INDEX work_units_to_check ON public.work_units USING btree (check_at, id) WHERE ((state = 'queued'::text) AND (check_at IS NOT NULL));
 CREATE INDEX work_units_to_pack ON public.work_units USING btree (backend, id) WHERE ((state = 'waiting'::text) AND (lane = 'batch'::text) AND (provider_batch IS NULL));
 CREATE INDEX work_units_unpriced ON public.work_units USING btree (batch_id) WHERE ((batch_id IS NOT NULL) AND (unpriced_runs > 0));
 CREATE TRIGGER announce_unit AFTER UPDATE OF state ON public.work_units FOR EACH ROW WHEN (((new.state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])) AND (old.state <> ALL (ARRAY['succeeded'::text, 'failed'::text, 'cancelled'::text, 'timed_out'::text])))) EXECUTE FUNCTION announce_unit();
@@ -621,7 +621,6 @@ CREATE TABLE worker_runs (
     CONSTRAINT worker_runs_unit_id_fkey FOREIGN KEY (unit_id) REFERENCES work_units(id) ON DELETE CASCADE
 );
 CREATE INDEX worker_runs_completed ON public.worker_runs USING btree (tenant, completed_at) WHERE (completed_at IS NOT NULL);
-CREATE INDEX worker_runs_newest ON public.worker_runs USING btree (tenant, id DESC);
 CREATE UNIQUE INDEX worker_runs_one_live ON public.worker_runs USING btree (unit_id) WHERE (status = 'running'::text);
 CREATE INDEX worker_runs_owned ON public.worker_runs USING btree (worker_process) WHERE (status = 'running'::text);
 CREATE INDEX worker_runs_unsuccessful ON public.worker_runs USING btree (tenant, status, id DESC) WHERE (status <> ALL (ARRAY['running'::text, 'succeeded'::text]));
