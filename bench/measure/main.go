@@ -21,7 +21,7 @@
 //	river.go, asynq.go, bullmq.go   the peers
 //	limits.go    what the servers can do
 //	row.go       what is measured: accept.go, drain.go, latency.go, batch.go, overview.go, idle.go
-//	scale.go, crew.go   very many units, and worker processes, when they are asked for
+//	scale.go, crew.go, lines.go   very many units, worker processes and lines, when they are asked for
 //	figures.go   medians and ratios
 //	report.go    tables
 //	short.go     the comparison with ratios of before
@@ -202,7 +202,7 @@ func revision(ctx context.Context, dir string) string {
 
 func chooseRows(names string, units int) ([]row, error) {
 	all := allRows()
-	named := append(slices.Clone(all), scaleRow(units), crewRow())
+	named := append(slices.Clone(all), scaleRow(units), crewRow(), linesRow(units))
 	if names == "-" {
 		for _, r := range named {
 			fmt.Printf("%-11s %s\n", r.name, r.title)
