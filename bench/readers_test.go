@@ -28,7 +28,7 @@ var readersFlag = flag.Int("readers", 1000, "how many readers TestReaders has")
 const (
 	followed  = 10               // units that they follow
 	minute    = 60 * time.Second // that each of the units lasts
-	perReader = 40               // KB of the API that a reader may take
+	perReader = 45               // KB of the API that a reader may take
 )
 
 // TestReaders has many readers follow units on one API process for a minute,

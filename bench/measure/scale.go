@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -166,8 +168,8 @@ func (f *scaleFigures) reads(ctx context.Context, _ *store.Store) error {
 	if f.units > 0 {
 		paths["page of a unit"] = "/units/" + middle
 		paths["a unit"] = "/work-units/" + middle
-		for name, path := range paths {
-			if len(name) > 4 && name[:4] == "list" {
+		for name, path := range maps.Clone(paths) {
+			if strings.HasPrefix(name, "list") {
 				paths["deep "+name] = path + "&after=" + middle
 			}
 		}
@@ -179,6 +181,9 @@ func (f *scaleFigures) reads(ctx context.Context, _ *store.Store) error {
 			}
 		}
 		for _, name := range names {
+			if paths[name] == "" {
+				return fmt.Errorf("there is no %q to ask for", name)
+			}
 			times, err := timesOf(40, func() error { return get(ctx, server.url+paths[name]) })
 			if err != nil {
 				return err
