@@ -393,12 +393,15 @@ func (s *Store) Units(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid.UUI
 // units that are found: it says whether these are all.
 func (s *Store) CountUnits(ctx context.Context, f UnitFilter, most int) (counts map[work.State]int, whole bool, err error) {
 	w, wide := f.where(), f.wide()
-	var query string
-	if !wide {
-		query = `SELECT state, count(*) FROM (SELECT state FROM work_units WHERE ` + w.text() + ` ORDER BY id DESC LIMIT ` + w.arg(most) + `) found GROUP BY state`
-	} else { // each state is the beginning of an index
-		query = `SELECT s.state, n.count FROM unnest(` + w.arg(textArray(work.States)) + `::text[]) s(state),
-			LATERAL (SELECT count(*) FROM (SELECT FROM work_units u WHERE u.state = s.state AND ` + w.text() + ` LIMIT ` + w.arg(most) + `) found) n`
+	query := `SELECT state, count(*) FROM (SELECT state FROM work_units WHERE ` + w.text() + ` ORDER BY id DESC LIMIT ` + w.arg(most) + `) found GROUP BY state`
+	if wide { // each state is the beginning of an index, and one by one Postgres knows which of them are rare
+		limit := fmt.Sprintf("$%d", len(w.args))
+		var each []string
+		for _, state := range work.States {
+			this := w.arg(string(state))
+			each = append(each, `SELECT `+this+`::text AS state, count(*) FROM (SELECT FROM work_units WHERE state = `+this+` AND `+w.text()+` LIMIT `+limit+`) found`)
+		}
+		query = strings.Join(each, " UNION ALL ")
 	}
 	var rows []stateCount
 	if err := s.db.SelectContext(ctx, &rows, query, w.args...); err != nil {
