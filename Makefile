@@ -21,7 +21,7 @@ export GOMODCACHE ?= $(GO_CACHES)/mod
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test test-agents race race-key lint golden bench bench-short bench-memory kills chaos faults chaos-many chaos-cancel chaos-short chaos-planted screenshots viewer-figures openai-batch check golangci-version
+.PHONY: help demo dev build test test-agents race race-key lint golden bench bench-scale bench-short bench-memory kills chaos faults chaos-many chaos-cancel chaos-short chaos-planted screenshots viewer-figures openai-batch check golangci-version
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,12 @@ AGAINST :=
 bench: ## measure Piecework beside its peers, in 15 minutes at most, and write docs/performance.md: ROWS REPEAT AGAINST
 	cd bench && go run ./measure -repeat $(REPEAT) -budget 13m $(if $(ROWS),-rows $(ROWS)) $(if $(AGAINST),-against $(abspath $(AGAINST))) \
 		$(if $(ROWS)$(AGAINST),,-o ../docs/performance.md)
+
+# How many units `make bench-scale` makes: a million take 4 GB of the disk.
+LEDGER := 1000000
+
+bench-scale: ## measure a ledger with a million units that are over: LEDGER
+	cd bench && go run ./measure -rows scale -repeat 1 -units $(LEDGER)
 
 bench-short: # has a ratio dropped by more than a third?
 	cd bench && go run ./measure -short ratios.json

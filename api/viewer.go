@@ -21,7 +21,7 @@ import (
 // What the list shows at most.
 const (
 	maxSearch = 200    // bytes of a search that are looked for
-	maxCounts = 10_000 // units of one state that are counted
+	maxCounts = 10_000 // units of one state, or units that were searched for, that are counted
 	pageCards = 50
 	pageRuns  = 100 // of one unit
 	pageTold  = 20  // deliveries about one unit
@@ -179,13 +179,14 @@ func (a *API) list(c echo.Context, chosen uuid.UUID) (web.List, error) {
 	if err != nil {
 		return list, err
 	}
-	list.Pills, list.CountedAt = given.Pills(counts.byState, maxCounts), counts.at
+	list.Pills, list.CountedAt = given.Pills(counts.byState, counts.most), counts.at
 	return list, nil
 }
 
 // unitCounts are units by state.
 type unitCounts struct {
 	byState map[work.State]int
+	most    int // a count that is not below it may be higher
 	at      time.Time
 }
 
@@ -194,7 +195,11 @@ type unitCounts struct {
 func (a *API) countUnits(ctx context.Context, f store.UnitFilter, given web.Filter) (unitCounts, error) {
 	ask := func(ctx context.Context) (c unitCounts, rows int64, err error) {
 		c.at = time.Now()
-		c.byState, err = a.Store.CountUnits(ctx, f, maxCounts)
+		c.most = maxCounts
+		var whole bool
+		if c.byState, whole, err = a.Store.CountUnits(ctx, f, maxCounts); !whole {
+			c.most = 0
+		}
 		for _, n := range c.byState {
 			rows += int64(n)
 		}

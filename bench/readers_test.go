@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -17,21 +18,26 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"piecework/internal/testkit"
 )
 
+var readersFlag = flag.Int("readers", 1000, "how many readers TestReaders has")
+
 const (
-	readers      = 1000
-	followed     = 10               // units that they follow
-	minute       = 60 * time.Second // that each of the units lasts
-	perReader    = 40               // KB of the API that a reader may take
-	readersSteps = 2*300 + 2        // of a mock unit with 300 calls: what it is, each call with its answer, the result
+	followed  = 10               // units that they follow
+	minute    = 60 * time.Second // that each of the units lasts
+	perReader = 45               // KB of the API that a reader may take
 )
 
 // TestReaders has many readers follow units on one API process for a minute,
 // two of them frozen, and tells what each takes of the API's memory. Whoever
 // keeps up hears every step once, in order.
 func TestReaders(t *testing.T) {
+	readers := *readersFlag
+	calls := max(300*1000/readers, 10) // of each unit: 10,000 events a second for all readers
+	readersSteps := 2*calls + 2        // what the unit is, each call with its answer, the result
 	database, redis, dir := testkit.DB(t, migrate), testkit.Redis(t), t.TempDir()
 	binary := buildProgram(t, dir)
 	env := append(os.Environ(), "DATABASE_URL="+database, "REDIS_URL="+redis, "PIECEWORK_DATA="+dir, "PIECEWORK_LISTEN=127.0.0.1:0",
@@ -41,7 +47,7 @@ func TestReaders(t *testing.T) {
 
 	var units []string
 	for range followed {
-		units = append(units, submitTo(t, url, fmt.Sprintf(`{"backend":"mock","prompt":"Count","payload":{"a":1,"mock":{"steps":300,"sleep":%d}}}`, int(minute.Seconds()))))
+		units = append(units, submitTo(t, url, fmt.Sprintf(`{"backend":"mock","prompt":"Count","payload":{"a":1,"mock":{"steps":%d,"sleep":%d}}}`, calls, int(minute.Seconds()))))
 	}
 	follow(t, url, units[0], func(event, _ string) bool { return event != "step" }) // warm, and running
 	idle := residentOf(t, api)
@@ -92,18 +98,36 @@ func TestReaders(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	began, before := time.Now(), transactions(t, database)
 	time.Sleep(minute / 3)
+	asked := float64(transactions(t, database)-before) / time.Since(began).Seconds()
 	full := residentOf(t, api)
 	done.Wait()
 	slices.Sort(late)
 	// The steps that were there when a reader came are older than their way.
 	fresh := late[:len(late)*9/10]
 	t.Logf("%d readers on one API process: %.1f KB each (%.1f MB without them, %.1f MB with)", readers,
-		float64(full-idle)/readers/1024, float64(idle)/1e6, float64(full)/1e6)
+		float64(full-idle)/float64(readers)/1024, float64(idle)/1e6, float64(full)/1e6)
+	t.Logf("%.1f statements a second, those of the worker process and of its %d units too", asked, followed)
 	t.Logf("from a step's time until a reader has it: p50 %s, p90 %s", late[len(late)/2].Round(time.Millisecond), fresh[len(fresh)-1].Round(time.Millisecond))
-	if float64(full-idle)/readers/1024 > perReader {
+	if float64(full-idle)/float64(readers)/1024 > perReader {
 		t.Errorf("a reader takes more than %d KB", perReader)
 	}
+}
+
+// transactions is how many Postgres has committed in a database: as many as there
+// were statements, where each is alone.
+func transactions(t *testing.T, database string) (n int64) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	if err := conn.QueryRow(t.Context(), "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // buildProgram builds piecework, from its own module: this one does not know all

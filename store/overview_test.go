@@ -2,7 +2,6 @@ package store
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -251,25 +250,5 @@ func TestTallyStepsMeet(t *testing.T) {
 		if steps > 40 || minutes > 4*tallyHour || now-until > tallyHour && minutes < tallyHour {
 			t.Errorf("since %d: %d steps, %d minutes", until-now, steps, minutes/60)
 		}
-	}
-}
-
-// What a window reads is found by an index, whatever lies outside.
-func TestFiguresReadNoWholeTable(t *testing.T) {
-	t.Parallel()
-	l := newLedger(t)
-	l.exec(`INSERT INTO work_units (id, tenant, state, title, backend, queue, priority, prompt, payload, missing_key, timeout, idle_timeout,
-			check_at, created_at, started_at, finished_at)
-		SELECT gen_random_uuid(), 'default', 'succeeded', 'x', 'mock', 'default', 5, 'x', '{}', 'fail', 60, 60, t, t, t, t
-		FROM (SELECT now() - i * interval '1 minute' AS t FROM generate_series(1, 20000) AS i) AS g`)
-	l.exec(`INSERT INTO worker_runs (id, tenant, unit_id, attempt, worker_type, status, started_at, completed_at)
-		SELECT gen_random_uuid(), 'default', id, 1, 'mock', 'succeeded', started_at, finished_at FROM work_units`)
-	l.exec(`ANALYZE work_units`)
-	l.exec(`ANALYZE worker_runs`)
-	now := time.Now().Unix()
-	var plan []string
-	l.must(l.db.Select(&plan, `EXPLAIN `+strings.NewReplacer("$1", "'default'", "$2", fmt.Sprint(now-3600), "$3", fmt.Sprint(now), "$4", "60").Replace(counts)))
-	if text := strings.Join(plan, "\n"); strings.Contains(text, "Seq Scan") {
-		t.Error(text)
 	}
 }

@@ -161,7 +161,7 @@ func (s *Store) Defer(ctx context.Context, unit, process uuid.UUID, after time.D
 			SELECT id, EXISTS (SELECT FROM worker_processes p WHERE p.id <> $2 AND p.stopped_at IS NULL AND p.lease_until > clock_timestamp()
 				AND p.backends @> jsonb_build_array(jsonb_build_object('name', backend, 'available', true))
 				AND NOT p.backends @> jsonb_build_array(jsonb_build_object('name', backend, 'limits', jsonb_build_array(jsonb_build_object('model', model))))) AS elsewhere
-			FROM work_units WHERE id = $1 AND state = 'queued' AND NOT held FOR UPDATE SKIP LOCKED)
+			FROM work_units WHERE id = $1 AND `+isQueued+` AND NOT held FOR UPDATE SKIP LOCKED)
 		UPDATE work_units u SET check_at = clock_timestamp() + CASE WHEN elsewhere THEN least($3::double precision, $4::double precision) ELSE $3::double precision END * interval '1 second'
 		FROM queued WHERE u.id = queued.id`, unit, process, after.Seconds(), recheck.Seconds())
 	if err != nil {

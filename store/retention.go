@@ -203,8 +203,10 @@ func (s *Store) PruneUploads(ctx context.Context, tenant string, before time.Tim
 // PruneTranscripts empties transcripts of units that are over, of runs that ended
 // before a time, and returns how many. Their rows stay and say when.
 func (s *Store) PruneTranscripts(ctx context.Context, before time.Time, most int) (int, error) {
-	return s.exec(ctx, "prune transcripts", `WITH old AS (SELECT t.run_id FROM transcripts t JOIN worker_runs r ON r.id = t.run_id JOIN work_units u ON u.id = r.unit_id
-			WHERE t.removed_at IS NULL AND t.run_id < $1 AND r.completed_at < $2 AND u.finished_at IS NOT NULL
+	return s.exec(ctx, "prune transcripts", `WITH old AS (SELECT t.run_id FROM transcripts t
+			WHERE t.removed_at IS NULL AND t.run_id < $1
+			-- No join: it may begin with the runs, and pass by all whose transcripts were emptied before.
+			AND (SELECT r.completed_at < $2 AND u.finished_at IS NOT NULL FROM worker_runs r JOIN work_units u ON u.id = r.unit_id WHERE r.id = t.run_id)
 			ORDER BY t.run_id LIMIT $3 FOR UPDATE OF t SKIP LOCKED)
 		UPDATE transcripts t SET blob = '', removed_at = clock_timestamp() FROM old WHERE t.run_id = old.run_id`, idOf(before), before, most)
 }

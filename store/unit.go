@@ -338,22 +338,29 @@ type UnitFilter struct {
 	Limit   int       // 0: 50
 }
 
-// where is the filter as conditions, without the page. $1 is the tenant.
+// where is the filter as conditions. $1 is the tenant. What units are searched by is
+// one look into unit_search, from where the page begins.
 func (f UnitFilter) where() (w where) {
 	w.add("tenant = ?", f.Tenant)
 	w.addIf(len(f.States) == 1, "state = ?", first(f.States))
 	w.addIf(len(f.States) > 1, "state = ANY(?)", textArray(f.States))
-	w.addIf(f.Backend != "", "id IN (SELECT unit_id FROM unit_search s WHERE s.tenant = $1 AND s.backend = ?)", f.Backend)
 	w.addIf(f.Worker != "", "worker = ?", f.Worker)
 	w.addIf(f.Batch != uuid.Nil, "batch_id = ?", f.Batch)
 	w.addIf(f.Class != "", "error_class = ?", string(f.Class))
-	w.addIf(f.Search != "", "id IN (SELECT unit_id FROM unit_search s WHERE s.title ILIKE ?)", "%"+escapeLike(f.Search)+"%")
-	w.addIf(!f.Since.IsZero(), "id IN (SELECT unit_id FROM unit_search s WHERE s.tenant = $1 AND s.created_at >= ?)", f.Since)
 	w.addIf(len(f.IDs) > 0, "id = ANY(?)", pq.Array(f.IDs))
+	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
+	s := where{args: w.args}
+	s.addIf(f.Backend != "", "s.backend = ?", f.Backend)
+	s.addIf(f.Search != "", "s.title ILIKE ?", "%"+escapeLike(f.Search)+"%")
+	s.addIf(!f.Since.IsZero(), "s.created_at >= ?", f.Since)
 	if len(f.Labels) > 0 {
 		labels, _ := json.Marshal(f.Labels) // texts always can be
 		// The index has no unit without labels.
-		w.add("id IN (SELECT unit_id FROM unit_search s WHERE s.labels <> '{}' AND s.labels @> ?)", string(labels))
+		s.add("s.labels <> '{}' AND s.labels @> ?", string(labels))
+	}
+	if len(s.conds) > 0 {
+		s.addIf(f.After != uuid.Nil, "s.unit_id < ?", f.After)
+		w.conds, w.args = append(w.conds, "id IN (SELECT unit_id FROM unit_search s WHERE s.tenant = $1 AND "+s.text()+")"), s.args
 	}
 	return w
 }
@@ -370,7 +377,6 @@ const listColumns = `id, tenant, state, title, backend, worker, model, queue, pr
 func (s *Store) Units(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid.UUID, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	w := f.where()
-	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
 	var rows []unitRow
 	if err := s.page(ctx, &rows, `SELECT `+listColumns+` FROM work_units`, "id", w, f.Limit); err != nil {
 		return nil, nil, fmt.Errorf("list units: %w", err)
@@ -382,57 +388,46 @@ func (s *Store) Units(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid.UUI
 	return cutPage(units, f.Limit, func(u work.Unit) uuid.UUID { return u.ID })
 }
 
-// CountUnits tells how many units of a filter are in each state; of one state
-// it counts no more than most.
-func (s *Store) CountUnits(ctx context.Context, f UnitFilter, most int) (map[work.State]int, error) {
-	w := f.where()
-	// One look finds what a narrow filter leaves. The states are counted one by
-	// one where nothing but an index is read, and where it may be too many.
-	if len(w.conds) > 1 {
-		counts, all, err := s.countInOneLook(ctx, w, most)
-		if err != nil || all {
-			return counts, err
+// CountUnits tells how many units of a filter are in each state; of one state it
+// counts no more than most. What is searched for is counted among the newest most
+// units that are found: it says whether these are all.
+func (s *Store) CountUnits(ctx context.Context, f UnitFilter, most int) (counts map[work.State]int, whole bool, err error) {
+	w, wide := f.where(), f.wide()
+	query := `SELECT state, count(*) FROM (SELECT state FROM work_units WHERE ` + w.text() + ` ORDER BY id DESC LIMIT ` + w.arg(most) + `) found GROUP BY state`
+	if wide { // each state is the beginning of an index, and one by one Postgres knows which of them are rare
+		limit := fmt.Sprintf("$%d", len(w.args))
+		var each []string
+		for _, state := range work.States {
+			this := w.arg(string(state))
+			each = append(each, `SELECT `+this+`::text AS state, count(*) FROM (SELECT FROM work_units WHERE state = `+this+` AND `+w.text()+` LIMIT `+limit+`) found`)
 		}
+		query = strings.Join(each, " UNION ALL ")
 	}
 	var rows []stateCount
-	err := s.db.SelectContext(ctx, &rows, `SELECT s.state, n.count FROM unnest(`+w.arg(textArray(work.States))+`::text[]) s(state),
-		LATERAL (SELECT count(*) FROM (SELECT FROM work_units u WHERE u.state = s.state AND `+w.text()+` LIMIT `+w.arg(most)+`) found) n`, w.args...)
-	if err != nil {
-		return nil, translate(fmt.Errorf("count units: %w", err))
-	}
-	counts, _ := countsOf(rows, most)
-	return counts, nil
-}
-
-// countInOneLook counts the units of conditions by state, and tells whether it
-// has seen all: it looks at no more than all states may have together.
-func (s *Store) countInOneLook(ctx context.Context, w where, most int) (map[work.State]int, bool, error) {
-	var rows []stateCount
-	err := s.db.SelectContext(ctx, &rows, `SELECT state, count(*) FROM (SELECT state FROM work_units WHERE `+w.text()+` LIMIT `+w.arg(most*len(work.States))+`) found
-		GROUP BY state`, w.args...)
-	if err != nil {
+	if err := s.db.SelectContext(ctx, &rows, query, w.args...); err != nil {
 		return nil, false, translate(fmt.Errorf("count units: %w", err))
 	}
-	counts, sum := countsOf(rows, most)
-	return counts, sum < most*len(work.States), nil
+	counts = make(map[work.State]int, len(work.States))
+	for _, state := range work.States {
+		counts[state] = 0
+	}
+	sum := 0
+	for _, r := range rows {
+		counts[r.State] = r.Count
+		sum += r.Count
+	}
+	return counts, wide || sum < most, nil
+}
+
+// wide is true for all units, and for all of a batch.
+func (f UnitFilter) wide() bool {
+	f.Tenant, f.Batch, f.Limit = "", uuid.Nil, 0
+	return len(f.where().conds) == 1
 }
 
 type stateCount struct {
 	State work.State
 	Count int
-}
-
-// countsOf is the counts, each most at most, and the sum of the whole ones.
-func countsOf(rows []stateCount, most int) (counts map[work.State]int, sum int) {
-	counts = make(map[work.State]int, len(work.States))
-	for _, state := range work.States {
-		counts[state] = 0
-	}
-	for _, r := range rows {
-		counts[r.State] = min(r.Count, most)
-		sum += r.Count
-	}
-	return counts, sum
 }
 
 // where collects conditions with their arguments; ? becomes $n.

@@ -47,6 +47,9 @@ func httpJob(_ context.Context, s childSettings, begin, _ func()) (childResult, 
 				if i >= len(bodies) {
 					return
 				}
+				if s.Rate > 0 {
+					time.Sleep(time.Until(began.Add(time.Duration(float64(i) / s.Rate * float64(time.Second)))))
+				}
 				if s.Pause { // longer and shorter than whatever polls
 					time.Sleep(5*time.Millisecond + rand.N(30*time.Millisecond))
 				}

@@ -21,6 +21,7 @@
 //	river.go, asynq.go, bullmq.go   the peers
 //	limits.go    what the servers can do
 //	row.go       what is measured: accept.go, drain.go, latency.go, batch.go, overview.go, idle.go
+//	scale.go, crew.go, lines.go   very many units, worker processes and lines, when they are asked for
 //	figures.go   medians and ratios
 //	report.go    tables
 //	short.go     the comparison with ratios of before
@@ -41,6 +42,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"piecework/internal/testkit"
 )
 
 func init() {
@@ -78,12 +81,17 @@ func run(ctx context.Context, args []string) (err error) {
 	budget := flags.Duration("budget", 0, "begin no repetition that would probably end later than this")
 	short := flags.String("short", "", "file with ratios: measure these alone, briefly, and fail when one has dropped by more than a third")
 	record := flags.String("record", "", "file for the ratios that -short compares with")
+	units := flags.Int("units", 1_000_000, "units that have ended, for -seed and for the row scale")
+	into := flags.String("seed", "", "only make -units units in the migrated, empty database at this URL")
 	out := flags.String("o", "", "file for the tables; stdout when left out")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	if *into != "" {
+		return testkit.Seed(ctx, *into, *units)
+	}
 	m := &measurement{repeat: *repeat, scale: *scale, budget: *budget}
-	if m.rows, err = chooseRows(*names); err != nil || m.rows == nil {
+	if m.rows, err = chooseRows(*names, *units); err != nil || m.rows == nil {
 		return err
 	}
 	if *short != "" || *record != "" {
@@ -192,10 +200,11 @@ func revision(ctx context.Context, dir string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func chooseRows(names string) ([]row, error) {
+func chooseRows(names string, units int) ([]row, error) {
 	all := allRows()
+	named := append(slices.Clone(all), scaleRow(units), crewRow(), linesRow(units))
 	if names == "-" {
-		for _, r := range all {
+		for _, r := range named {
 			fmt.Printf("%-11s %s\n", r.name, r.title)
 		}
 		return nil, nil
@@ -205,11 +214,11 @@ func chooseRows(names string) ([]row, error) {
 	}
 	var chosen []row
 	for name := range strings.SplitSeq(names, ",") {
-		i := slices.IndexFunc(all, func(r row) bool { return r.name == name })
+		i := slices.IndexFunc(named, func(r row) bool { return r.name == name })
 		if i < 0 {
 			return nil, fmt.Errorf("there is no row %q; -rows - lists them", name)
 		}
-		chosen = append(chosen, all[i])
+		chosen = append(chosen, named[i])
 	}
 	return chosen, nil
 }

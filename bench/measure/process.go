@@ -165,6 +165,7 @@ type childSettings struct {
 	Units, Callers       int
 	Interval             float64 // seconds, of polling
 	Pause                bool    // between two units
+	Rate                 float64 // units a second at most; 0: no limit
 	Query                string  // of the request
 	Node                 string  // directory with Node's packages
 }

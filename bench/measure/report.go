@@ -158,11 +158,30 @@ func (m *measurement) others(w io.Writer, keys []key) {
 	if len(names) == 0 {
 		return
 	}
+	value := func(k key, name string) spread {
+		return m.values(k, func(s sample) (float64, bool) { v, ok := s.Values[name]; return v, ok })
+	}
+	if len(names) > 12 { // a table that is too wide to read
+		slices.Sort(names)
+		fmt.Fprint(w, "\n| figure |")
+		for _, k := range keys {
+			fmt.Fprintf(w, " %s |", k.name())
+		}
+		fmt.Fprintf(w, "\n|---|%s\n", strings.Repeat("---|", len(keys)))
+		for _, name := range names {
+			fmt.Fprintf(w, "| %s |", name)
+			for _, k := range keys {
+				fmt.Fprintf(w, " %s |", value(k, name))
+			}
+			fmt.Fprintln(w)
+		}
+		return
+	}
 	fmt.Fprintf(w, "\n| subject | %s |\n|---|%s\n", strings.Join(names, " | "), strings.Repeat("---|", len(names)))
 	for _, k := range keys {
 		fmt.Fprintf(w, "| %s |", k.name())
 		for _, name := range names {
-			fmt.Fprintf(w, " %s |", m.values(k, func(s sample) (float64, bool) { v, ok := s.Values[name]; return v, ok }))
+			fmt.Fprintf(w, " %s |", value(k, name))
 		}
 		fmt.Fprintln(w)
 	}

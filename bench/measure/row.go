@@ -1,13 +1,17 @@
 package main
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // row is a piece of work that several subjects do, one after the other.
 type row struct {
 	name, title string
 	subjects    []subject
 	goals       []goal
-	most        int // repetitions; 0: as many as asked for
+	most        int           // repetitions; 0: as many as asked for
+	limit       time.Duration // of one subject; 0: ten minutes
 }
 
 // subject is who does it, and how.

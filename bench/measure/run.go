@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +65,7 @@ func (m *measurement) all(ctx context.Context) (failed error) {
 				if ctx.Err() != nil {
 					return context.Cause(ctx)
 				}
-				out, err := m.once(ctx, r.name, t)
+				out, err := m.once(ctx, r, t)
 				switch {
 				case errors.Is(err, errNoNode):
 					fmt.Fprintf(os.Stderr, "%s, %s: %v\n", r.name, t.subject.name, err)
@@ -114,7 +115,7 @@ func (m *measurement) turns(r row) (all []turn) {
 	return all
 }
 
-func (m *measurement) once(ctx context.Context, rowName string, t turn) (out sample, err error) {
+func (m *measurement) once(ctx context.Context, r row, t turn) (out sample, err error) {
 	binary, self := m.binary, m.self
 	if t.against {
 		binary = m.against
@@ -143,8 +144,8 @@ func (m *measurement) once(ctx context.Context, rowName string, t turn) (out sam
 	if err != nil {
 		return out, err
 	}
-	s.binary, s.self, s.pace = binary, self, m.pace(rowName, t.subject.name)
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	s.binary, s.self, s.pace = binary, self, m.pace(r.name, t.subject.name)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.limit, 10*time.Minute))
 	defer cancel()
 	defer context.AfterFunc(ctx, s.interrupt)()
 	return t.subject.run(ctx, s)

@@ -50,7 +50,7 @@ func startServers(ctx context.Context, dir string) (*servers, error) {
 }
 
 func (v *servers) start(ctx context.Context) (err error) {
-	options := local.PostgresOptions{Dir: filepath.Join(v.dir, "pg"), PGBin: os.Getenv("PG_BIN"), Fsync: true, MaxConnections: 400}
+	options := local.PostgresOptions{Dir: filepath.Join(v.dir, "pg"), PGBin: os.Getenv("PG_BIN"), Fsync: true, MaxConnections: 1500}
 	if v.postgres, err = local.StartPostgres(ctx, options); err != nil {
 		return err
 	}

@@ -621,7 +621,6 @@ CREATE TABLE worker_runs (
     CONSTRAINT worker_runs_unit_id_fkey FOREIGN KEY (unit_id) REFERENCES work_units(id) ON DELETE CASCADE
 );
 CREATE INDEX worker_runs_completed ON public.worker_runs USING btree (tenant, completed_at) WHERE (completed_at IS NOT NULL);
-CREATE INDEX worker_runs_newest ON public.worker_runs USING btree (tenant, id DESC);
 CREATE UNIQUE INDEX worker_runs_one_live ON public.worker_runs USING btree (unit_id) WHERE (status = 'running'::text);
 CREATE INDEX worker_runs_owned ON public.worker_runs USING btree (worker_process) WHERE (status = 'running'::text);
 CREATE INDEX worker_runs_unsuccessful ON public.worker_runs USING btree (tenant, status, id DESC) WHERE (status <> ALL (ARRAY['running'::text, 'succeeded'::text]));
