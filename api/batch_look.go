@@ -109,6 +109,9 @@ func (l *inspection) item(template json.RawMessage, line source.Line) (item, err
 // cutField takes a field out of an object that checkJSON has passed. The value
 // is nil when there is none.
 func cutField(object []byte, name string) (value, rest []byte, err error) {
+	if bytes.HasPrefix(object, []byte("{")) && !work.MayName(object, name) {
+		return nil, object, nil
+	}
 	dec := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true)) // there are none
 	switch token, err := dec.ReadToken(); {
 	case err == nil && token.Kind() == 'n':
