@@ -52,6 +52,7 @@
 //	batch_results.go  what came of a batch, and the unit that sums it up
 //	fill.go        the units of batches, made in the background
 //	fill_unit.go   the units of their items
+//	fill_piece.go  pieces of them on their way into the ledger
 //	fill_source.go where the items of a batch come from
 //	fill_turn.go   the order in which they begin
 //	batch_page.go  the pages of batches, and what people do on them

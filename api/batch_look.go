@@ -10,10 +10,14 @@ import (
 	"io"
 	"iter"
 	"net/http"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
 
 	"piecework/internal/source"
 	"piecework/internal/work"
@@ -36,44 +40,121 @@ type inspection struct {
 	sample   *sample
 }
 
-// all looks at units as they come and writes those that are good.
+const (
+	lookAtOnce    = 64 // lines
+	lookAtBytes   = 256 << 10
+	lookProcesses = 4 // processors, at most
+)
+
+// looked is a line that is looked at, with others of its block.
+type looked struct {
+	line source.Line
+	it   item
+	unit *store.NewUnit
+	row  json.RawMessage
+	err  error
+}
+
+// all looks at units as they come and writes those that are good. Lines are
+// parsed, and rows made, a block at a time on several processors; what one line
+// means for another is found out in their order.
 func (l *inspection) all(w io.Writer, template json.RawMessage, units iter.Seq2[source.Line, error]) error {
 	out, turns := bufio.NewWriterSize(w, 64<<10), newTurns()
+	block, size := make([]looked, 0, lookAtOnce), 0
+	look := func() error {
+		err := l.block(out, template, turns, block)
+		block, size = block[:0], 0
+		return err
+	}
 	for line, err := range units {
 		if err == nil {
 			err = l.ctx.Err()
 		}
+		if err == nil && size+len(line.Text) > lookAtBytes {
+			err = look()
+		}
 		if err != nil {
 			return err
+		}
+		if l.stopped {
+			return nil
+		}
+		if size += len(line.Text); size <= lookAtBytes {
+			line.Text = bytes.Clone(line.Text) // the next comes into its place
+		}
+		if block = append(block, looked{line: line}); len(block) == lookAtOnce || size > lookAtBytes {
+			if err := look(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := look(); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+func (l *inspection) block(out io.Writer, template json.RawMessage, turns turns, block []looked) error {
+	each(block, func(b *looked) {
+		var n store.NewUnit
+		if b.it, b.err = l.item(template, b.line); b.err == nil {
+			n, b.err = l.make(&b.it)
+		}
+		b.unit = &n
+	})
+	for i := range block {
+		b := &block[i]
+		if b.err != nil {
+			return b.err
 		}
 		if l.stopped = !l.skip && l.refused >= maxRefused; l.stopped {
 			return nil
 		}
-		it, err := l.item(template, line)
-		if err != nil {
-			return err
-		}
-		n, err := l.unit(it)
-		if err != nil || n == nil {
-			if err != nil {
-				return err
-			}
+		if good := l.take(b.it, b.unit); !good || !l.skip && l.refused > 0 {
+			b.unit = nil // nothing will be made of it
 			continue
 		}
-		if !l.skip && l.refused > 0 {
-			continue // nothing will be made of it
+		b.unit.ID = uuid.Must(uuid.NewV7()) // units are let go in the order of their ids
+		belong(b.unit, &l.batch, b.it)
+		b.unit.Turn = turns.of(b.unit, b.it.line)
+	}
+	each(block, func(b *looked) {
+		if b.unit != nil {
+			b.row, b.err = b.unit.Encoded()
 		}
-		belong(n, &l.batch, it)
-		n.Turn = turns.of(n, it.line)
-		row, err := n.Encoded()
-		if err == nil {
-			err = writeRow(out, it.line, row)
+	})
+	for i := range block {
+		b := &block[i]
+		if b.err == nil && b.unit != nil {
+			b.err = writeRow(out, b.it.line, b.row)
 		}
-		if err != nil {
-			return err
+		if b.err != nil {
+			return b.err
 		}
 	}
-	return out.Flush()
+	return nil
+}
+
+// each does something with all of a block, on as many processors as it is worth.
+func each(block []looked, do func(*looked)) {
+	var next atomic.Int64
+	some := func() {
+		for {
+			from := int(next.Add(8)) - 8
+			if from >= len(block) {
+				return
+			}
+			for i := from; i < min(from+8, len(block)); i++ {
+				do(&block[i])
+			}
+		}
+	}
+	var all sync.WaitGroup
+	for range min(lookProcesses, runtime.GOMAXPROCS(0), (len(block)+7)/8) - 1 {
+		all.Go(some)
+	}
+	some()
+	all.Wait()
 }
 
 // item reads a unit of a batch: the body of a unit, and a custom_id beside it.
@@ -109,6 +190,9 @@ func (l *inspection) item(template json.RawMessage, line source.Line) (item, err
 // cutField takes a field out of an object that checkJSON has passed. The value
 // is nil when there is none.
 func cutField(object []byte, name string) (value, rest []byte, err error) {
+	if bytes.HasPrefix(object, []byte("{")) && !work.MayName(object, name) {
+		return nil, object, nil
+	}
 	dec := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true)) // there are none
 	switch token, err := dec.ReadToken(); {
 	case err == nil && token.Kind() == 'n':
@@ -141,23 +225,28 @@ func cutField(object []byte, name string) (value, rest []byte, err error) {
 	return nil, object, nil
 }
 
+// at looks at one item.
 func (l *inspection) at(it item) error {
-	_, err := l.unit(it)
+	n, err := l.make(&it)
+	if err == nil {
+		l.take(it, &n)
+	}
 	return err
 }
 
-// unit looks at one item. It returns nil for one that is refused.
-func (l *inspection) unit(it item) (*store.NewUnit, error) {
-	var n store.NewUnit
-	if len(it.wrong) == 0 {
-		var err error
-		if n, it.wrong, err = l.a.makeUnit(l.ctx, it); err != nil {
-			return nil, err
-		}
-		if len(it.wrong) == 0 {
-			it.wrong = l.a.unpriced(l.batch, &n)
-		}
+// make makes the unit of one item, or notes what is wrong with it.
+func (l *inspection) make(it *item) (n store.NewUnit, err error) {
+	if len(it.wrong) > 0 {
+		return n, nil
 	}
+	if n, it.wrong, err = l.a.makeUnit(l.ctx, *it); err == nil && len(it.wrong) == 0 {
+		it.wrong = l.a.unpriced(l.batch, &n)
+	}
+	return n, err
+}
+
+// take counts an item, and tells whether a unit is to be made of it.
+func (l *inspection) take(it item, n *store.NewUnit) bool {
 	hash := hashOf(it.customID)
 	switch {
 	case len(it.wrong) > 0:
@@ -171,14 +260,14 @@ func (l *inspection) unit(it item) (*store.NewUnit, error) {
 		if len(l.problems) < work.MaxBatchProblems {
 			l.problems = append(l.problems, it.problems()...)
 		}
-		return nil, nil
+		return false
 	}
 	l.seen[hash] = true
 	n.CustomID = work.Clean(it.customID)
 	if l.count++; l.count == 1 {
 		l.sample = &sample{CustomID: n.CustomID, Title: n.Title, Spec: n.Spec}
 	}
-	return &n, nil
+	return true
 }
 
 // maxRefused is how many items at fault are counted of a batch that is refused

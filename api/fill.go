@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -63,7 +62,7 @@ func (i item) problems() (list []work.BatchProblem) {
 const (
 	fillEvery   = time.Second // how often batches are looked for that nobody fills
 	fillAtOnce  = 4           // batches
-	pieceUnits  = 2000        // made in one transaction
+	pieceUnits  = 500         // made in one transaction
 	pieceBytes  = 4 << 20
 	pieceTime   = 3 * time.Second // so that a death costs little
 	fillPause   = 2 * time.Second // after an error, before it is tried again
@@ -177,6 +176,7 @@ type filler struct {
 
 	piece    store.Filled
 	lines    map[string]int // of the custom ids in piece
+	under    []*underWay    // pieces that are being committed, the oldest first
 	turns    turns
 	bytes    int
 	begun    time.Time
@@ -232,9 +232,12 @@ func (f *filler) clear() {
 // all takes every item. After the first that is refused no more units are made
 // of a batch that wants all or none, but its other items are looked at.
 func (f *filler) all(ctx context.Context, items iter.Seq2[item, error]) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer f.abandon()
+	defer cancel()
 	for it, err := range items {
 		if err != nil {
-			return errors.Join(err, f.flush(ctx))
+			return errors.Join(err, f.finish(ctx))
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -246,6 +249,9 @@ func (f *filler) all(ctx context.Context, items iter.Seq2[item, error]) error {
 		if len(it.wrong) > 0 {
 			f.refuse(it)
 		} else if f.refused == 0 {
+			if err := f.alone(n.CustomID); err != nil {
+				return err
+			}
 			f.piece.Units = append(f.piece.Units, n)
 			f.lines[n.CustomID] = it.line
 			f.bytes += len(n.Row) + len(n.Prompt) + len(n.Payload) + len(n.SystemPrompt) + len(n.Request)
@@ -259,7 +265,7 @@ func (f *filler) all(ctx context.Context, items iter.Seq2[item, error]) error {
 			}
 		}
 	}
-	return f.flush(ctx)
+	return f.finish(ctx)
 }
 
 func (f *filler) refuse(it item) {
@@ -319,26 +325,6 @@ const codeRepeats = "duplicate_custom_id"
 
 func repeats(id string) ProblemError {
 	return ProblemError{Pointer: "#/custom_id", Detail: fmt.Sprintf("%.100q is there already; each item of a batch has a custom_id of its own", id)}
-}
-
-// flush commits the piece. Items whose custom id the batch has are refused, and
-// the rest is tried again.
-func (f *filler) flush(ctx context.Context) error {
-	for f.refused == 0 && len(f.piece.Units)+len(f.piece.Problems) > 0 {
-		repeated, err := f.a.Store.FillMore(ctx, f.piece)
-		if err != nil {
-			return err
-		}
-		if len(repeated) == 0 {
-			break
-		}
-		for _, id := range repeated {
-			f.refuse(item{line: f.lines[id], customID: id, code: codeRepeats, wrong: []ProblemError{repeats(id)}})
-		}
-		f.piece.Units = slices.DeleteFunc(f.piece.Units, func(n store.NewUnit) bool { return slices.Contains(repeated, n.CustomID) })
-	}
-	f.clear()
-	return nil
 }
 
 // withTemplate makes bodies of units out of payloads.

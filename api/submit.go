@@ -624,12 +624,20 @@ func title(s *work.Spec) string {
 	return shortTitle(text)
 }
 
-// withoutSecrets is for titles, which lists, webhooks and logs tell.
-var withoutSecrets = transcript.Redactor(nil)
-
+// shortTitle is without secrets: lists, webhooks and logs tell titles.
 func shortTitle(text string) string {
 	text, _ = work.Cut(text, 100*titleBytes)
-	text, _ = work.Cut(withoutSecrets(text), 4*titleBytes)
-	text, _ = work.Cut(strings.Join(strings.Fields(text), " "), titleBytes)
+	text, _ = work.Cut(transcript.RedactStart(text, 4*titleBytes), 4*titleBytes)
+	var short strings.Builder
+	short.Grow(2 * titleBytes)
+	for word := range strings.FieldsSeq(text) {
+		if short.Len() > 0 {
+			short.WriteByte(' ')
+		}
+		if short.WriteString(word); short.Len() > titleBytes {
+			break // the rest is cut off
+		}
+	}
+	text, _ = work.Cut(short.String(), titleBytes)
 	return work.Clean(text)
 }

@@ -1,10 +1,12 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,61 +86,97 @@ type Filled struct {
 	Units    []NewUnit // with their custom ids; all of this batch
 	Place    json.RawMessage
 	Problems []work.BatchProblem // items that no unit could be made of
+	// Begun is called when the piece has its connection. Whoever adds the next
+	// piece waits for that: else this one could wait for the next one's.
+	Begun func()
+	// Turn is called when the units are in and nothing of the piece is committed,
+	// with the custom ids that the batch had already, whose units are left out. It
+	// waits until the piece before is committed, and returns what is wrong with the
+	// items of these ids. With an error nothing of the piece is kept.
+	Turn func(ctx context.Context, repeated []string) ([]work.BatchProblem, error)
 }
 
 // FillMore adds a piece to a batch and renews the lease. Both are committed
-// together, so whoever goes on after a death makes no unit twice. It returns
-// the custom ids that the batch had already: then nothing was changed. It is
-// work.ErrConflict when the batch is no longer this process's to fill.
-func (s *Store) FillMore(ctx context.Context, f Filled) (repeated []string, err error) {
+// together, so whoever goes on after a death makes no unit twice. Several pieces
+// may be under way, in different transactions, if no custom id is in two of them:
+// they are committed one after another. It is work.ErrConflict when the batch is
+// no longer this process's to fill.
+func (s *Store) FillMore(ctx context.Context, f Filled) error {
 	ctx = allow(ctx, longLimit)
 	units, err := f.rows()
 	if err != nil {
-		return nil, err
-	}
-	problems, err := encodeProblems(f.Problems)
-	if err != nil {
-		return nil, err
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, longLimit/2)
 	defer cancel()
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return nil, translate(fmt.Errorf("fill batch: %w", err))
+		return translate(fmt.Errorf("fill batch: %w", err))
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
+	f.Begun()
+	var made []string
+	if err := tx.SelectContext(prepare(ctx), &made, f.statement(), units); err != nil {
+		return fmt.Errorf("fill batch %s: %w", f.Batch, lostFile(translate(err)))
+	}
+	more, err := f.Turn(ctx, f.without(made))
+	if err != nil {
+		return err
+	}
+	all := slices.Concat(f.Problems, more)
+	problems, err := encodeProblems(all)
+	if err != nil {
+		return err
+	}
+	// The row is locked from here to the commit: whoever cancels the batch or goes
+	// on with it in our place does so before, and we lose, or after.
 	result, err := tx.ExecContext(ctx, `UPDATE batches SET place = $3, fill_until = clock_timestamp() + $4 * interval '1 second',
 			rejected = rejected + $7,
 			problems = CASE WHEN rejected < $6 AND json_array_length($5::json) > 0 THEN problems || $5::jsonb ELSE problems END
 		WHERE id = $1 AND filler = $2 AND status = 'enumerating'`,
-		f.Batch, f.Process, jsonText(f.Place, "null"), fillLease.Seconds(), problems, work.MaxBatchProblems, len(f.Problems))
+		f.Batch, f.Process, jsonText(f.Place, "null"), fillLease.Seconds(), problems, work.MaxBatchProblems, len(all))
 	if err != nil {
-		return nil, translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
+		return translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
 	}
 	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return nil, fmt.Errorf("%w: another process fills the batch, or it is not enumerating any more", work.ErrConflict)
-	}
-	var made []string
-	if err := tx.SelectContext(ctx, &made, insertUnits(`custom_id`), units); err != nil {
-		return nil, fmt.Errorf("fill batch %s: %w", f.Batch, lostFile(translate(err)))
-	}
-	if len(made) < len(f.Units) {
-		fresh := make(map[string]bool, len(made))
-		for _, id := range made {
-			fresh[id] = true
-		}
-		for _, n := range f.Units {
-			if id := work.Clean(n.CustomID); !fresh[id] {
-				repeated = append(repeated, id)
-			}
-			delete(fresh, work.Clean(n.CustomID)) // it may come twice in this piece
-		}
-		return repeated, nil
+		return fmt.Errorf("%w: another process fills the batch, or it is not enumerating any more", work.ErrConflict)
 	}
 	if err := tx.Commit(); err != nil {
-		return nil, translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
+		return translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
 	}
-	return nil, nil
+	return nil
+}
+
+// statement inserts the rows. Only those of units that name uploaded files have
+// the field; one in a payload does no harm.
+func (f Filled) statement() string {
+	for _, n := range f.Units {
+		if bytes.Contains(n.Row, []byte(`"uploads":`)) {
+			return insertWithFiles
+		}
+	}
+	return insertPlain
+}
+
+var insertWithFiles = insertUnits(`custom_id`)
+
+// without is the custom ids of the units that were not made.
+func (f Filled) without(made []string) (repeated []string) {
+	if len(made) == len(f.Units) {
+		return nil
+	}
+	fresh := make(map[string]bool, len(made))
+	for _, id := range made {
+		fresh[id] = true
+	}
+	for _, n := range f.Units {
+		id := work.Clean(n.CustomID)
+		if !fresh[id] {
+			repeated = append(repeated, id)
+		}
+		delete(fresh, id) // it may come twice in this piece
+	}
+	return repeated
 }
 
 // rows is the array of the units' rows.

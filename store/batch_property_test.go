@@ -152,8 +152,7 @@ func (b *randomBatch) fill(nb NewBatch, n int) {
 	for i := range f.Units {
 		f.Units[i].Backend = "claude"
 	}
-	_, err = b.FillMore(b.t.Context(), f)
-	b.check(err)
+	b.check(b.FillMore(b.t.Context(), f))
 	b.check(b.EndFill(b.t.Context(), b.id, b.process))
 }
 

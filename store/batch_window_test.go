@@ -250,8 +250,7 @@ func TestLaneUnitsThatRunLiveAreAdmitted(t *testing.T) {
 			for i := range f.Units {
 				f.Units[i].Lane, f.Units[i].Deadline = work.LaneBatch, &end
 			}
-			_, err := l.FillMore(t.Context(), f)
-			l.must(err)
+			l.must(l.FillMore(t.Context(), f))
 			l.must(l.EndFill(t.Context(), id, l.process))
 			for l.advance(id).More {
 			}
@@ -259,6 +258,7 @@ func TestLaneUnitsThatRunLiveAreAdmitted(t *testing.T) {
 				t.Fatalf("%d units wait", n)
 			}
 			b := l.packed(l.process)
+			var err error
 			switch how {
 			case "unanswered":
 				_, err = l.FinishProviderBatch(t.Context(), l.process, b.ID, nil)

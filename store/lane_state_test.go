@@ -21,8 +21,7 @@ func (l *ledger) laneBatch(n int, change ...func(*NewBatch)) uuid.UUID {
 	for i := range f.Units {
 		f.Units[i].Lane = work.LaneBatch
 	}
-	_, err := l.FillMore(l.t.Context(), f)
-	l.must(err)
+	l.must(l.FillMore(l.t.Context(), f))
 	l.must(l.EndFill(l.t.Context(), id, l.process))
 	for l.advance(id).More {
 	}

@@ -84,28 +84,13 @@ type unitIn struct {
 // has made a unit before.
 func insertUnits(columns string) string {
 	return `
-WITH r AS (
-    SELECT *, CASE WHEN delay > 0 THEN clock_timestamp() + delay * interval '1 second' ELSE not_before END AS due
-    FROM json_to_recordset($1) AS r(id uuid, tenant text, title text, backend text, worker text, model text,
-        queue text, priority smallint, labels jsonb, prompt text, system_prompt text, payload json, files jsonb, uploads json,
-        working_directory text, output_schema json, accept json, project_settings text, mcp_servers jsonb, request json, missing_key text, session_policy text, on_denied text, max_turns integer, cache_ttl double precision,
-        max_cost_usd double precision, max_retries integer, timeout double precision, idle_timeout double precision, startup_timeout double precision,
-        not_before timestamptz, delay double precision, deadline timestamptz, expires_at timestamptz, callback_url text, batch_id uuid, custom_id text, held boolean, turn integer, lane text,
-        idempotency_key text, body_hash text, trigger text, delivery text, event text)
-), first AS (
+WITH r AS (` + unitsIn + `), first AS (
     INSERT INTO trigger_deliveries AS d (id, tenant, trigger, delivery, event, outcome, unit_id, received_at)
     SELECT id, tenant, trigger, delivery, coalesce(event, ''), 'accepted', id, clock_timestamp() FROM r WHERE trigger IS NOT NULL
     ON CONFLICT (tenant, trigger, delivery) DO UPDATE SET outcome = 'accepted', unit_id = excluded.unit_id, id = excluded.id, event = excluded.event,
         received_at = excluded.received_at, duplicates = d.duplicates + 1 WHERE d.outcome <> 'accepted'
     RETURNING unit_id
-), fresh AS (
-INSERT INTO work_units (id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt,
-    system_prompt, payload, files, working_directory, output_schema, accept, project_settings, mcp_servers, request, missing_key, session_policy, on_denied, max_turns, cache_ttl,
-    max_cost_usd, max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, batch_id, custom_id, held, turn, lane, check_at, created_at, idempotency_key, body_hash)
-SELECT id, tenant, CASE WHEN lane = 'batch' AND NOT held THEN 'waiting' ELSE 'queued' END, title, backend, coalesce(worker, ''), coalesce(model, ''), queue, priority, labels, prompt,
-    coalesce(system_prompt, ''), payload, coalesce(files, '[]'), coalesce(working_directory, ''), output_schema, accept, nullif(project_settings, ''), mcp_servers, request, missing_key,
-    coalesce(nullif(session_policy, ''), 'resume'), coalesce(nullif(on_denied, ''), 'fail'), coalesce(max_turns, 0), cache_ttl, max_cost_usd, max_retries, timeout, idle_timeout, coalesce(startup_timeout, 0), due, deadline, expires_at, callback_url, batch_id, custom_id, held, coalesce(turn, 0), coalesce(nullif(lane, ''), 'live'),
-    CASE WHEN held THEN 'infinity' ELSE coalesce(due, clock_timestamp() + interval '2 seconds') END, clock_timestamp(), idempotency_key, decode(body_hash, 'hex')
+), fresh AS (` + insertInto + `
 FROM r WHERE trigger IS NULL OR id IN (SELECT unit_id FROM first)
 ON CONFLICT DO NOTHING
 RETURNING *
@@ -115,6 +100,28 @@ RETURNING *
 )
 SELECT ` + columns + ` FROM fresh`
 }
+
+// insertPlain is insertUnits for units without deliveries and files: most of a
+// batch. What is given is then not kept a second time for those.
+const insertPlain = insertInto + ` FROM (` + unitsIn + `) AS r ON CONFLICT DO NOTHING RETURNING custom_id`
+
+const unitsIn = `
+    SELECT *, CASE WHEN delay > 0 THEN clock_timestamp() + delay * interval '1 second' ELSE not_before END AS due
+    FROM json_to_recordset($1) AS r(id uuid, tenant text, title text, backend text, worker text, model text,
+        queue text, priority smallint, labels jsonb, prompt text, system_prompt text, payload json, files jsonb, uploads json,
+        working_directory text, output_schema json, accept json, project_settings text, mcp_servers jsonb, request json, missing_key text, session_policy text, on_denied text, max_turns integer, cache_ttl double precision,
+        max_cost_usd double precision, max_retries integer, timeout double precision, idle_timeout double precision, startup_timeout double precision,
+        not_before timestamptz, delay double precision, deadline timestamptz, expires_at timestamptz, callback_url text, batch_id uuid, custom_id text, held boolean, turn integer, lane text,
+        idempotency_key text, body_hash text, trigger text, delivery text, event text)`
+
+const insertInto = `
+INSERT INTO work_units (id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt,
+    system_prompt, payload, files, working_directory, output_schema, accept, project_settings, mcp_servers, request, missing_key, session_policy, on_denied, max_turns, cache_ttl,
+    max_cost_usd, max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, batch_id, custom_id, held, turn, lane, check_at, created_at, idempotency_key, body_hash)
+SELECT id, tenant, CASE WHEN lane = 'batch' AND NOT held THEN 'waiting' ELSE 'queued' END, title, backend, coalesce(worker, ''), coalesce(model, ''), queue, priority, labels, prompt,
+    coalesce(system_prompt, ''), payload, coalesce(files, '[]'), coalesce(working_directory, ''), output_schema, accept, nullif(project_settings, ''), mcp_servers, request, missing_key,
+    coalesce(nullif(session_policy, ''), 'resume'), coalesce(nullif(on_denied, ''), 'fail'), coalesce(max_turns, 0), cache_ttl, max_cost_usd, max_retries, timeout, idle_timeout, coalesce(startup_timeout, 0), due, deadline, expires_at, callback_url, batch_id, custom_id, held, coalesce(turn, 0), coalesce(nullif(lane, ''), 'live'),
+    CASE WHEN held THEN 'infinity' ELSE coalesce(due, clock_timestamp() + interval '2 seconds') END, clock_timestamp(), idempotency_key, decode(body_hash, 'hex')`
 
 // freshRow is what Postgres has decided about a unit that is new.
 type freshRow struct {

@@ -6,6 +6,9 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 const (
@@ -34,10 +37,11 @@ func parse(raw json.RawMessage) (*payload, error) {
 	if len(raw) == 0 {
 		raw = json.RawMessage("{}")
 	}
-	if !json.Valid(raw) {
+	root := &node{raw: raw}
+	if err := root.expand(); err != nil {
 		return nil, errNotJSON
 	}
-	return &payload{root: &node{raw: raw}}, nil
+	return &payload{root: root}, nil
 }
 
 // text finds the value at path and writes it as text.
@@ -53,7 +57,6 @@ func (p *payload) text(path []string) (string, bool) {
 }
 
 func (p *payload) keys() []string {
-	p.root.expand()
 	keys := slices.Sorted(maps.Keys(p.root.fields))
 	return keys[:min(len(keys), maxHave)]
 }
@@ -71,7 +74,7 @@ func (n *node) find(path []string) *node {
 }
 
 func (n *node) child(segment string) *node {
-	n.expand()
+	_ = n.expand() // the payload as a whole was good
 	if n.items == nil {
 		return n.fields[segment]
 	}
@@ -82,29 +85,64 @@ func (n *node) child(segment string) *node {
 	return n.items[i]
 }
 
-// expand reads one level of an object or an array; its errors cannot happen,
-// since the payload as a whole is valid.
-func (n *node) expand() {
+// expand reads one level of an object or an array, and finds whether all of the
+// value is JSON.
+func (n *node) expand() error {
 	if n.expanded {
-		return
+		return nil
 	}
 	n.expanded = true
+	dec := jsontext.NewDecoder(bytes.NewBuffer(n.raw), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	var err error
 	switch n.raw[0] {
 	case '{':
-		var fields map[string]json.RawMessage
-		_ = json.Unmarshal(n.raw, &fields)
-		n.fields = make(map[string]*node, len(fields))
-		for key, raw := range fields {
-			n.fields[key] = &node{raw: bytes.TrimSpace(raw)}
-		}
+		err = n.expandObject(dec)
 	case '[':
-		var items []json.RawMessage
-		_ = json.Unmarshal(n.raw, &items)
-		n.items = make([]*node, len(items))
-		for i, raw := range items {
-			n.items[i] = &node{raw: bytes.TrimSpace(raw)}
+		err = n.expandArray(dec)
+	default:
+		err = dec.SkipValue()
+	}
+	if err == nil && dec.InputOffset() < int64(len(n.raw)) {
+		err = errNotJSON
+	}
+	return err
+}
+
+func (n *node) expandObject(dec *jsontext.Decoder) error {
+	_, err := dec.ReadToken()
+	n.fields = map[string]*node{}
+	for err == nil && dec.PeekKind() == '"' {
+		var name jsontext.Token
+		if name, err = dec.ReadToken(); err == nil {
+			key := name.String()
+			n.fields[key], err = n.next(dec) // the last of a name counts
 		}
 	}
+	if err == nil {
+		_, err = dec.ReadToken()
+	}
+	return err
+}
+
+func (n *node) expandArray(dec *jsontext.Decoder) error {
+	_, err := dec.ReadToken()
+	n.items = []*node{}
+	for err == nil && dec.PeekKind() != ']' {
+		var item *node
+		item, err = n.next(dec)
+		n.items = append(n.items, item)
+	}
+	if err == nil {
+		_, err = dec.ReadToken()
+	}
+	return err
+}
+
+// next is the next value as a node of its own.
+func (n *node) next(dec *jsontext.Decoder) (*node, error) {
+	value, err := dec.ReadValue()
+	end := dec.InputOffset()
+	return &node{raw: n.raw[end-int64(len(value)) : end]}, err
 }
 
 func (n *node) write() string {
@@ -112,13 +150,25 @@ func (n *node) write() string {
 		return *n.text
 	}
 	var text string
-	if n.raw[0] == '"' {
-		_ = json.Unmarshal(n.raw, &text)
-	} else {
+	switch inner, err := unquote(n.raw); {
+	case err == nil:
+		text = string(inner)
+	case n.raw[0] == '"':
+		_ = json.Unmarshal(n.raw, &text) // mends what is no UTF-8
+	default:
 		var compact bytes.Buffer
 		_ = json.Compact(&compact, n.raw)
 		text = compact.String()
 	}
 	n.text = &text
 	return text
+}
+
+// unquote is the text of a JSON string. What is no string, or holds what is no
+// UTF-8, is an error.
+func unquote(raw []byte) ([]byte, error) {
+	if raw[0] == '"' && bytes.IndexByte(raw, '\\') < 0 && utf8.Valid(raw) {
+		return raw[1 : len(raw)-1], nil
+	}
+	return jsontext.AppendUnquote(nil, raw)
 }

@@ -135,6 +135,7 @@ func named(text string) []int {
 type keyIndex struct {
 	pairs [1 << 16 / 64]uint64
 	byKey [256][]entry
+	back  int // bytes that a credential begins before its key, at most
 }
 
 type entry struct {
@@ -147,6 +148,7 @@ var keyed = indexKinds(kinds)
 func indexKinds(list []kind) *keyIndex {
 	x := &keyIndex{}
 	for i := range list {
+		x.back = max(x.back, list[i].back)
 		for _, key := range list[i].keys {
 			x.byKey[key[0]] = append(x.byKey[key[0]], entry{key, &list[i]})
 			if len(key) > 1 {
@@ -163,11 +165,16 @@ func indexKinds(list []kind) *keyIndex {
 	return x
 }
 
-// redact replaces every credential of a known kind.
-func (x *keyIndex) redact(s string) string {
+// redact replaces every credential of a known kind. What comes after the first
+// most bytes of the result may be missing.
+func (x *keyIndex) redact(s string, most int) string {
 	var out strings.Builder
 	done := 0 // of s is in out
 	for i := 0; i+1 < len(s); i++ {
+		if out.Len()+i-done-x.back >= most {
+			s = s[:i] // no key that follows changes what is before
+			break
+		}
 		pair := uint16(s[i])<<8 | uint16(s[i+1])
 		if x.pairs[pair/64]&(1<<(pair%64)) == 0 {
 			continue

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -110,6 +111,29 @@ func TestRedactorKinds(t *testing.T) {
 		}
 		if got := redact(string(quoted)); !json.Valid([]byte(got)) || !strings.Contains(got, `"b":1`) || strings.Contains(got, sample[1]) {
 			t.Errorf("%s in JSON: %s", name, got)
+		}
+	}
+}
+
+// The start of a text is redacted as it is in the whole.
+func TestRedactStart(t *testing.T) {
+	t.Parallel()
+	redact := Redactor(nil)
+	parts := []string{"words ", "MON.O ", "secret: ", "://", "\n", "ü ", "-us1 ", "0123456789abcdef0123456789abcdef", ":AA", "Bearer "}
+	for _, sample := range samples() {
+		parts = append(parts, sample[0], sample[0]+" ")
+	}
+	slices.Sort(parts)
+	r := rand.New(rand.NewPCG(7, 7))
+	for range 5000 {
+		var text strings.Builder
+		for range 1 + r.IntN(8) {
+			text.WriteString(parts[r.IntN(len(parts))])
+		}
+		want, most := redact(text.String()), r.IntN(300)
+		got, n := RedactStart(text.String(), most), min(most, len(want))
+		if len(got) < n || got[:n] != want[:n] {
+			t.Fatalf("the first %d bytes of %q: %q, want %q", most, text.String(), got, want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/url"
 	"slices"
 	"strings"
@@ -38,9 +39,13 @@ func Redactor(secrets []string) func(string) string {
 	}
 	known := strings.NewReplacer(pairs...)
 	return func(s string) string {
-		return keyed.redact(cutEnds(known.Replace(s), written))
+		return keyed.redact(cutEnds(known.Replace(s), written), math.MaxInt)
 	}
 }
+
+// RedactStart is the first most bytes, or more, of what Redactor(nil) makes of a
+// text. It looks no further than it must.
+func RedactStart(text string, most int) string { return keyed.redact(text, most) }
 
 // cutEnds replaces the first part of a secret at the end of a text, and the last
 // part of one at its beginning.
