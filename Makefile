@@ -87,8 +87,8 @@ bench: ## measure Piecework beside its peers, in 15 minutes at most, and write d
 bench-short: # has a ratio dropped by more than a third?
 	cd bench && go run ./measure -short ratios.json
 
-bench-memory: ## measure many runs, readers and webhooks at once
-	cd bench && go test -run "TestInFlight|TestReaders|TestTriggers" -count 1 -v .
+bench-memory: ## measure many runs, readers and webhooks at once, and long transcripts
+	cd bench && go test -run "TestInFlight|TestReaders|TestTriggers|TestTranscripts" -count 1 -v .
 
 kills: ## kill 1,000 runs of unruly agents, and the worker processes of 1,000 more, at random moments
 	go test -count 1 -timeout 30m -run KilledAtRandomMoments -v ./internal/backend -kills 1000

@@ -6,6 +6,7 @@
 //	ratios.json        what its short run compares with
 //	inflight_test.go   memory of 5,000 units in flight in one worker process
 //	readers_test.go    memory and delay of 1,000 readers of events
+//	transcripts_test.go  time and memory of pages and transcripts of long runs
 //	triggers_test.go   2,000 signed webhooks a second for one API process
 //	unproven_test.go   memory while 100 bodies of 25 MiB come with a wrong signature
 //	slowmodel_test.go  the model that they wait for
