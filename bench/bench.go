@@ -4,6 +4,7 @@
 //
 //	measure            a program that measures processes beside the peers: make bench
 //	ratios.json        what its short run compares with
+//	agent_test.go      what Piecework adds to the time of a command-line agent
 //	inflight_test.go   memory of 5,000 units in flight in one worker process
 //	readers_test.go    memory and delay of 1,000 readers of events
 //	transcripts_test.go  time and memory of pages and transcripts of long runs
