@@ -21,7 +21,7 @@ export GOMODCACHE ?= $(GO_CACHES)/mod
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test test-agents race race-key lint golden bench bench-scale bench-short bench-memory kills chaos faults chaos-many chaos-cancel chaos-short chaos-planted screenshots viewer-figures openai-batch check golangci-version
+.PHONY: help demo dev build test test-agents race race-key lint golden bench bench-scale bench-short bench-memory bench-agent kills chaos faults chaos-many chaos-cancel chaos-short chaos-planted screenshots viewer-figures openai-batch check golangci-version
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,8 +93,11 @@ bench-scale: ## measure a ledger with a million units that are over: LEDGER
 bench-short: # has a ratio dropped by more than a third?
 	cd bench && go run ./measure -short ratios.json
 
-bench-memory: ## measure many runs, readers and webhooks at once
-	cd bench && go test -run "TestInFlight|TestReaders|TestTriggers" -count 1 -v .
+bench-memory: ## measure many runs, readers and webhooks at once, and long transcripts
+	cd bench && go test -run "TestInFlight|TestReaders|TestTriggers|TestTranscripts" -count 1 -v .
+
+bench-agent: ## measure what Piecework adds to the time of a command-line agent
+	cd bench && go test -run "TestAgent$$" -count 1 -v .
 
 kills: ## kill 1,000 runs of unruly agents, and the worker processes of 1,000 more, at random moments
 	go test -count 1 -timeout 30m -run KilledAtRandomMoments -v ./internal/backend -kills 1000

@@ -42,6 +42,7 @@
 //	guard.go       which requests come in at all
 //	overview.go    what happened in an hour, a day, a month; what runs where
 //	page.go        the pages, Asynqmon and the API page
+//	script.go      the steps that a page shows, read while the transcript goes by
 //	viewer.go      what the list of units and the page of one show
 //	action.go      what people do on pages: forms, and what is asked before
 //	batch.go       submit, read and list batches
@@ -286,7 +287,9 @@ func (a *API) routes() {
 	register(a, op("resume-queue", "POST", "/queues/{name}/resume", "Let a queue go on", 200), a.resumeQueue)
 	register(a, op("list-runs", "GET", "/runs", "List runs, newest first", 200), a.listRuns)
 	register(a, op("get-run", "GET", "/runs/{id}", "Read a run", 200, 404), a.getRun)
-	register(a, op("get-transcript", "GET", "/runs/{id}/transcript", "Read a run's transcript", 200, 404, 410), a.getTranscript)
+	steps := op("get-transcript", "GET", "/runs/{id}/transcript", "Read a run's transcript", 200, 404, 410)
+	steps.Middlewares = huma.Middlewares{keepRequest}
+	register(a, steps, a.getTranscript)
 	upload := op("upload-file", "POST", "/files", "Upload a file", 201, 400, 408, 413, 415, 507)
 	upload.Middlewares = huma.Middlewares{keepRequest}
 	register(a, upload, a.upload)

@@ -117,3 +117,15 @@ func (a *API) candidates(ctx context.Context, page *web.Comparison) error {
 	}
 	return nil
 }
+
+// steps is a whole transcript, for a comparison of all of it.
+func (a *API) steps(ctx context.Context, run work.Run) ([]transcript.Step, error) {
+	if !run.HasTranscript {
+		return nil, nil
+	}
+	stored, err := a.Store.Transcript(ctx, work.DefaultTenant, run.ID)
+	if err != nil {
+		return nil, err
+	}
+	return transcript.Decode(stored)
+}

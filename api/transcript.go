@@ -1,8 +1,9 @@
 package api
 
 import (
-	"bytes"
+	"bufio"
 	"context"
+	"encoding/json"
 	"io"
 	"strconv"
 	"strings"
@@ -21,31 +22,47 @@ type transcriptInput struct {
 }
 
 // getTranscript sends a run's steps: one JSON array, one step a line, or text
-// for people. The stored gzip goes out undecoded to whoever takes it.
+// for people. The stored gzip goes out undecoded to whoever takes it. However long
+// it is, a piece is read, and sent, before the next.
 func (a *API) getTranscript(ctx context.Context, in *transcriptInput) (*huma.StreamResponse, error) {
 	id, err := parseID(in.ID)
 	if err != nil {
 		return nil, err
 	}
-	blob, err := a.Store.Transcript(ctx, work.DefaultTenant, id)
+	stored, err := a.Store.Transcript(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return nil, err
 	}
-	if in.Format == "" || in.Format == "json" {
-		return sendJSON(blob, takesGzip(in.Encoding))
+	switch in.Format {
+	case "text":
+		return a.sendSteps("text/plain; charset=utf-8", stored, func(out *bufio.Writer, step []byte) error {
+			var s transcript.Step
+			if err := json.Unmarshal(step, &s); err != nil {
+				return err
+			}
+			s.Plain(out)
+			return nil
+		}), nil
+	case "jsonl":
+		return a.sendSteps("application/jsonl", stored, func(out *bufio.Writer, step []byte) error {
+			_, _ = out.Write(step) // the next call tells of an error
+			return out.WriteByte('\n')
+		}), nil
 	}
-	steps, err := transcript.Decode(blob)
+	if takesGzip(in.Encoding) {
+		return a.sendTranscript("application/json", "gzip", func(w io.Writer) error {
+			_, err := io.Copy(w, stored)
+			return err
+		}), nil
+	}
+	zip, err := gzip.NewReader(stored)
 	if err != nil {
 		return nil, err
 	}
-	if in.Format == "text" {
-		return send("text/plain; charset=utf-8", func(w io.Writer) error { return transcript.Plain(w, steps) }), nil
-	}
-	lines, err := transcript.EncodeLines(steps)
-	if err != nil {
-		return nil, err
-	}
-	return send("application/jsonl", func(w io.Writer) error { _, err := w.Write(lines); return err }), nil
+	return a.sendTranscript("application/json", "", func(w io.Writer) error {
+		_, err := io.Copy(w, io.LimitReader(zip, transcript.MaxInflated))
+		return err
+	}), nil
 }
 
 // takesGzip reads an Accept-Encoding header: gzip or *, and not at q=0.
@@ -66,29 +83,26 @@ func takesGzip(accept string) bool {
 	return any
 }
 
-func sendJSON(blob []byte, asStored bool) (*huma.StreamResponse, error) {
-	if asStored {
-		return &huma.StreamResponse{Body: func(ctx huma.Context) {
-			ctx.SetHeader("Content-Type", "application/json")
-			ctx.SetHeader("Content-Encoding", "gzip")
-			ctx.SetHeader("Vary", "Accept-Encoding")
-			_, _ = ctx.BodyWriter().Write(blob) // the reader has gone away
-		}}, nil
-	}
-	zip, err := gzip.NewReader(bytes.NewReader(blob))
-	if err != nil {
-		return nil, err
-	}
-	return send("application/json", func(w io.Writer) error {
-		_, err := io.Copy(w, io.LimitReader(zip, transcript.MaxInflated))
-		return err
-	}), nil
+// sendRoom is how much of an answer is gathered before it is sent.
+const sendRoom = 64 << 10
+
+func (a *API) sendSteps(kind string, stored io.Reader, write func(out *bufio.Writer, step []byte) error) *huma.StreamResponse {
+	return a.sendTranscript(kind, "", func(w io.Writer) error {
+		out := bufio.NewWriterSize(w, sendRoom)
+		if err := transcript.Scan(stored, func(step []byte) error { return write(out, step) }); err != nil {
+			return err
+		}
+		return out.Flush()
+	})
 }
 
-func send(kind string, write func(io.Writer) error) *huma.StreamResponse {
+func (a *API) sendTranscript(kind, encoding string, write func(io.Writer) error) *huma.StreamResponse {
+	stream := a.sendStream(kind, write)
 	return &huma.StreamResponse{Body: func(ctx huma.Context) {
-		ctx.SetHeader("Content-Type", kind)
 		ctx.SetHeader("Vary", "Accept-Encoding")
-		_ = write(ctx.BodyWriter()) // the answer has begun: there is nobody to tell
+		if encoding != "" {
+			ctx.SetHeader("Content-Encoding", encoding)
+		}
+		stream.Body(ctx)
 	}}
 }

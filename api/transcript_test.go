@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -51,7 +53,11 @@ func TestTranscriptGzipIsPassedThroughAsItIsStored(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	c, path := f.told(threeSteps...)
-	stored, err := f.Store.Transcript(t.Context(), "default", c.RunID)
+	opened, err := f.Store.Transcript(t.Context(), "default", c.RunID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := io.ReadAll(opened)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,4 +142,49 @@ func TestTakesGzip(t *testing.T) {
 			t.Errorf("%q: %t", accept, got)
 		}
 	}
+}
+
+// A long transcript goes through an API process step by step: neither its pages nor
+// its bytes take memory by its length, garbage included.
+func TestLongTranscriptsTakeLittleMemory(t *testing.T) {
+	f := newFront(t)
+	steps := make([]transcript.Step, 8_000)
+	for i := range steps {
+		steps[i] = step(i+1, transcript.ToolResult, strings.Repeat("word ", 800))
+	}
+	c, path := f.told(steps...)
+	const size = 32_000_000 // bytes of text
+	for query, most := range map[string]uint64{
+		path: 4 << 20, path + "?format=jsonl": 4 << 20, // as stored it is a fraction of this
+		"/units/" + c.ID.String(): 24 << 20, "/units/" + c.ID.String() + "/steps?at=1": 24 << 20, "/units/" + c.ID.String() + "/steps?n=5&whole=1": 24 << 20,
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		var sent countedAnswer
+		f.ServeHTTP(&sent, httptest.NewRequest("GET", f.url+query, nil))
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > most || sent.status != http.StatusOK || strings.HasPrefix(query, path) && sent.bytes < size {
+			t.Errorf("%s: status %d, %d bytes sent, %d bytes of memory taken, at most %d", query, sent.status, sent.bytes, took, most)
+		}
+	}
+}
+
+// countedAnswer counts an answer.
+type countedAnswer struct {
+	header        http.Header
+	status, bytes int
+}
+
+func (c *countedAnswer) Header() http.Header {
+	if c.header == nil {
+		c.header = http.Header{}
+	}
+	return c.header
+}
+
+func (c *countedAnswer) WriteHeader(status int) { c.status = status }
+
+func (c *countedAnswer) Write(b []byte) (int, error) {
+	c.bytes += len(b)
+	return len(b), nil
 }

@@ -13,7 +13,6 @@ import (
 
 	"piecework/api/web"
 	"piecework/internal/backend"
-	"piecework/internal/transcript"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -102,15 +101,18 @@ func (a *API) stepsPage(c echo.Context) error {
 	if run == nil {
 		return work.ErrNotFound
 	}
-	steps, err := a.steps(ctx, *run)
-	if err != nil {
-		return err
-	}
-	script := web.NewScript(*run, steps, time.Now())
 	if asked := c.QueryParam("n"); asked != "" {
+		script, err := a.script(ctx, *run, func(s *web.Script) []int { return s.Asked(asked) })
+		if err != nil {
+			return err
+		}
 		return a.render(c, script.Of(asked, c.QueryParam("whole") != ""))
 	}
 	at, err := parseStep(c)
+	if err != nil {
+		return err
+	}
+	script, err := a.script(ctx, *run, func(s *web.Script) []int { return s.Around(at) })
 	if err != nil {
 		return err
 	}
@@ -258,14 +260,13 @@ func (a *API) unitOf(c echo.Context, id uuid.UUID, whole bool) (web.Unit, error)
 	if err != nil {
 		return web.Unit{}, err
 	}
-	var steps []transcript.Step
+	page := web.NewUnit(unit, runs, run, nil, time.Now())
+	page.Filter, page.At = filterOf(c), at
 	if run != nil && whole {
-		if steps, err = a.steps(ctx, *run); err != nil {
-			return web.Unit{}, err
+		if page.Script, err = a.script(ctx, *run, func(s *web.Script) []int { return s.Around(at) }); err != nil {
+			return page, err
 		}
 	}
-	page := web.NewUnit(unit, runs, run, steps, time.Now())
-	page.Filter, page.At = filterOf(c), at
 	if unit.BatchID != nil {
 		if page.Batch, err = a.Store.BatchTitle(ctx, work.DefaultTenant, *unit.BatchID); err != nil {
 			return page, err
@@ -326,15 +327,4 @@ func parseStep(c echo.Context) (int, error) {
 		return 0, badParameter("at", "must be the number of a step")
 	}
 	return at, nil
-}
-
-func (a *API) steps(ctx context.Context, run work.Run) ([]transcript.Step, error) {
-	if !run.HasTranscript {
-		return nil, nil
-	}
-	blob, err := a.Store.Transcript(ctx, work.DefaultTenant, run.ID)
-	if err != nil {
-		return nil, err
-	}
-	return transcript.Decode(blob)
 }

@@ -4,8 +4,10 @@
 //
 //	measure            a program that measures processes beside the peers: make bench
 //	ratios.json        what its short run compares with
+//	agent_test.go      what Piecework adds to the time of a command-line agent
 //	inflight_test.go   memory of 5,000 units in flight in one worker process
 //	readers_test.go    memory and delay of 1,000 readers of events; -readers for more
+//	transcripts_test.go  time and memory of pages and transcripts of long runs
 //	triggers_test.go   2,000 signed webhooks a second for one API process
 //	unproven_test.go   memory while 100 bodies of 25 MiB come with a wrong signature
 //	slowmodel_test.go  the model that they wait for

@@ -162,7 +162,7 @@ func New(o Options) *Worker {
 	}
 	w.diskEvery = cmp.Or(w.diskEvery, shortagePause)
 	for _, b := range o.Backends {
-		w.lanes = append(w.lanes, &lane{backend: b})
+		w.lanes = append(w.lanes, &lane{backend: b, missing: notLooked})
 	}
 	w.draining, w.letGo = context.WithCancelCause(context.Background())
 	w.idle = sync.NewCond(&w.mu)
@@ -173,7 +173,12 @@ func New(o Options) *Worker {
 // for the grace period, stops the rest and puts their units back. When it
 // returns, no process that it started is alive.
 func (w *Worker) Run(ctx context.Context) error {
-	w.probe(ctx, everyLane)
+	// What must outlive ctx until the drain is over.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	defer end()
+	looked := w.firstLook(life, &loops)
 	if err := os.MkdirAll(w.unitsDir(), 0o711); err != nil {
 		return fmt.Errorf("make data directory: %w", err)
 	}
@@ -198,14 +203,11 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.buryNeighbours(ctx); err != nil {
 		return err
 	}
-	// What must outlive ctx until the drain is over.
-	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchNews, w.watchNeighbours, w.watchLease, w.watchBackends, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune, w.watchDisk,
+	for _, loop := range []func(context.Context){w.advanceBatches, w.beat, w.watchNews, w.watchNeighbours, w.watchLease, w.watchBatchLane, w.watchSpool, w.poll, w.pollDeliveries, w.hear, w.prune, w.watchDisk,
 		(&jobs.Janitor{Store: w.Store, Files: w.Files, Log: w.Log, Keep: w.Keep, Metrics: w.Metrics}).Run} {
 		loops.Go(func() { loop(life) })
 	}
+	loops.Go(func() { w.watchBackends(life, looked) })
 	stop, err := w.serve(w.Bell.Lanes(w.Queues, w.laneNames(everyLane)))
 	if err != nil {
 		return err

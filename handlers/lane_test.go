@@ -1,7 +1,9 @@
 package handlers
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -272,6 +274,45 @@ func TestLaneDoubts(t *testing.T) {
 	}
 }
 
+// slowPuppet says that it is there when the test lets it.
+type slowPuppet struct {
+	*puppet
+	tell   chan struct{}
+	gaveUp atomic.Bool // it was waited for until its time was over
+}
+
+func (s *slowPuppet) Available(ctx context.Context) error {
+	select {
+	case <-s.tell:
+		return nil
+	case <-ctx.Done():
+		s.gaveUp.Store(true)
+		return ctx.Err()
+	}
+}
+
+// The start of a worker process does not wait for an agent that takes long to
+// say whether it is there: the other backends' units run meanwhile, its own wait.
+func TestStartsWithoutASlowBackend(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	slow := &slowPuppet{puppet: newPuppet("slow"), tell: make(chan struct{})}
+	h.start(func(o *Options) { o.Backends = append(o.Backends, slow) })
+	if slow.gaveUp.Load() {
+		t.Fatal("the start waited for it as long as a look may take")
+	}
+	waits := h.submit(func(s *work.Spec) { s.Backend = "slow" })
+	id := h.submit(nil)
+	h.begun().end <- succeed("fine")
+	h.becomes(id, work.Succeeded)
+	if u := h.unit(waits); u.State != work.Queued || len(slow.started) != 0 {
+		t.Errorf("unit of a backend that nobody has looked at: %s, %d runs begun", u.State, len(slow.started))
+	}
+	close(slow.tell)
+	(<-slow.started).end <- succeed("fine")
+	h.becomes(waits, work.Succeeded)
+}
+
 // refusing is a backend without valid credentials.
 func refusing() backend.Result {
 	return backend.Result{Error: work.Fail(work.ClassAuth, "401: invalid key")}
@@ -295,7 +336,6 @@ func TestRefusedCredentialsPauseTheBackend(t *testing.T) {
 		t.Errorf("unit %+v, error %v, %d runs begun", u, u.Error, len(h.puppet.started))
 	}
 	w.probe(t.Context(), everyLane)
-	w.wake()
 	run := h.begun()
 	if len(h.puppet.started) != 0 {
 		t.Error("more than one tries")

@@ -10,15 +10,37 @@ import (
 	"piecework/internal/work"
 )
 
-// probeBudget is how long a backend may take to say whether it is there.
-const probeBudget = 20 * time.Second
+const (
+	// probeBudget is how long a backend may take to say whether it is there.
+	probeBudget = 20 * time.Second
+	// startBudget is how long the start of a worker process waits for that.
+	startBudget = 150 * time.Millisecond
+	// notLooked is why a unit cannot begin before its backend has said so.
+	notLooked = "not looked at yet"
+)
+
+// firstLook looks at all backends. It returns when each has said whether it is
+// there, or after startBudget: one agent takes seconds to tell its version, and
+// the others need not wait for it. Then looked is closed when all have.
+func (w *Worker) firstLook(ctx context.Context, loops *sync.WaitGroup) (looked <-chan struct{}) {
+	done := make(chan struct{})
+	loops.Go(func() {
+		defer close(done)
+		w.probe(ctx, everyLane)
+	})
+	select {
+	case <-done:
+		return nil
+	case <-time.After(startBudget):
+		return done
+	}
+}
 
 // probe looks at some backends at once and notes in their lanes whether they
-// can run here.
-func (w *Worker) probe(ctx context.Context, which func(*lane) bool) (changed bool) {
+// can run here. A lane that is another now ends the wait for work.
+func (w *Worker) probe(ctx context.Context, which func(*lane) bool) {
 	var looks sync.WaitGroup
-	differ := make([]bool, len(w.lanes))
-	for i, l := range w.lanes {
+	for _, l := range w.lanes {
 		if !which(l) {
 			continue
 		}
@@ -27,13 +49,16 @@ func (w *Worker) probe(ctx context.Context, which func(*lane) bool) (changed boo
 			if ctx.Err() != nil {
 				return // a look that was broken off has seen nothing
 			}
-			if differ[i] = l.probed(missing, version); differ[i] && missing != "" {
+			if !l.probed(missing, version) {
+				return
+			}
+			w.wake()
+			if missing != "" {
 				w.Log.Info("backend not available", "backend", l.backend.Name(), "reason", missing)
 			}
 		})
 	}
 	looks.Wait()
-	return slices.Contains(differ, true)
 }
 
 func look(ctx context.Context, b backend.Backend) (missing, version string) {
@@ -54,8 +79,15 @@ const lookAtAll = 10
 func everyLane(*lane) bool { return true }
 
 // watchBackends looks at the backends again and again: a program is installed,
-// a key is set, a server comes back. The next beat tells the ledger.
-func (w *Worker) watchBackends(ctx context.Context) {
+// a key is set, a server comes back. The next beat tells the ledger. The end of
+// a first look that the start did not wait for is told at once.
+func (w *Worker) watchBackends(ctx context.Context, looked <-chan struct{}) {
+	if looked != nil {
+		<-looked
+		if err := w.beatOnce(ctx); err != nil && ctx.Err() == nil {
+			w.Log.Warn("the backends are told with the next sign of life", "err", err)
+		}
+	}
 	ticker := time.NewTicker(w.Probe)
 	defer ticker.Stop()
 	for n := 1; ; n++ {
@@ -68,9 +100,7 @@ func (w *Worker) watchBackends(ctx context.Context) {
 		if n%lookAtAll == 0 {
 			which = everyLane
 		}
-		if w.probe(ctx, which) {
-			w.wake()
-		}
+		w.probe(ctx, which)
 	}
 }
 

@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -150,8 +151,9 @@ func TestFinishSuccess(t *testing.T) {
 		t.Errorf("run %+v", r)
 	}
 	stored, err := l.Transcript(t.Context(), work.DefaultTenant, c.RunID)
-	if err != nil || string(stored) != string(blob) {
-		t.Errorf("the transcript is not the blob that came with the finish: %d bytes, error %v", len(stored), err)
+	l.must(err)
+	if got, err := io.ReadAll(stored); err != nil || string(got) != string(blob) {
+		t.Errorf("the transcript is not the blob that came with the finish: %d bytes, error %v", len(got), err)
 	}
 	if n := get[int](l, `SELECT count(*) FROM transcript_chunks`); n != 0 {
 		t.Errorf("%d chunks left", n)

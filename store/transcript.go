@@ -3,10 +3,14 @@ package store
 import (
 	"bytes"
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
 	"github.com/lib/pq"
 
 	"piecework/internal/transcript"
@@ -101,33 +105,122 @@ func newestRev(steps []transcript.Step) (rev int) {
 	return rev
 }
 
-// Transcript returns a run's steps as gzipped JSON: the stored blob as it is,
-// or what there is so far of a run that still goes on.
-func (s *Store) Transcript(ctx context.Context, tenant string, run uuid.UUID) ([]byte, error) {
+// pieceSize is how much of a transcript is in memory at once, in bytes as it is stored.
+const pieceSize = 256 << 10
+
+// Transcript is a run's steps as gzipped JSON: the stored blob as it is, or what
+// there was of a run that still goes on. What is stored comes from Postgres piece by
+// piece, one of them ahead of the reader; between two no connection is held.
+type Transcript struct {
+	ctx     context.Context
+	db      *sqlx.DB
+	run     uuid.UUID
+	version string // of the row: what has been replaced is not read on
+	left    int    // bytes that the reader has not been given
+	piece   []byte // the first of them
+	room    []byte // of the piece before
+	coming  chan fetched
+}
+
+// fetched is a part of a stored transcript, or why there is none.
+type fetched struct {
+	body []byte
+	err  error
+}
+
+// Transcript opens a run's steps. ctx is that of all reads.
+func (s *Store) Transcript(ctx context.Context, tenant string, run uuid.UUID) (*Transcript, error) {
 	ctx = allow(ctx, longLimit)
 	var row struct {
-		Blob    []byte        `db:"blob"`
+		Piece   []byte        `db:"piece"`
+		Size    int           `db:"size"`
+		Version string        `db:"version"`
 		Chunks  pq.ByteaArray `db:"chunks"`
 		Removed *time.Time    `db:"removed_at"`
 	}
 	// One statement: between two, a finish could turn the chunks into the blob.
-	err := s.db.GetContext(ctx, &row, `SELECT t.blob, t.removed_at, CASE WHEN t.run_id IS NULL THEN
+	err := s.db.GetContext(ctx, &row, `SELECT substr(t.blob, 1, $3) AS piece, coalesce(octet_length(t.blob), 0) AS size, coalesce(t.xmin::text, '') AS version,
+			t.removed_at, CASE WHEN t.run_id IS NULL THEN
 			ARRAY(SELECT body FROM transcript_chunks c WHERE c.run_id = r.id ORDER BY rev, seq) END AS chunks
-		FROM worker_runs r LEFT JOIN transcripts t ON t.run_id = r.id WHERE r.id = $1 AND r.tenant = $2`, run, tenant)
+		FROM worker_runs r LEFT JOIN transcripts t ON t.run_id = r.id WHERE r.id = $1 AND r.tenant = $2`, run, tenant, pieceSize)
 	if err != nil {
 		return nil, translate(fmt.Errorf("read transcript of run %s: %w", run, err))
 	}
 	if row.Removed != nil {
 		return nil, &work.RemovedError{What: "the transcript", At: *row.Removed}
 	}
-	if len(row.Blob) > 0 {
-		return row.Blob, nil
+	t := &Transcript{ctx: ctx, db: s.db, run: run, version: row.Version, left: row.Size, piece: row.Piece, coming: make(chan fetched, 1)}
+	if row.Size > 0 {
+		t.ask(len(row.Piece))
+		return t, nil
 	}
 	steps, err := transcript.DecodeLines(row.Chunks...)
 	if err != nil {
 		return nil, fmt.Errorf("read transcript of run %s: %w", run, err)
 	}
-	return s.codec.Encode(steps)
+	if t.piece, err = s.codec.Encode(steps); err != nil {
+		return nil, err
+	}
+	t.left = len(t.piece)
+	return t, nil
+}
+
+func (t *Transcript) Read(into []byte) (int, error) {
+	if t.left == 0 {
+		return 0, io.EOF
+	}
+	if len(t.piece) == 0 {
+		next := <-t.coming
+		if next.err != nil {
+			t.coming <- next // for whoever reads again
+			return 0, translate(fmt.Errorf("read transcript of run %s: %w", t.run, next.err))
+		}
+		t.piece = next.body
+		t.ask(len(t.piece))
+		t.room = next.body[:0]
+	}
+	n := copy(into, t.piece)
+	t.piece, t.left = t.piece[n:], t.left-n
+	return n, nil
+}
+
+// ask has the piece read that comes after one of so many bytes, into the room of the
+// piece before that.
+func (t *Transcript) ask(after int) {
+	if t.left > after {
+		go t.fetch(t.left-after, t.room)
+	}
+}
+
+// errReplaced: what was read so far belongs to a transcript that is no more.
+var errReplaced = errors.New("it was removed or replaced in the meantime")
+
+// fetch reads the piece that so many bytes before the end begins.
+func (t *Transcript) fetch(left int, room []byte) {
+	body, err := t.pieceOf(left, room)
+	t.coming <- fetched{body, err}
+}
+
+func (t *Transcript) pieceOf(left int, room []byte) ([]byte, error) {
+	rows, err := t.db.QueryContext(t.ctx, `SELECT substr(blob, octet_length(blob) - $2 + 1, $3) FROM transcripts WHERE run_id = $1 AND xmin::text = $4`,
+		t.run, left, pieceSize, t.version)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	var body sql.RawBytes // which is ours until the rows are closed
+	if rows.Next() {
+		if err := rows.Scan(&body); err != nil {
+			return nil, err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	if len(body) == 0 {
+		return nil, errReplaced
+	}
+	return append(room, body...), nil
 }
 
 // StepsAfter returns the steps of a run that changed after revision rev of its
@@ -147,7 +240,7 @@ func (s *Store) StepsAfter(ctx context.Context, run uuid.UUID, rev int) ([]trans
 	}
 	var steps []transcript.Step
 	if len(row.Blob) > 0 {
-		steps, err = transcript.Decode(row.Blob)
+		steps, err = transcript.Decode(bytes.NewReader(row.Blob))
 	} else {
 		steps, err = transcript.DecodeLines(row.Chunks...)
 	}

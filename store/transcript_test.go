@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -163,10 +164,29 @@ func TestTranscriptBlobIsKeptOutOfLine(t *testing.T) {
 	c := l.run()
 	blob := []byte(strings.Repeat("zip", 1<<20))
 	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob = blob }), Recorded)
-	if got, err := l.Transcript(t.Context(), work.DefaultTenant, c.RunID); err != nil || string(got) != string(blob) {
+	stored, err := l.Transcript(t.Context(), work.DefaultTenant, c.RunID)
+	l.must(err)
+	if got, err := io.ReadAll(stored); err != nil || string(got) != string(blob) {
 		t.Errorf("%d bytes, error %v", len(got), err)
 	}
 	if size := get[int](l, `SELECT pg_column_size(blob) FROM transcripts`); size < len(blob) {
 		t.Errorf("Postgres compressed %d bytes to %d", len(blob), size)
+	}
+}
+
+// Of a transcript that is removed while somebody reads it, he gets no more: what
+// there is of it must not look like the whole.
+func TestTranscriptThatIsReplacedWhileItIsRead(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	c := l.run()
+	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob = []byte(strings.Repeat("zip", pieceSize)) }), Recorded)
+	stored, err := l.Transcript(t.Context(), work.DefaultTenant, c.RunID)
+	l.must(err)
+	l.exec(`UPDATE transcripts SET blob = decode(repeat('00', $1), 'hex')`, 3*pieceSize)
+	for range 2 {
+		if got, err := io.ReadAll(stored); !errors.Is(err, errReplaced) {
+			t.Errorf("%d bytes, error %v", len(got), err)
+		}
 	}
 }

@@ -258,8 +258,9 @@ func (u *Unit) scriptOf() *Script {
 func (s *Script) kinds() []string {
 	list := make([]string, len(s.visible))
 	for n, i := range s.visible {
-		parts := []string{s.steps[i].Type + s.steps[i].Name}
-		for _, c := range s.steps[i].Content {
+		step := s.whole(int(i))
+		parts := []string{step.Type + step.Name}
+		for _, c := range step.Content {
 			parts = append(parts, c.Type+c.Name)
 		}
 		list[n] = strings.Join(parts, "\x00")
@@ -271,11 +272,12 @@ func (s *Script) kinds() []string {
 func (s *Script) said(n int) string {
 	i := s.visible[n]
 	var out strings.Builder
-	out.WriteString(s.steps[i].Text)
-	for part, c := range s.steps[i].Content {
+	step, results := s.whole(int(i)), s.results(i)
+	out.WriteString(step.Text)
+	for part, c := range step.Content {
 		fmt.Fprintf(&out, "\x00%s\x00%s\x00%s", c.Name, c.Text, c.Args)
-		if result, ok := s.result[i][part]; ok {
-			fmt.Fprintf(&out, "\x00%v %s", s.steps[result].IsError, s.steps[result].Text)
+		if result, ok := results[int32(part)]; ok {
+			fmt.Fprintf(&out, "\x00%v %s", s.whole(result).IsError, s.whole(result).Text)
 		}
 	}
 	return out.String()

@@ -139,7 +139,7 @@ func TestTimelineHasFewShares(t *testing.T) {
 	for i := range 500 {
 		steps = append(steps, transcript.Step{Number: i + 1, Type: transcript.ToolResult, Name: fmt.Sprint("tool", i), Time: done.StartedAt.Add(time.Duration(i+1) * time.Second)})
 	}
-	line := timeline(done, steps, now)
+	line := NewScript(done, steps, now).timeline.end()
 	times := 0
 	for _, s := range line.Shares {
 		times += s.Times

@@ -6,6 +6,7 @@ import (
 	"html/template"
 	"regexp"
 	"slices"
+	"sync"
 
 	"github.com/microcosm-cc/bluemonday"
 	"github.com/yuin/goldmark"
@@ -31,7 +32,8 @@ const (
 	maxEffort, effortPerByte, freeEffort = 50_000_000, 400, 200_000
 )
 
-var toHTML, harmless = layout(), policy()
+// They are made when the first text is laid out, as templates are.
+var toHTML, harmless = sync.OnceValue(layout), sync.OnceValue(policy)
 
 // layout reads GitHub's Markdown, but for HTML: tags are text like any other,
 // for a reader wants to see what was written.
@@ -71,7 +73,7 @@ func markdown(v any) template.HTML {
 	source := show(v)
 	if len(source) <= maxMarkdown && plainEnough(source) {
 		if out, ok := asHTML([]byte(source)); ok {
-			return template.HTML(harmless.SanitizeBytes(out)) //nolint:gosec // that is what it is for
+			return template.HTML(harmless().SanitizeBytes(out)) //nolint:gosec // that is what it is for
 		}
 	}
 	cut, _ := work.Cut(source, maxMarkdown)
@@ -80,12 +82,12 @@ func markdown(v any) template.HTML {
 
 // asHTML is text as HTML, if that is neither deep nor long.
 func asHTML(source []byte) ([]byte, bool) {
-	tree := toHTML.Parser().Parse(text.NewReader(source))
+	tree := toHTML().Parser().Parse(text.NewReader(source))
 	if tooDeep(tree) {
 		return nil, false
 	}
 	out := bounded{left: maxLaidOut}
-	err := toHTML.Renderer().Render(&out, source, tree)
+	err := toHTML().Renderer().Render(&out, source, tree)
 	return out.Bytes(), err == nil
 }
 

@@ -90,66 +90,145 @@ func (s Step) Kind() string {
 	return s.Type
 }
 
-// Script makes pages of one run's transcript.
+// Script makes pages of one run's transcript. Of a step that is on no page it keeps
+// where it stands, and nothing of what it says.
 type Script struct {
-	run     work.Run
-	now     time.Time
-	steps   []transcript.Step
-	result  map[int]map[int]int // step and place of a call → step of its result, both from 0
-	callOf  map[int]int         // step of a result → step of its call
-	visible []int               // steps that are no result of a call, from 0
+	run        work.Run
+	links      []link           // of each step
+	visible    []int32          // steps that are no result of a call, from 0
+	open       map[string]place // calls without a result
+	firstError int
+	rev        int
+	timeline   timeline
+	whole      func(i int) *transcript.Step
 }
 
-// NewScript pairs calls with their results. Ids may come again in a long
-// run: a result belongs to the last call before it that has none.
+// link is where a step stands, all from 0 and results from 1.
+type link struct {
+	shown  int32 // the step that it is shown with: itself, or its call's
+	part   int32 // of a result: which call it answers
+	result int32 // of a step with calls: its last result; 0: none
+	before int32 // of a result: the result before it
+}
+
+// place is a call: a step, and its place therein.
+type place struct{ step, part int32 }
+
+// NewScript makes the script of a transcript that is all there.
 func NewScript(run work.Run, steps []transcript.Step, now time.Time) *Script {
-	s := &Script{run: run, now: now, steps: steps, result: map[int]map[int]int{}, callOf: map[int]int{}}
-	type place struct{ step, part int }
-	open := map[string]place{}
-	for i, step := range steps {
-		for part, c := range step.Content {
-			if c.Type == transcript.ToolCall {
-				open[c.ID] = place{i, part}
-			}
-		}
-		call, answered := open[step.CallID]
-		if step.Type != transcript.ToolResult || !answered {
-			s.visible = append(s.visible, i)
-			continue
-		}
-		delete(open, step.CallID)
-		if s.result[call.step] == nil {
-			s.result[call.step] = map[int]int{}
-		}
-		s.result[call.step][call.part] = i
-		s.callOf[i] = call.step
+	s := Outline(run, now)
+	for i := range steps {
+		s.Add(&steps[i])
 	}
+	s.whole = func(i int) *transcript.Step { return &steps[i] }
 	return s
+}
+
+// Outline begins the script of a transcript of which only some steps will be there:
+// each is added in turn, also without its texts, and what a page needs is given with Know.
+func Outline(run work.Run, now time.Time) *Script {
+	return &Script{run: run, open: map[string]place{}, timeline: newTimeline(run, now)}
+}
+
+// Add pairs calls with their results. Ids may come again in a long run: a result
+// belongs to the last call before it that has none.
+func (s *Script) Add(step *transcript.Step) {
+	i := int32(len(s.links))
+	own := link{shown: i}
+	for part, c := range step.Content {
+		if c.Type == transcript.ToolCall {
+			s.open[c.ID] = place{i, int32(part)}
+		}
+	}
+	call, answered := s.open[step.CallID]
+	if step.Type == transcript.ToolResult && answered {
+		delete(s.open, step.CallID)
+		of := &s.links[call.step]
+		own = link{shown: call.step, part: call.part, before: of.result}
+		of.result = i + 1
+	} else {
+		s.visible = append(s.visible, i)
+	}
+	s.links = append(s.links, own)
+	if step.IsError && s.firstError == 0 {
+		s.firstError = int(own.shown) + 1
+	}
+	s.rev = max(s.rev, step.Rev)
+	s.timeline.add(step)
+}
+
+// Know gives the steps that Around or Asked have named.
+func (s *Script) Know(steps map[int]*transcript.Step) {
+	s.whole = func(i int) *transcript.Step { return steps[i] }
+}
+
+// Around names the steps, from 0, that the page around a step needs; 0: the page of
+// the end.
+func (s *Script) Around(number int) []int {
+	first, last := s.window(number)
+	return s.withResults(s.visible[first:last])
+}
+
+// Asked names the steps, from 0, that the answer to a script needs.
+func (s *Script) Asked(asked string) []int { return s.withResults(s.chosen(asked)) }
+
+func (s *Script) withResults(chosen []int32) []int {
+	var all []int
+	for _, i := range chosen {
+		all = append(all, int(i))
+		for _, result := range s.results(i) {
+			all = append(all, result)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// results are the results of a step's calls, by the place of the call.
+func (s *Script) results(i int32) map[int32]int {
+	var found map[int32]int
+	for r := s.links[i].result; r > 0; r = s.links[r-1].before {
+		if found == nil {
+			found = map[int32]int{}
+		}
+		found[s.links[r-1].part] = int(r - 1)
+	}
+	return found
 }
 
 // At is the part of the transcript around a step, or its end for 0.
 func (s *Script) At(number int) Steps {
-	first := max(len(s.visible)-window, 0)
-	if number > 0 {
-		at, _ := slices.BinarySearch(s.visible, s.place(number-1))
-		first = min(max(at-window/10, 0), first)
-	}
-	last := min(first+window, len(s.visible))
+	first, last := s.window(number)
 	out := s.page(s.visible[first:last], false)
 	if first > 0 {
-		out.Earlier = s.visible[max(first-window, 0)] + 1
+		out.Earlier = int(s.visible[max(first-window, 0)]) + 1
 	}
 	if last < len(s.visible) {
-		out.Later = s.visible[last] + 1
+		out.Later = int(s.visible[last]) + 1
 	}
 	return out
+}
+
+// window is which of the visible steps are shown around a step.
+func (s *Script) window(number int) (first, last int) {
+	first = max(len(s.visible)-window, 0)
+	if number > 0 {
+		at := len(s.visible)
+		if number <= len(s.links) {
+			at, _ = slices.BinarySearch(s.visible, s.links[number-1].shown)
+		}
+		first = min(max(at-window/10, 0), first)
+	}
+	return first, min(first+window, len(s.visible))
 }
 
 // Of is the steps that a script asks for: numbers and ranges such as
 // "3,7,12-20,31-". A result stands for the step of its call. whole gives
 // answers in full. Of what is asked for beyond a window, only that much comes.
-func (s *Script) Of(asked string, whole bool) Steps {
-	wanted := map[int]bool{}
+func (s *Script) Of(asked string, whole bool) Steps { return s.page(s.chosen(asked), whole) }
+
+func (s *Script) chosen(asked string) (chosen []int32) {
+	wanted := map[int32]bool{}
 	for n, part := range strings.SplitN(asked, ",", maxAsked+1) {
 		if n == maxAsked || len(wanted) == len(s.visible) {
 			break
@@ -158,61 +237,48 @@ func (s *Script) Of(asked string, whole bool) Steps {
 		first, err := strconv.Atoi(from)
 		last := first
 		if isRange {
-			if last = len(s.steps); to != "" {
+			if last = len(s.links); to != "" {
 				last, _ = strconv.Atoi(to)
 			}
 		}
 		if err != nil || first < 1 {
 			continue
 		}
-		for i := first - 1; i < min(last, len(s.steps)); i++ {
-			wanted[s.place(i)] = true
+		for i := first - 1; i < min(last, len(s.links)); i++ {
+			wanted[s.links[i].shown] = true
 		}
 	}
-	var chosen []int
 	for _, i := range s.visible {
 		if wanted[i] && len(chosen) < 2*window {
 			chosen = append(chosen, i)
 		}
 	}
-	return s.page(chosen, whole)
+	return chosen
 }
 
-// place is the step under which a step is shown.
-func (s *Script) place(i int) int {
-	if call, ok := s.callOf[i]; ok {
-		return call
-	}
-	return i
-}
-
-func (s *Script) page(chosen []int, whole bool) Steps {
-	out := Steps{Unit: s.run.UnitID, Run: s.run.ID, Attempt: s.run.Attempt, Total: len(s.steps), Calls: s.run.ToolCalls,
-		Timeline: timeline(s.run, s.steps, s.now)}
+func (s *Script) page(chosen []int32, whole bool) Steps {
+	out := Steps{Unit: s.run.UnitID, Run: s.run.ID, Attempt: s.run.Attempt, Total: len(s.links), Calls: s.run.ToolCalls,
+		FirstError: s.firstError, Rev: s.rev, Timeline: s.timeline.end()}
 	room := pageRoom
 	for _, i := range chosen {
 		step := s.step(i, whole)
 		step.fit(&room)
 		out.Shown = append(out.Shown, step)
 	}
-	for i, step := range s.steps {
-		if step.IsError && out.FirstError == 0 {
-			out.FirstError = s.place(i) + 1
-		}
-		out.Rev = max(out.Rev, step.Rev)
-	}
 	return out
 }
 
-func (s *Script) step(i int, whole bool) Step {
-	out := Step{Step: s.steps[i], Unit: s.run.UnitID, Attempt: s.run.Attempt, After: lasted(s.steps[i].Time.Sub(s.run.StartedAt))}
-	for part, c := range s.steps[i].Content {
+func (s *Script) step(i int32, whole bool) Step {
+	of := s.whole(int(i))
+	out := Step{Step: *of, Unit: s.run.UnitID, Attempt: s.run.Attempt, After: lasted(of.Time.Sub(s.run.StartedAt))}
+	results := s.results(i)
+	for part, c := range of.Content {
 		shown := Content{Content: c}
 		if c.Type == transcript.ToolCall {
-			result, answered := s.result[i][part]
+			result, answered := results[int32(part)]
 			switch {
 			case answered:
-				shown.Result, shown.State = &s.steps[result], "done"
+				shown.Result, shown.State = s.whole(result), "done"
 				shown.Answer, shown.Cut = s.cut(shown.Result.Text, whole)
 				if shown.Result.IsError {
 					shown.State = "error"
@@ -227,7 +293,7 @@ func (s *Script) step(i int, whole bool) Step {
 	}
 	if out.Type == transcript.ToolResult {
 		answer, cut := s.cut(out.Text, whole)
-		out.Parts = []Content{{Content: transcript.Content{Type: transcript.ToolResult}, Result: &s.steps[i], Answer: answer, Cut: cut}}
+		out.Parts = []Content{{Content: transcript.Content{Type: transcript.ToolResult}, Result: of, Answer: answer, Cut: cut}}
 	}
 	return out
 }

@@ -41,57 +41,84 @@ const maxShares = 20
 
 // timeline gives each stretch between two steps to who was at work: the tool
 // whose answer ended it, or else the model.
-func timeline(run work.Run, steps []transcript.Step, now time.Time) Timeline {
-	end := now
+type timeline struct {
+	start, over time.Time
+	last        time.Time // when the newest step came
+	number      int       // of that step
+	steps       int
+	shares      map[string]*Share
+	order       []*Share
+	bars        []Bar
+	whole       *Timeline // once it has been asked for
+}
+
+func newTimeline(run work.Run, now time.Time) timeline {
+	t := timeline{start: run.StartedAt, last: run.StartedAt, over: now, shares: map[string]*Share{}}
 	if run.CompletedAt != nil {
-		end = *run.CompletedAt
+		t.over = *run.CompletedAt
 	}
-	total := end.Sub(run.StartedAt)
-	if total <= 0 || len(steps) == 0 {
-		return Timeline{}
+	t.share(modelName)
+	return t
+}
+
+func (t *timeline) add(step *transcript.Step) {
+	t.number, t.steps = step.Number, t.steps+1
+	name := modelName
+	if step.Type == transcript.ToolResult {
+		name = cmp.Or(step.Name, "tool")
 	}
-	shares := map[string]*Share{}
-	var order []*Share
-	var bars []Bar
-	spend := func(name string, from, to time.Time, step int) {
-		share := shares[name]
-		if share == nil {
-			share = &Share{Name: name, Class: modelClass}
-			if name != modelName {
-				share.Class = "tool tool-" + string(rune('0'+min(len(order), toolClasses)))
-			}
-			shares[name] = share
-			order = append(order, share)
-		}
-		share.Times++
-		if to.Before(from) {
-			return
-		}
-		share.spent += to.Sub(from)
-		x := float64(from.Sub(run.StartedAt)) / float64(total) * 1000
-		width := float64(to.Sub(from)) / float64(total) * 1000
-		if last := len(bars) - 1; last >= 0 && (bars[last].Name == name || width < 0.5) { // half a pixel at most
-			bars[last].Width = x + width - bars[last].X
-			return
-		}
-		bars = append(bars, Bar{X: x, Width: width, Class: share.Class, Name: name, Step: step})
+	t.spend(name, step.Time)
+	if step.Time.After(t.last) {
+		t.last = step.Time
 	}
-	shares[modelName] = &Share{Name: modelName, Class: modelClass}
-	order = append(order, shares[modelName])
-	last := run.StartedAt
-	for _, step := range steps {
-		name := modelName
-		if step.Type == transcript.ToolResult {
-			name = cmp.Or(step.Name, "tool")
+}
+
+func (t *timeline) share(name string) *Share {
+	share := t.shares[name]
+	if share == nil {
+		share = &Share{Name: name, Class: modelClass}
+		if name != modelName {
+			share.Class = "tool tool-" + string(rune('0'+min(len(t.order), toolClasses)))
 		}
-		spend(name, last, step.Time, step.Number)
-		if step.Time.After(last) {
-			last = step.Time
-		}
+		t.shares[name] = share
+		t.order = append(t.order, share)
 	}
-	spend(modelName, last, end, steps[len(steps)-1].Number)
-	out := Timeline{Bars: bars, Took: lasted(total)}
-	for _, share := range order {
+	return share
+}
+
+func (t *timeline) spend(name string, to time.Time) {
+	share := t.share(name)
+	share.Times++
+	total := t.over.Sub(t.start)
+	if to.Before(t.last) || total <= 0 {
+		return
+	}
+	share.spent += to.Sub(t.last)
+	x := float64(t.last.Sub(t.start)) / float64(total) * 1000
+	width := float64(to.Sub(t.last)) / float64(total) * 1000
+	if last := len(t.bars) - 1; last >= 0 && (t.bars[last].Name == name || width < 0.5) { // half a pixel at most
+		t.bars[last].Width = x + width - t.bars[last].X
+		return
+	}
+	t.bars = append(t.bars, Bar{X: x, Width: width, Class: share.Class, Name: name, Step: t.number})
+}
+
+// end is the timeline of what was added.
+func (t *timeline) end() Timeline {
+	if t.whole == nil {
+		t.whole = t.sum()
+	}
+	return *t.whole
+}
+
+func (t *timeline) sum() *Timeline {
+	total := t.over.Sub(t.start)
+	if total <= 0 || t.steps == 0 {
+		return &Timeline{}
+	}
+	t.spend(modelName, t.over)
+	out := &Timeline{Bars: t.bars, Took: lasted(total)}
+	for _, share := range t.order {
 		share.Took, share.Percent = lasted(share.spent), int(100*share.spent/total)
 		out.Shares = append(out.Shares, *share)
 	}

@@ -115,7 +115,7 @@ func (u Unit) HasPayload() bool {
 func (u Unit) HasLabels() bool { return !slices.Contains([]string{"", "{}", "null"}, string(u.Labels)) }
 
 // HasSteps tells whether there is a transcript to show.
-func (u Unit) HasSteps() bool { return u.Script != nil && len(u.Script.steps) > 0 }
+func (u Unit) HasSteps() bool { return u.Script != nil && len(u.Script.links) > 0 }
 
 // Setting is something a unit was given, in words.
 type Setting struct{ Name, Value string }

@@ -28,6 +28,7 @@ import (
 	"html/template"
 	"io"
 	"path"
+	"sync"
 
 	"github.com/google/uuid"
 
@@ -72,11 +73,15 @@ var functions = template.FuncMap{
 	"batchPath": func(id *uuid.UUID) string { return BatchPath(*id) },
 }
 
-var templates = template.Must(template.New("pages").Funcs(functions).ParseFS(pages, "*.html"))
+// templates are read when the first page is shown: this program is also the keeper
+// of each agent's run, which shows none.
+var templates = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("pages").Funcs(functions).ParseFS(pages, "*.html"))
+})
 
 // render writes the template of that name: a page, or a part of one.
 func render(w io.Writer, name string, data any) error {
-	if err := templates.ExecuteTemplate(w, name, data); err != nil {
+	if err := templates().ExecuteTemplate(w, name, data); err != nil {
 		return fmt.Errorf("render %s: %w", name, err)
 	}
 	return nil

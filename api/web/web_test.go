@@ -205,14 +205,14 @@ func TestTimelineGivesEachItsTime(t *testing.T) {
 	for i, s := range []int{10, 60, 70, 80} {
 		steps[i].Time = done.StartedAt.Add(time.Duration(s) * time.Second)
 	}
-	line := timeline(done, steps, now)
+	line := NewScript(done, steps, now).timeline.end()
 	if len(line.Shares) != 2 || line.Shares[0].Name != "shell" || line.Shares[0].Percent != 60 || line.Shares[0].Times != 2 || line.Shares[1].Percent != 40 {
 		t.Errorf("%+v", line.Shares)
 	}
 	if len(line.Bars) != 5 || line.Bars[1].X != 100 || line.Bars[1].Width != 500 {
 		t.Errorf("%+v", line.Bars)
 	}
-	if line := timeline(done, nil, now); line.Bars != nil {
+	if line := NewScript(done, nil, now).timeline.end(); line.Bars != nil {
 		t.Errorf("%+v of nothing", line)
 	}
 }

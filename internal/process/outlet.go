@@ -21,6 +21,7 @@ type Outlet struct {
 	// it ended.
 	followed   bool
 	read, size int64
+	over       chan struct{} // closed when it has ended
 }
 
 const (
@@ -46,7 +47,7 @@ func (o *Outlet) follow(path string) (*os.File, error) {
 		_ = theirs.Close()
 		return nil, fmt.Errorf("open the child's output: %w", err)
 	}
-	o.followed = true
+	o.followed, o.over = true, make(chan struct{})
 	return theirs, nil
 }
 
@@ -92,7 +93,10 @@ func (o *Outlet) readFile(into []byte) (int, error) {
 		case ended:
 			return 0, io.EOF
 		}
-		time.Sleep(followEvery)
+		select {
+		case <-o.over:
+		case <-time.After(followEvery):
+		}
 	}
 }
 
@@ -104,6 +108,7 @@ func (o *Outlet) end() error {
 			o.size = info.Size()
 		}
 		o.ended.Store(true)
+		close(o.over)
 		return err
 	}
 	o.ended.Store(true)

@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"bytes"
 	"testing"
 
 	"piecework/internal/transcript"
@@ -48,7 +49,7 @@ func TestSeed(t *testing.T) {
 	if err := db.QueryRowContext(t.Context(), `SELECT blob FROM transcripts LIMIT 1`).Scan(&blob); err != nil {
 		t.Fatal(err)
 	}
-	if steps, err := transcript.Decode(blob); err != nil || len(steps) != 3 {
+	if steps, err := transcript.Decode(bytes.NewReader(blob)); err != nil || len(steps) != 3 {
 		t.Errorf("a transcript has %d steps (%v)", len(steps), err)
 	}
 }

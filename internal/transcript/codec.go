@@ -18,7 +18,7 @@ import (
 // Level 5 is within 3 % of the size of level 6 at a tenth more speed.
 const level = 5
 
-// MaxInflated bounds what Decode will inflate, in bytes of JSON.
+// MaxInflated bounds what Scan will inflate, in bytes of JSON.
 const MaxInflated = 4 * maxBytes
 
 // Codec compresses transcripts; the zero value is ready and keeps its
@@ -50,7 +50,7 @@ func (c *Codec) Encode(steps []Step) ([]byte, error) {
 }
 
 // encoder leaves <, > and & alone: escaped they would be six bytes each, and a
-// transcript of web pages more than Decode takes.
+// transcript of web pages more than Scan takes.
 func encoder(w io.Writer) *json.Encoder {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -58,16 +58,17 @@ func encoder(w io.Writer) *json.Encoder {
 }
 
 // Decode reads what Encode wrote.
-func Decode(blob []byte) ([]Step, error) {
-	zip, err := gzip.NewReader(bytes.NewReader(blob))
-	if err != nil {
-		return nil, fmt.Errorf("decompress transcript: %w", err)
-	}
-	var steps []Step
-	if err := json.NewDecoder(io.LimitReader(zip, MaxInflated)).Decode(&steps); err != nil {
-		return nil, fmt.Errorf("decode transcript: %w", err)
-	}
-	return steps, nil
+func Decode(zipped io.Reader) ([]Step, error) {
+	steps := []Step{}
+	err := Scan(zipped, func(text []byte) error {
+		var s Step
+		if err := json.Unmarshal(text, &s); err != nil {
+			return fmt.Errorf("decode a step: %w", err)
+		}
+		steps = append(steps, s)
+		return nil
+	})
+	return steps, err
 }
 
 // EncodeLines returns steps as JSON lines, the form of a chunk.
@@ -129,27 +130,32 @@ func After(steps []Step, rev int) []Step {
 func Plain(w io.Writer, steps []Step) error {
 	out := bufio.NewWriter(w)
 	for _, s := range steps {
-		fmt.Fprintf(out, "── %d %s %s", s.Number, s.Time.Format("15:04:05"), s.Type)
-		if s.Name != "" {
-			fmt.Fprintf(out, " %s", work.Visible(s.Name))
-		}
-		switch {
-		case s.Denied:
-			fmt.Fprint(out, " (denied)")
-		case s.IsError:
-			fmt.Fprint(out, " (error)")
-		}
-		fmt.Fprintln(out)
-		for _, c := range s.Content {
-			if c.Type == ToolCall {
-				fmt.Fprintf(out, "▶ %s %s\n", work.Visible(c.Name), work.Visible(c.Args))
-			} else {
-				fmt.Fprintln(out, work.Visible(c.Text))
-			}
-		}
-		if s.Text != "" {
-			fmt.Fprintln(out, work.Visible(s.Text))
-		}
+		s.Plain(out)
 	}
 	return out.Flush()
+}
+
+// Plain writes one step; out keeps the first error.
+func (s *Step) Plain(out *bufio.Writer) {
+	fmt.Fprintf(out, "── %d %s %s", s.Number, s.Time.Format("15:04:05"), s.Type)
+	if s.Name != "" {
+		fmt.Fprintf(out, " %s", work.Visible(s.Name))
+	}
+	switch {
+	case s.Denied:
+		fmt.Fprint(out, " (denied)")
+	case s.IsError:
+		fmt.Fprint(out, " (error)")
+	}
+	fmt.Fprintln(out)
+	for _, c := range s.Content {
+		if c.Type == ToolCall {
+			fmt.Fprintf(out, "▶ %s %s\n", work.Visible(c.Name), work.Visible(c.Args))
+		} else {
+			fmt.Fprintln(out, work.Visible(c.Text))
+		}
+	}
+	if s.Text != "" {
+		fmt.Fprintln(out, work.Visible(s.Text))
+	}
 }

@@ -32,7 +32,7 @@ func TestCodec(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := Decode(blob)
+		got, err := Decode(bytes.NewReader(blob))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +75,7 @@ func TestCodecTogether(t *testing.T) {
 				blobs = append(blobs, blob)
 			}
 			for n, blob := range blobs {
-				if got, err := Decode(blob); err != nil || len(got) != worker*20+n {
+				if got, err := Decode(bytes.NewReader(blob)); err != nil || len(got) != worker*20+n {
 					t.Errorf("%d steps, error %v, want %d", len(got), err, worker*20+n)
 				}
 			}
@@ -114,7 +114,7 @@ func TestDecodeRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, blob := range map[string][]byte{"nothing": nil, "rubbish": []byte("rubbish"), "cut": whole[:len(whole)/2]} {
-		if steps, err := Decode(blob); err == nil {
+		if steps, err := Decode(bytes.NewReader(blob)); err == nil {
 			t.Errorf("%s: %d steps", name, len(steps))
 		}
 	}

@@ -7,6 +7,7 @@
 //	denial.go      which tool calls were denied, and which of these succeeded later
 //	redact.go      secrets out
 //	codec.go       steps to gzip and back, to JSON lines and to text
+//	scan.go        gzip to steps, one after the other, also without their texts
 package transcript
 
 import "time"
