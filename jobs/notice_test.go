@@ -19,6 +19,7 @@ func TestNotices(t *testing.T) {
 
 func notices(t *testing.T, h *house) {
 	t.Helper()
+	h.bell.OfDatabase(uuid.NewString()) // servers of a Cluster may still tell what others said before
 	ctx, stop := context.WithCancel(t.Context())
 	heard, left := make(chan Notice, 10), make(chan struct{})
 	go func() {
@@ -36,7 +37,7 @@ func notices(t *testing.T, h *house) {
 	draft := Draft{Unit: other, Attempt: 1, Rev: 2, Type: "action", Text: "so far"}
 	h.bell.Drafted(draft)
 	want := []Notice{
-		{Kind: NoticeCancel, Unit: u.ID}, {Kind: NoticeUnit, Unit: other}, {Kind: NoticeWake, Lane: "default:mock"}, {Kind: NoticePause, Name: "slow"},
+		{Kind: NoticeCancel, Unit: u.ID}, {Kind: NoticeUnit, Unit: other}, {Kind: NoticeWake, Lane: h.bell.Lane("default", "mock", u.Priority)}, {Kind: NoticePause, Name: "slow"},
 		{Kind: NoticeWatch, Units: []uuid.UUID{u.ID, other}}, {Kind: NoticeDraft, Draft: draft},
 	}
 	for range len(want) { // in any order, for servers of a Cluster do not wait for one another
