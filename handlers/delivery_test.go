@@ -287,12 +287,17 @@ func TestReceiversThatHangDoNotDelayOneThatAnswers(t *testing.T) {
 		h.endpoint(hang.URL)
 	}
 	h.ends(nil)
-	h.start(func(o *Options) {
+	w := h.start(func(o *Options) {
 		o.Sender = webhook.NewSender(webhook.Guard{Allow: webhook.Loopback()}, "test", testkit.Patience)
 	})
 	for range many {
 		<-hanging // each of them has a message that is not answered
 	}
+	testkit.Eventually(t, "all of them count as failing", func() bool {
+		w.courier.mu.Lock()
+		defer w.courier.mu.Unlock()
+		return w.courier.onTheWay[failing] == many
+	})
 	fine := newPostbox(t, status(200))
 	e := h.endpoint(fine.URL)
 	const messages = 30
@@ -304,6 +309,9 @@ func TestReceiversThatHangDoNotDelayOneThatAnswers(t *testing.T) {
 	})
 	if failed := h.deliveries(store.DeliveryFilter{States: []work.DeliveryState{work.DeliveryDead}}); len(failed) > 0 {
 		t.Errorf("%+v", failed)
+	}
+	if n := len(hanging); n > 0 {
+		t.Errorf("%d more messages have gone to receivers that have not answered one", n)
 	}
 	for _, d := range h.deliveries(store.DeliveryFilter{States: []work.DeliveryState{work.DeliveryPending}}) {
 		if d.TriedAt != nil {

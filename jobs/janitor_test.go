@@ -241,13 +241,21 @@ func TestDutiesDoNotStopEachOther(t *testing.T) {
 	note := func(name string, n int, err error) func(context.Context) (int, error) {
 		return func(context.Context) (int, error) { done = append(done, name); return n, err }
 	}
+	patience, end := context.WithTimeout(t.Context(), testkit.Patience)
+	defer end()
+	hang := func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+		case <-patience.Done(): // then its budget was no bound
+		}
+		return ctx.Err()
+	}
 	left := 3
 	h.rec.table = []duty{
 		{name: "fails", budget: time.Hour, do: note("fails", 0, broken)},
-		{name: "hangs", budget: time.Millisecond, do: func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() }},
+		{name: "hangs", budget: time.Millisecond, do: func(ctx context.Context) (int, error) { return 0, hang(ctx) }},
 		{name: "postgres takes too long", budget: time.Millisecond, do: func(ctx context.Context) (int, error) {
-			<-ctx.Done()
-			return 0, &work.Unavailable{What: "postgres", Err: ctx.Err()}
+			return 0, &work.Unavailable{What: "postgres", Err: hang(ctx)}
 		}},
 		{name: "pieces", budget: time.Hour, piece: true, do: func(context.Context) (int, error) {
 			if left--; left > 0 {
