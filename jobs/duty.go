@@ -19,8 +19,8 @@ type duty struct {
 	name   string
 	every  time.Duration // 0: in each round
 	budget time.Duration
-	piece  bool // it is worth doing again at once when it changed pieceRows or more
-	pause  int  // between two pieces, as a multiple of what the last has taken
+	piece  int // rows: it is worth doing again at once when it changed as many; 0: it is not
+	pause  int // between two pieces, as a multiple of what the last has taken
 	// needed tells by a look at all duties together whether this one has something to
 	// do; nil: it is done in any case.
 	needed func(*store.Pending) bool
@@ -58,7 +58,7 @@ func (d *duty) run(parent context.Context) (n int, err error) {
 		default:
 			return n, fmt.Errorf("%s: %w", d.name, err)
 		}
-		if !d.piece || changed < pieceRows {
+		if d.piece == 0 || changed < d.piece {
 			return n, nil
 		}
 		select {

@@ -42,7 +42,10 @@ const (
 	// janitorPause is how long the janitor rests after a piece, as a multiple of
 	// what the piece took, so that claims have most of the database's time.
 	janitorPause = 3
-	blobsAtOnce  = 100
+	// janitorRows is how many rows it removes in one transaction, which claims wait for
+	// when both are written to the log at once.
+	janitorRows = 200
+	blobsAtOnce = 100
 )
 
 // Janitor removes what is old: rows of Postgres that nobody needs any more, and the
@@ -106,7 +109,7 @@ func (j *Janitor) Once(ctx context.Context, removed func(what string, n int)) (m
 		if n > 0 {
 			removed(d.name, n)
 		}
-		more = more || n >= pieceRows
+		more = more || n >= janitorRows
 		errs = append(errs, err)
 		if ctx.Err() != nil {
 			break
@@ -124,7 +127,7 @@ func (j *Janitor) duties() []duty {
 			if err != nil {
 				return 0, err
 			}
-			return prune(ctx, now.Add(-keep), pieceRows)
+			return prune(ctx, now.Add(-keep), janitorRows)
 		}}
 	}
 	setting := func(name string, keep time.Duration, prune func(context.Context, time.Time, int) (int, error)) duty {
@@ -139,7 +142,7 @@ func (j *Janitor) duties() []duty {
 		}
 	}
 	pieces := func(name string, prune func(context.Context, int) (int, error)) duty {
-		return duty{name: name, do: func(ctx context.Context) (int, error) { return prune(ctx, pieceRows) }}
+		return duty{name: name, do: func(ctx context.Context) (int, error) { return prune(ctx, janitorRows) }}
 	}
 	table := []duty{
 		setting("units", j.Keep.Units, mine(j.Store.PruneUnits)),
@@ -159,7 +162,7 @@ func (j *Janitor) duties() []duty {
 		{name: "bytes of files that are gone", do: j.removeBlobs},
 	}
 	for i := range table {
-		table[i].budget, table[i].piece, table[i].pause = janitorBudget, true, janitorPause
+		table[i].budget, table[i].piece, table[i].pause = janitorBudget, janitorRows, janitorPause
 	}
 	return table
 }
@@ -167,7 +170,7 @@ func (j *Janitor) duties() []duty {
 // removeBlobs removes bytes that no file stands for: of uploads and runs that died,
 // and of files that were removed. Repeating it does no harm.
 func (j *Janitor) removeBlobs(ctx context.Context) (n int, err error) {
-	for n < pieceRows {
+	for n < janitorRows {
 		ids, err := j.Store.StrayBlobs(ctx, blobsAtOnce)
 		if err != nil || len(ids) == 0 {
 			return n, err

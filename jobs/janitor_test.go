@@ -257,7 +257,7 @@ func TestDutiesDoNotStopEachOther(t *testing.T) {
 		{name: "postgres takes too long", budget: time.Millisecond, do: func(ctx context.Context) (int, error) {
 			return 0, &work.Unavailable{What: "postgres", Err: hang(ctx)}
 		}},
-		{name: "pieces", budget: time.Hour, piece: true, do: func(context.Context) (int, error) {
+		{name: "pieces", budget: time.Hour, piece: pieceRows, do: func(context.Context) (int, error) {
 			if left--; left > 0 {
 				return pieceRows, nil
 			}
