@@ -155,10 +155,13 @@ func (f Filled) statement() string {
 			return insertWithFiles
 		}
 	}
-	return insertPlain
+	return insertItems
 }
 
-var insertWithFiles = insertUnits(`custom_id`)
+var (
+	insertWithFiles = insertUnits(`custom_id`)
+	insertItems     = insertPlain(`custom_id`)
+)
 
 // without is the custom ids of the units that were not made.
 func (f Filled) without(made []string) (repeated []string) {

@@ -101,9 +101,11 @@ RETURNING *
 SELECT ` + columns + ` FROM fresh`
 }
 
-// insertPlain is insertUnits for units without deliveries and files: most of a
-// batch. What is given is then not kept a second time for those.
-const insertPlain = insertInto + ` FROM (` + unitsIn + `) AS r ON CONFLICT DO NOTHING RETURNING custom_id`
+// insertPlain is insertUnits for units without deliveries and files, which nearly all
+// are. What is given is then not kept a second time for those.
+func insertPlain(columns string) string {
+	return insertInto + ` FROM (` + unitsIn + `) AS r ON CONFLICT DO NOTHING RETURNING ` + columns
+}
 
 const unitsIn = `
     SELECT *, CASE WHEN delay > 0 THEN clock_timestamp() + delay * interval '1 second' ELSE not_before END AS due
@@ -135,8 +137,13 @@ type freshRow struct {
 	OnDenied      string          `db:"on_denied"`
 }
 
-// acceptUnits is made once: a connection knows its prepared statements by their texts.
-var acceptUnits = insertUnits(`id, state, labels, not_before, created_at, dispatch, session_policy, on_denied`)
+const freshColumns = `id, state, labels, not_before, created_at, dispatch, session_policy, on_denied`
+
+// These are made once: a connection knows its prepared statements by their texts.
+var (
+	acceptUnits = insertUnits(freshColumns)
+	acceptPlain = insertPlain(freshColumns)
+)
 
 // unit is the unit as it would be read: n with what Postgres has decided.
 func (r freshRow) unit(n NewUnit) work.Unit {
@@ -171,7 +178,7 @@ func (n NewUnit) Encoded() (json.RawMessage, error) {
 }
 
 func (s *Store) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, error) {
-	in := make([]unitIn, 0, len(rows))
+	in, statement := make([]unitIn, 0, len(rows)), acceptPlain
 	seen := map[deliveryKey]bool{}
 	for _, n := range rows {
 		if n.Delivery != nil {
@@ -180,7 +187,11 @@ func (s *Store) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, erro
 			}
 			seen[keyOf(*n.Delivery)] = true
 		}
-		in = append(in, n.row())
+		row := n.row()
+		if n.Delivery != nil || len(row.Uploads) > 0 {
+			statement = acceptUnits
+		}
+		in = append(in, row)
 	}
 	// Two processes that insert the same keys must meet them in one order, or
 	// each waits for the other.
@@ -193,7 +204,7 @@ func (s *Store) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, erro
 		return nil, err
 	}
 	var fresh []freshRow
-	if err := s.hot.SelectContext(prepare(ctx), &fresh, acceptUnits, param); err != nil {
+	if err := s.hot.SelectContext(prepare(ctx), &fresh, statement, param); err != nil {
 		return nil, err
 	}
 	made := make(map[uuid.UUID]freshRow, len(fresh))
