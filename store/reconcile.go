@@ -319,7 +319,7 @@ func (s *Store) Due(ctx context.Context, queues, backends []string, shut []Model
 // there is none yet.
 func (s *Store) Epoch(ctx context.Context, fresh string) (string, error) {
 	var epoch string
-	err := s.db.GetContext(ctx, &epoch, `WITH made AS (
+	err := s.makeOnce(ctx, &epoch, `WITH made AS (
 			INSERT INTO settings (name, value) VALUES ('redis_epoch', $1) ON CONFLICT (name) DO NOTHING RETURNING value)
 		SELECT value FROM made UNION ALL SELECT value FROM settings WHERE name = 'redis_epoch' LIMIT 1`, fresh)
 	if err != nil {

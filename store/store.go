@@ -228,3 +228,14 @@ func withParameters(dsn string, settings map[string]string) string {
 	u.RawQuery = q.Encode()
 	return u.String()
 }
+
+// makeOnce reads one row with a query that makes it where it is not there. Who waits
+// for another that makes it has begun before it was there, and finds nothing: then
+// it is read anew.
+func (s *Store) makeOnce(ctx context.Context, into any, query string, args ...any) error {
+	err := s.db.GetContext(ctx, into, query, args...)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = s.db.GetContext(ctx, into, query, args...)
+	}
+	return err
+}

@@ -418,3 +418,39 @@ func TestDiagnose(t *testing.T) {
 		t.Errorf("no database: %+v", f)
 	}
 }
+
+// Two processes that start at once both want what only one can make.
+func TestMadeOnce(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	for name, c := range map[string]struct {
+		insert string
+		read   func() (string, error)
+	}{
+		"the epoch": {`INSERT INTO settings (name, value) VALUES ('redis_epoch', 'first')`, func() (string, error) {
+			return l.Epoch(t.Context(), "second")
+		}},
+		"the secret of callbacks": {`INSERT INTO callback_secrets (tenant, secret) VALUES ('default', 'first')`, func() (string, error) {
+			secrets, err := l.CallbackSecrets(t.Context(), work.DefaultTenant, "second")
+			return secrets.Secret, err
+		}},
+	} {
+		tx, err := l.db.BeginTxx(t.Context(), nil)
+		l.must(err)
+		_, err = tx.ExecContext(t.Context(), c.insert)
+		l.must(err)
+		got := make(chan string, 1)
+		go func() {
+			text, err := c.read()
+			if err != nil {
+				text = err.Error()
+			}
+			got <- text
+		}()
+		testkit.Eventually(t, "it waits for the first", func() bool { return l.waiting() == 1 })
+		l.must(tx.Commit())
+		if text := <-got; text != "first" {
+			t.Errorf("%s: %s", name, text)
+		}
+	}
+}

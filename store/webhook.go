@@ -146,7 +146,7 @@ func (s *Store) RotateEndpoint(ctx context.Context, tenant string, id uuid.UUID,
 // made from fresh when there is none yet.
 func (s *Store) CallbackSecrets(ctx context.Context, tenant, fresh string) (work.Secrets, error) {
 	var secrets work.Secrets
-	err := s.db.GetContext(ctx, &secrets, `WITH made AS (
+	err := s.makeOnce(ctx, &secrets, `WITH made AS (
 			INSERT INTO callback_secrets (tenant, secret) VALUES ($1, $2) ON CONFLICT (tenant) DO NOTHING RETURNING *)
 		SELECT `+secretColumns+` FROM (SELECT * FROM made UNION ALL SELECT * FROM callback_secrets WHERE tenant = $1) AS c LIMIT 1`, tenant, fresh)
 	if err != nil {
