@@ -133,7 +133,7 @@ var plants = []plant{
 	},
 	{
 		"two units of one request", []edit{{"store/unit.go",
-			"in = append(in, n.row())", "in = append(in, n.row())\n\t\tif n.BatchID == nil {\n\t\t\tagain := n.row()\n\t\t\tagain.ID, again.IdempotencyKey = uuid.Must(uuid.NewV7()), nil\n\t\t\tin = append(in, again)\n\t\t}"}},
+			"in = append(in, row)", "in = append(in, row)\n\t\tif n.BatchID == nil {\n\t\t\tagain := n.row()\n\t\t\tagain.ID, again.IdempotencyKey = uuid.Must(uuid.NewV7()), nil\n\t\t\tin = append(in, again)\n\t\t}"}},
 		[]string{"kill api"}, []string{"one unit per request"}, 1,
 	},
 	{
