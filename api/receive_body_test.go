@@ -115,7 +115,6 @@ func TestBodySizeOfATrigger(t *testing.T) {
 		t.Errorf("by default %d", got.MaxBodyBytes)
 	}
 	s.receipt(s.send("", "", fill(work.DefaultTriggerBody)), 202, "accepted")
-	s.send("", "", fill(work.DefaultTriggerBody+1)).refused(413, "", "larger than 1048576 bytes")
 	for _, bad := range []string{"0", "-1", "26214401", "1.5"} {
 		f.do("PUT", "/triggers/hub", fmt.Sprintf(`{"preset":"api_key","max_body_bytes":%s,"unit":{"backend":"mock","prompt":"x"}}`, bad)).refused(422, "#/max_body_bytes", "")
 	}
