@@ -79,9 +79,8 @@ func (s *Store) Resume(ctx context.Context, kind PauseKind, name string) (Pause,
 			refused = append(refused, c)
 		}
 	}
-	// The index of what waits has no row without a queue.
 	_, err = s.db.ExecContext(ctx, `WITH held AS (
-			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND queue IS NOT NULL AND `+string(kind)+` = $1
+			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND `+string(kind)+` = $1
 			AND (not_before IS NULL OR not_before <= clock_timestamp() OR error_class = ANY ($2::text[]))
 			ORDER BY id FOR UPDATE SKIP LOCKED)
 		UPDATE work_units u SET check_at = clock_timestamp(),
