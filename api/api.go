@@ -133,7 +133,7 @@ type API struct {
 	hub      *hub
 	kept     keptBatches
 	counted  map[string]*lately[counted] // by the name of the overview's window
-	ringing  sync.WaitGroup              // for accepted units, whose callers have their answers
+	enqueues sync.WaitGroup              // of accepted units, whose callers have their answers
 
 	unitCounts lately[unitCounts] // of all units
 	accepted   *prometheus.CounterVec
@@ -204,7 +204,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (a *API) Watch(ctx context.Context) {
 	var looking sync.WaitGroup
 	defer looking.Wait()
-	defer a.ringing.Wait() // no unit is accepted any more
+	defer a.enqueues.Wait() // no unit is accepted any more
 	looking.Go(func() { a.hub.run(ctx, a.lookAgain) })
 	looking.Go(func() { a.fillBatches(ctx) })
 	a.Bell.Listen(ctx, a.hear, jobs.NoticeUnit, jobs.NoticeSteps, jobs.NoticeDraft)

@@ -74,7 +74,7 @@ func openFront(t *testing.T, database, redis string, change func(*Options)) *fro
 		change(&o)
 	}
 	f := &front{API: New(o), t: t, database: database, log: book}
-	t.Cleanup(f.ringing.Wait)
+	t.Cleanup(f.enqueues.Wait)
 	f.serve()
 	return f
 }

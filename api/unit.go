@@ -113,7 +113,7 @@ func (a *API) ring(ctx context.Context, u work.Unit) {
 		return // the reconciler rings when it may run
 	}
 	ctx = context.WithoutCancel(ctx)
-	a.ringing.Go(func() {
+	a.enqueues.Go(func() {
 		if err := a.Bell.Ring(ctx, store.DispatchOf(u)); err != nil {
 			a.Log.Warn("unit accepted, but its bell did not ring; the reconciler will", "unit", u.ID, "err", err)
 		}

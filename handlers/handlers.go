@@ -254,7 +254,7 @@ func (w *Worker) serve(lanes map[string]int) (stops [2]func(), err error) {
 	if len(lanes) == 0 {
 		return [2]func(){func() {}, func() {}}, nil
 	}
-	client := w.Bell.ServerClient(len(lanes), jobs.Gate{Wait: w.laneWait, Took: w.heard, Spare: w.spare}, w.rung)
+	client := w.Bell.ServerClient(len(lanes), jobs.Gate{Wait: w.laneWait, Took: w.dequeued, Spare: w.spare}, w.rung)
 	server := asynq.NewServerFromRedisClient(client, asynq.Config{
 		Concurrency:       w.Slots,
 		Queues:            lanes,

@@ -127,8 +127,8 @@ func (w *Worker) laneTook(name string) {
 	}
 }
 
-// heard notes that Asynq was given a message of a backend: ProcessTask takes it back.
-func (w *Worker) heard(name string) {
+// dequeued counts a message that Asynq was given, until ProcessTask is done with it.
+func (w *Worker) dequeued(name string) {
 	w.taken.Add(1)
 	w.laneTook(name)
 }
