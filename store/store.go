@@ -229,9 +229,9 @@ func withParameters(dsn string, settings map[string]string) string {
 	return u.String()
 }
 
-// makeOnce reads one row with a query that makes it where it is not there. Who waits
-// for another that makes it has begun before it was there, and finds nothing: then
-// it is read anew.
+// makeOnce reads one row with a query that inserts it when it is missing. When another
+// process inserts it at the same time, the query waits for that and finds nothing, for
+// its snapshot is older: then the row is read again.
 func (s *Store) makeOnce(ctx context.Context, into any, query string, args ...any) error {
 	err := s.db.GetContext(ctx, into, query, args...)
 	if errors.Is(err, sql.ErrNoRows) {
