@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -72,6 +74,15 @@ var wake = redis.NewScript(`redis.call("SADD", KEYS[1], ARGV[1]) return redis.ca
 // Where Asynq 0.26 keeps its queues, their tasks and a task's state; a test
 // holds them against the library.
 const queuesKey = "asynq:queues"
+
+// ownLanes lists the lanes of this installation that Redis knows.
+func (b *Bell) ownLanes(ctx context.Context) ([]string, error) {
+	lanes, err := b.redis.SMembers(ctx, queuesKey).Result()
+	if err != nil {
+		return nil, fmt.Errorf("list lanes: %w", err)
+	}
+	return slices.DeleteFunc(lanes, func(lane string) bool { return !strings.HasSuffix(lane, b.suffix) }), nil
+}
 
 func pendingKey(lane string) string { return "asynq:{" + lane + "}:pending" }
 func archiveKey(lane string) string { return "asynq:{" + lane + "}:archived" }

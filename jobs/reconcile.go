@@ -366,9 +366,9 @@ func (r *Reconciler) ringSilent(ctx context.Context, due []store.Dispatch) error
 // trimArchives keeps the newest failed tasks of each lane for Asynqmon's eyes.
 // Asynq's own trimming breaks on a large archive.
 func (b *Bell) trimArchives(ctx context.Context) error {
-	lanes, err := b.inspector.Queues()
+	lanes, err := b.ownLanes(ctx)
 	if err != nil {
-		return fmt.Errorf("list lanes: %w", err)
+		return err
 	}
 	for _, lane := range lanes {
 		// Asynq's own GetQueueInfo fails on a task that lost its message.

@@ -261,9 +261,13 @@ func TestInstallationsShareARedis(t *testing.T) {
 	first, second := houses[0], houses[1]
 	heard := make(chan struct{}, 2)
 	lanes := second.bell.Lanes(map[string]int{work.DefaultQueue: 1}, []string{"mock"})
-	second.serve(second.bell.ServerClient(len(lanes), open(), make(chan struct{})), lanes, func() { heard <- struct{}{} })
+	second.serve(second.bell.ServerClient(len(lanes), open(), make(chan struct{})), lanes, func() { heard <- struct{}{}; <-t.Context().Done() })
 	<-heard // of the two messages the first installation's is older
 	if n := first.pending(units[0]); n != 1 {
 		t.Errorf("%d messages of the first installation are left", n)
+	}
+	testkit.Eventually(t, "the message is taken", func() bool { return second.pending(units[1]) == 0 })
+	if taken, err := first.bell.active(t.Context()); err != nil || len(taken) > 0 {
+		t.Errorf("the first installation sees %v taken, error %v", taken, err)
 	}
 }

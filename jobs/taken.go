@@ -82,9 +82,9 @@ func (r *Reconciler) ringTaken(ctx context.Context) error {
 func (b *Bell) active(ctx context.Context) ([]store.Dispatch, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookBudget)
 	defer cancel()
-	lanes, err := b.redis.SMembers(ctx, queuesKey).Result()
+	lanes, err := b.ownLanes(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("list lanes: %w", err)
+		return nil, err
 	}
 	if !severalSlots(b.redis) && len(lanes) > 0 { // at rest one command answers for all
 		keys := make([]string, len(lanes))
