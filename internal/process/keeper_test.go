@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -205,6 +207,35 @@ func TestSweepDeadWaitsForKeepers(t *testing.T) {
 		wantNobodyAsleep(t, seconds, 0)
 		if pids := left(t.Name()); len(pids) > 0 {
 			t.Errorf("processes %v are left", pids)
+		}
+	})
+}
+
+// Nor does one that is sweeping already when the keeper's worker process dies.
+func TestSweepDeadWaitsForLateKeepers(t *testing.T) {
+	eachKeeper(t, func(t *testing.T, kind Containment) {
+		var over atomic.Bool
+		var sweeps sync.WaitGroup
+		sweeps.Go(func() {
+			for !over.Load() {
+				if _, err := SweepDead(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		defer sweeps.Wait()
+		defer over.Store(true)
+		for range 5 {
+			script, seconds := hiding()
+			worker := startWorker(t, kind, script+"; kill -STOP $PPID; echo ready; exec sleep 1000")
+			_ = worker.Process.Kill()
+			_ = worker.Wait()
+			for deadline := time.Now().Add(10 * time.Second); len(left(t.Name())) > 0; {
+				if time.Now().After(deadline) {
+					t.Fatalf("processes %v outlive the worker process", left(t.Name()))
+				}
+			}
+			wantNobodyAsleep(t, seconds, 0)
 		}
 	})
 }

@@ -294,7 +294,7 @@ func (p *Process) Close() (*State, error) {
 		if !done(p.exited) {
 			p.kill()
 		}
-		left = sweep(p.tree.look)
+		left = sweep(p.tree.look, kill)
 	}
 	close(p.release)
 	if p.stdin != nil {
@@ -313,7 +313,7 @@ func (p *Process) Close() (*State, error) {
 	_ = p.link.reports.Close()
 	if !p.cmd.ProcessState.Success() {
 		// It was killed, or could not kill: nothing is proven.
-		err = errors.Join(err, sweep(p.tree.look))
+		err = errors.Join(err, sweep(p.tree.look, kill))
 	}
 	return &p.state, err
 }

@@ -68,11 +68,11 @@ func (t *tree) look() []proc {
 // shows no environment.
 const quietLooks = 3
 
-// sweep kills all that look finds until there is nobody left to find.
-func sweep(look func() []proc) error {
+// sweep ends all that look finds, until there is nobody left to find.
+func sweep(look func() []proc, end func(proc)) error {
 	deadline := time.Now().Add(sweepLimit)
 	for quiet := 0; ; {
-		alive := killAll(look())
+		alive := endAll(look(), end)
 		if quiet++; len(alive) > 0 {
 			quiet = 0
 		}
@@ -86,14 +86,14 @@ func sweep(look func() []proc) error {
 	}
 }
 
-// killAll kills all that live, and reaps those that the kernel has made our
+// endAll ends all that live, and reaps those that the kernel has made our
 // children, as it does when we are a container's first process.
-func killAll(members []proc) (alive []int) {
+func endAll(members []proc, end func(proc)) (alive []int) {
 	for _, p := range members {
 		switch {
 		case !p.zombie:
 			alive = append(alive, p.pid)
-			kill(p)
+			end(p)
 		case p.ppid == os.Getpid():
 			_, _ = syscall.Wait4(p.pid, nil, syscall.WNOHANG, nil)
 		}
@@ -118,25 +118,24 @@ func SweepDead() (int, error) {
 		}
 		return dead
 	}
-	// A keeper finds what nobody else can; killed too early, it could not. It
-	// is the first to know that its worker process is dead.
-	for deadline := time.Now().Add(keeperLimit); wakeKeepers(look()) && time.Now().Before(deadline); {
-		time.Sleep(4 * time.Millisecond)
-	}
-	err := sweep(look)
-	return len(found), err
-}
-
-// wakeKeepers tells whether there are keepers, and lets those go on that their
-// agents have stopped.
-func wakeKeepers(members []proc) (some bool) {
-	for _, p := range members {
+	// A keeper finds what nobody else can; killed too early, it could not. It is
+	// the first to know that its worker process is dead, which may have died a
+	// moment ago: each keeper has its time from when it was found.
+	keepers := map[int]time.Time{}
+	end := func(p proc) {
 		if isKeeper(p.pid) {
-			some = true
-			_ = syscall.Kill(p.pid, syscall.SIGCONT)
+			if _, known := keepers[p.pid]; !known {
+				keepers[p.pid] = time.Now()
+			}
+			if time.Since(keepers[p.pid]) < keeperLimit {
+				_ = syscall.Kill(p.pid, syscall.SIGCONT) // its agent may have stopped it
+				return
+			}
 		}
+		kill(p)
 	}
-	return some
+	err := sweep(look, end)
+	return len(found), err
 }
 
 // keeperLimit is how long a keeper whose worker process has died may take to
