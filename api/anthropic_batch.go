@@ -19,6 +19,7 @@ import (
 	"piecework/internal/backend"
 	"piecework/internal/blob"
 	"piecework/internal/source"
+	"piecework/internal/strictjson"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -157,7 +158,7 @@ func copyRequests(body io.Reader, to io.Writer) (count int, err error) {
 		case bounded.left < 0:
 			err = blob.ErrTooLarge
 		case errors.As(err, &syntax):
-			err = syntaxProblem(err)
+			err = badJSON(strictjson.SyntaxError(err))
 		case errors.Is(err, io.EOF):
 			err = badBody("", "the body ends before the requests do")
 		}
@@ -176,7 +177,7 @@ func copyRequests(body io.Reader, to io.Writer) (count int, err error) {
 			return count, err
 		}
 		if field := name.String(); field != "requests" {
-			return count, badBody("/"+escapePointer(work.Clean(field)), unknownField(field))
+			return count, badBody("/"+strictjson.Escape(work.Clean(field)), strictjson.UnknownField(field))
 		}
 		found = true
 		if count, err = copyList(dec, to); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"piecework/internal/blob"
 	"piecework/internal/source"
+	"piecework/internal/strictjson"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -22,25 +23,25 @@ import (
 // batchBody is what a caller submits as a batch.
 type batchBody struct {
 	BatchOptions
-	Units  []object       `json:"units,omitempty" nullable:"false" doc:"The units, as POST /work-units takes them, each with a custom_id if you like; this or source. Many are better sent as lines: see the description"`
-	Source *source.Source `json:"source,omitempty" doc:"Where the units' payloads come from; this or units"`
+	Units  []strictjson.Object `json:"units,omitempty" nullable:"false" doc:"The units, as POST /work-units takes them, each with a custom_id if you like; this or source. Many are better sent as lines: see the description"`
+	Source *source.Source      `json:"source,omitempty" doc:"Where the units' payloads come from; this or units"`
 }
 
 // BatchOptions is what is said about a batch as a whole; the first line of
 // submitted lines may be {"batch": …} with these.
 type BatchOptions struct {
-	Title       string     `json:"title,omitempty" maxLength:"200" doc:"For people"`
-	Unit        object     `json:"unit,omitempty" doc:"What is the same in all units, as POST /work-units takes it. What a unit says itself comes before it; payload and labels are laid over each other"`
-	TestFirst   int        `json:"test_first,omitempty" minimum:"1" doc:"Run so many, then wait for an approval"`
-	Concurrency int        `json:"concurrency,omitempty" minimum:"1" doc:"Units at once, at most"`
-	MaxCostUSD  *float64   `json:"max_cost_usd,omitempty" doc:"Of all units together: none begins that would probably cost more than is left"`
-	StopWhen    *stopWhen  `json:"stop_when,omitempty" doc:"Pause the batch when it goes wrong"`
-	Synthesis   *synthesis `json:"synthesis,omitempty" doc:"A unit that is given the results when the others are over"`
-	OnInvalid   string     `json:"on_invalid,omitempty" enum:"reject,skip" doc:"About items that no unit can be made of: reject the whole batch, or leave them out; reject when left out"`
-	ExpiresAt   *time.Time `json:"expires_at,omitempty" doc:"Units that have not ended by then are timed_out, and the batch is expired"`
-	CallbackURL *string    `json:"callback_url,omitempty" doc:"Is told when the batch is over or waits for an approval, by a signed POST: see /callback-secret" example:"https://example.com/done"`
-	Metadata    labels     `json:"metadata,omitempty" maxProperties:"32" doc:"Kept with the batch"`
-	DryRun      bool       `json:"dry_run,omitempty" doc:"Makes nothing: tells what would be made"`
+	Title       string            `json:"title,omitempty" maxLength:"200" doc:"For people"`
+	Unit        strictjson.Object `json:"unit,omitempty" doc:"What is the same in all units, as POST /work-units takes it. What a unit says itself comes before it; payload and labels are laid over each other"`
+	TestFirst   int               `json:"test_first,omitempty" minimum:"1" doc:"Run so many, then wait for an approval"`
+	Concurrency int               `json:"concurrency,omitempty" minimum:"1" doc:"Units at once, at most"`
+	MaxCostUSD  *float64          `json:"max_cost_usd,omitempty" doc:"Of all units together: none begins that would probably cost more than is left"`
+	StopWhen    *stopWhen         `json:"stop_when,omitempty" doc:"Pause the batch when it goes wrong"`
+	Synthesis   *synthesis        `json:"synthesis,omitempty" doc:"A unit that is given the results when the others are over"`
+	OnInvalid   string            `json:"on_invalid,omitempty" enum:"reject,skip" doc:"About items that no unit can be made of: reject the whole batch, or leave them out; reject when left out"`
+	ExpiresAt   *time.Time        `json:"expires_at,omitempty" doc:"Units that have not ended by then are timed_out, and the batch is expired"`
+	CallbackURL *string           `json:"callback_url,omitempty" doc:"Is told when the batch is over or waits for an approval, by a signed POST: see /callback-secret" example:"https://example.com/done"`
+	Metadata    strictjson.Texts  `json:"metadata,omitempty" maxProperties:"32" doc:"Kept with the batch"`
+	DryRun      bool              `json:"dry_run,omitempty" doc:"Makes nothing: tells what would be made"`
 }
 
 type stopWhen struct {
@@ -53,8 +54,8 @@ type stopWhen struct {
 
 // synthesis is the unit that sums a batch up.
 type synthesis struct {
-	Unit            object `json:"unit" doc:"As POST /work-units takes it; what the batch's unit says counts where it says nothing, but for the prompt and the payload. The results are attached as results.jsonl, and the payload has total, succeeded and failed"`
-	DespiteFailures bool   `json:"despite_failures,omitempty" doc:"Also when units failed, if any succeeded"`
+	Unit            strictjson.Object `json:"unit" doc:"As POST /work-units takes it; what the batch's unit says counts where it says nothing, but for the prompt and the payload. The results are attached as results.jsonl, and the payload has total, succeeded and failed"`
+	DespiteFailures bool              `json:"despite_failures,omitempty" doc:"Also when units failed, if any succeeded"`
 }
 
 type batchInput struct {
@@ -149,7 +150,7 @@ func (a *API) newBatch(o *BatchOptions) (store.NewBatch, error) {
 	}
 	var err error
 	if n.Metadata = json.RawMessage(o.Metadata); len(n.Metadata) > 0 {
-		if err := checkTexts("#/metadata", n.Metadata); err != nil {
+		if err := strictjson.CheckTexts("#/metadata", n.Metadata); err != nil {
 			return n, err
 		}
 	}
@@ -307,11 +308,11 @@ func (a *API) checkSynthesis(ctx context.Context, n *store.NewBatch) error {
 // how it runs counts for it too.
 func (s synthesis) body(unit json.RawMessage, c work.BatchCounts) (json.RawMessage, error) {
 	own := map[string]json.RawMessage{}
-	if err := json.Unmarshal(orEmpty(json.RawMessage(s.Unit)), &own); err != nil {
+	if err := json.Unmarshal(strictjson.OrEmpty(json.RawMessage(s.Unit)), &own); err != nil {
 		return nil, work.Invalidf("#/synthesis/unit", "must be an object")
 	}
 	under := map[string]json.RawMessage{}
-	if err := json.Unmarshal(orEmpty(unit), &under); err != nil {
+	if err := json.Unmarshal(strictjson.OrEmpty(unit), &under); err != nil {
 		return nil, work.Invalidf("#/unit", "must be an object")
 	}
 	for _, name := range []string{"prompt", "payload", "files", "output_schema", "accept", "custom_id"} {
@@ -330,7 +331,7 @@ func (s synthesis) body(unit json.RawMessage, c work.BatchCounts) (json.RawMessa
 	case len(given) == 0:
 		own["payload"] = figures
 	case given[0] == '{':
-		if own["payload"], err = overlay(figures, given); err != nil {
+		if own["payload"], err = strictjson.Overlay(figures, given); err != nil {
 			return nil, err
 		}
 	}
@@ -338,14 +339,7 @@ func (s synthesis) body(unit json.RawMessage, c work.BatchCounts) (json.RawMessa
 	if err != nil {
 		return nil, err
 	}
-	return merge(base, own)
-}
-
-func orEmpty(object json.RawMessage) json.RawMessage {
-	if len(object) == 0 {
-		return json.RawMessage("{}")
-	}
-	return object
+	return strictjson.Merge(base, own)
 }
 
 // pointAt puts an error about a part of the body into its place.

@@ -5,21 +5,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"net/http"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 
 	"piecework/internal/source"
+	"piecework/internal/strictjson"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -164,7 +162,7 @@ func (l *inspection) item(template json.RawMessage, line source.Line) (item, err
 		it.wrong = p.Errors
 		return it, nil
 	}
-	raw, rest, err := cutField(line.Text, "custom_id")
+	raw, rest, err := strictjson.CutField(line.Text, "custom_id")
 	if err != nil {
 		it.wrong = []ProblemError{{Pointer: "#", Detail: "must be an object, as POST /work-units takes it"}}
 		return it, nil
@@ -183,46 +181,8 @@ func (l *inspection) item(template json.RawMessage, line source.Line) (item, err
 	if err := json.Unmarshal(rest, &fields); err != nil {
 		return it, err
 	}
-	it.body, err = merge(template, fields) // a payload that is no object is for the check to say
+	it.body, err = strictjson.Merge(template, fields) // a payload that is no object is for the check to say
 	return it, err
-}
-
-// cutField takes a field out of an object that checkJSON has passed. The value
-// is nil when there is none.
-func cutField(object []byte, name string) (value, rest []byte, err error) {
-	if bytes.HasPrefix(object, []byte("{")) && !work.MayName(object, name) {
-		return nil, object, nil
-	}
-	dec := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true)) // there are none
-	switch token, err := dec.ReadToken(); {
-	case err == nil && token.Kind() == 'n':
-		return nil, []byte("{}"), nil // it says nothing of its own
-	case err != nil || token.Kind() != '{':
-		return nil, nil, errors.New("it is no object")
-	}
-	for first := true; dec.PeekKind() == '"'; first = false {
-		begin := dec.InputOffset()
-		token, err := dec.ReadToken()
-		if err != nil {
-			return nil, nil, err
-		}
-		if token.String() != name {
-			if err := dec.SkipValue(); err != nil {
-				return nil, nil, err
-			}
-			continue
-		}
-		if value, err = dec.ReadValue(); err != nil {
-			return nil, nil, err
-		}
-		value = bytes.Clone(value)
-		after := object[dec.InputOffset():]
-		if first {
-			after = bytes.TrimPrefix(bytes.TrimLeft(after, " \t\r\n"), []byte(","))
-		}
-		return value, slices.Concat(object[:begin], after), nil
-	}
-	return nil, object, nil
 }
 
 // at looks at one item.
@@ -277,7 +237,7 @@ const maxRefused = 10_000
 // refusal is the answer to items of which no units can be made.
 func (l *inspection) refusal() error {
 	var fields []ProblemError
-	for _, p := range l.problems[:min(len(l.problems), maxShown)] {
+	for _, p := range l.problems[:min(len(l.problems), strictjson.MaxShown)] {
 		fields = append(fields, pointAt(l.pointer(p.Line), ProblemError{Pointer: p.Pointer, Detail: fmt.Sprintf("line %d: %s", p.Line, p.Detail)}))
 	}
 	p := newFieldsProblem(http.StatusBadRequest, fields...)

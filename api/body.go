@@ -2,33 +2,27 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"mime"
 	"net/http"
 	"os"
-	"strconv"
+	"slices"
 	"strings"
+
+	"piecework/internal/strictjson"
+	"piecework/internal/work"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humaecho"
-	"github.com/go-json-experiment/json/jsontext"
 )
 
-const (
-	maxDepth  = 100     // levels a body may be nested
-	maxNames  = 100_000 // object members in a body
-	maxValues = 250_000 // values in a body, objects and arrays among them
-	maxDigits = 1000    // bytes of a number
-	// maxNameBytes is how long an object member's name may be as it is written.
-	maxNameBytes = 10_000
-	// drained is how much of a body over the cap is read and thrown away: most
-	// callers look for an answer only when they have sent everything.
-	drained = 64 << 20
-)
+// drained is how much of a body over the cap is read and thrown away: most
+// callers look for an answer only when they have sent everything.
+const drained = 64 << 20
 
 // checkBody refuses what encoding/json would quietly mend: duplicate names,
 // lone surrogates, invalid UTF-8. It also refuses NUL characters, which
@@ -144,118 +138,52 @@ func checkBodyHeaders(h http.Header) *Problem {
 	return nil
 }
 
-// checkJSON returns a Problem that points at what is wrong with body. An empty
-// body is left to the route, which knows whether it needs one.
+// checkJSON returns a Problem that points at what is wrong with body.
 func checkJSON(body []byte) *Problem {
-	if len(bytes.TrimSpace(body)) == 0 {
+	if wrong := strictjson.Check(body); wrong != nil {
+		return badJSON(wrong)
+	}
+	return nil
+}
+
+// validate compares a body, which checkJSON must have passed, with a schema.
+func validate(ctx context.Context, registry huma.Registry, schema *huma.Schema, body []byte) *Problem {
+	shown, count, err := strictjson.Validate(ctx, registry, schema, body)
+	switch {
+	case err != nil:
+		return newProblem(statusClientGone, "the body was not read to its end: "+err.Error())
+	case count == 0:
 		return nil
 	}
-	dec := jsontext.NewDecoder(bytes.NewBuffer(body)) // of a Buffer nothing is copied
-	values, names := 0, 0
-	for {
-		wrong, err := readToken(dec)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return syntaxProblem(err)
-		}
-		if kind, length := dec.StackIndex(dec.StackDepth()); kind == '{' && length%2 == 1 {
-			names++
-		} else {
-			values++
-		}
-		switch {
-		case wrong == longName:
-			return badBody("", wrong) // the pointer would have all of it
-		case wrong != "":
-			return badBody(string(dec.StackPointer()), wrong)
-		case names > maxNames:
-			return badBody("", fmt.Sprintf("there are more than %d names in the body; put large inputs into files", maxNames))
-		case values > maxValues:
-			return badBody("", fmt.Sprintf("there are more than %d values in the body; put large inputs into files", maxValues))
-		case dec.StackDepth() > maxDepth:
-			return badBody(string(dec.StackPointer()), fmt.Sprintf("nested deeper than %d levels", maxDepth))
-		case dec.StackDepth() == 0 && len(bytes.TrimSpace(body[dec.InputOffset():])) > 0:
-			return badBody("", "there is more than one JSON value in the body; send one object")
-		}
-	}
-}
-
-// readToken reads a token and says what is wrong with one that is good JSON
-// and yet cannot be kept.
-func readToken(dec *jsontext.Decoder) (wrong string, err error) {
-	switch dec.PeekKind() {
-	case '"':
-		name, length := dec.StackIndex(dec.StackDepth())
-		text, err := dec.ReadValue()
-		switch {
-		case err != nil:
-			return "", err
-		case holdsNUL(text):
-			wrong = "text must not contain the NUL character (\\u0000); take it out"
-		case name == '{' && length%2 == 0 && len(text) > maxNameBytes:
-			wrong = longName
-		}
-		return wrong, nil
-	case '0':
-		digits, err := dec.ReadValue()
-		if err != nil {
-			return "", err
-		}
-		if len(digits) > maxDigits || !inRange(digits) {
-			wrong = "the number is out of range; write it as text"
-		}
-		return wrong, nil
-	}
-	_, err = dec.ReadToken()
-	return "", err
-}
-
-var longName = fmt.Sprintf("a name is longer than %d bytes; put long text into values", maxNameBytes)
-
-// holdsNUL tells whether a JSON string has an escaped NUL character: six
-// characters that no backslash of their own stands before.
-func holdsNUL(quoted []byte) bool {
-	escaped := []byte(`\u0000`)
-	for {
-		at := bytes.Index(quoted, escaped)
-		if at < 0 {
-			return false
-		}
-		before := len(quoted[:at]) - len(bytes.TrimRight(quoted[:at], `\`))
-		if before%2 == 0 {
-			return true
-		}
-		quoted = quoted[at+len(escaped):]
-	}
-}
-
-func inRange(digits []byte) bool {
-	n, err := strconv.ParseFloat(string(digits), 64)
-	return err == nil && !math.IsInf(n, 0)
-}
-
-func syntaxProblem(err error) *Problem {
-	var syntax *jsontext.SyntacticError
-	if !errors.As(err, &syntax) {
-		return badBody("", "the body is not JSON: "+err.Error())
-	}
-	pointer := string(syntax.JSONPointer)
-	what := "the body is not JSON"
-	switch {
-	case errors.Is(err, jsontext.ErrDuplicateName):
-		what = "the same name comes twice in one object; keep one of them"
-	case strings.Contains(syntax.Err.Error(), "surrogate"):
-		what = "half a surrogate pair (\\ud800 to \\udfff) is no character; send it as a pair or take it out"
-	case strings.Contains(syntax.Err.Error(), "UTF-8"):
-		what = "the body is not valid UTF-8"
-	default:
-		what = fmt.Sprintf("%s: %v at byte %d", what, syntax.Err, syntax.ByteOffset)
-	}
-	return badBody(pointer, what)
+	return manyFields(http.StatusUnprocessableEntity, faults(shown), count)
 }
 
 func badBody(pointer, detail string) *Problem {
-	return newFieldsProblem(http.StatusBadRequest, ProblemError{Pointer: "#" + pointer, Detail: detail})
+	return badJSON(&work.Invalid{Pointer: "#" + pointer, Detail: detail})
+}
+
+func badJSON(wrong *work.Invalid) *Problem {
+	return newFieldsProblem(http.StatusBadRequest, fault(*wrong))
+}
+
+func fault(wrong work.Invalid) ProblemError {
+	return ProblemError{Pointer: wrong.Pointer, Detail: wrong.Detail}
+}
+
+func faults(list []work.Invalid) []ProblemError {
+	fields := make([]ProblemError, len(list))
+	for i, wrong := range list {
+		fields[i] = fault(wrong)
+	}
+	return fields
+}
+
+// manyFields is a problem about count fields, some of which are shown.
+func manyFields(status int, shown []ProblemError, count int) *Problem {
+	slices.SortStableFunc(shown, func(a, b ProblemError) int { return cmp.Compare(a.Pointer, b.Pointer) })
+	p := newFieldsProblem(status, shown...)
+	if count > len(shown) {
+		p.Detail += fmt.Sprintf(" (the first %d of %d errors are shown)", len(shown), count)
+	}
+	return p
 }

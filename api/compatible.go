@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/internal/strictjson"
 	"piecework/internal/work"
 )
 
@@ -152,7 +153,7 @@ func strictJSON(body []byte, v any) error {
 		return badBody("/"+strings.ReplaceAll(mistyped.Field, ".", "/"), "must not be "+mistyped.Value)
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return badBody("/"+strings.Trim(name, `"`), unknownField(strings.Trim(name, `"`)))
+		return badBody("/"+strings.Trim(name, `"`), strictjson.UnknownField(strings.Trim(name, `"`)))
 	}
 	return badBody("", "the body is not JSON: "+err.Error())
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/source"
+	"piecework/internal/strictjson"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -335,45 +336,13 @@ func withTemplate(template json.RawMessage, items iter.Seq2[source.Item, error])
 			if in.Wrong != "" {
 				out.wrong = []ProblemError{{Detail: in.Wrong}}
 			} else if err == nil {
-				out.body, err = merge(template, map[string]json.RawMessage{"payload": in.Payload})
+				out.body, err = strictjson.Merge(template, map[string]json.RawMessage{"payload": in.Payload})
 			}
 			if !yield(out, err) {
 				return
 			}
 		}
 	}
-}
-
-// merge lays fields over an object; payload and labels are merged themselves.
-func merge(under json.RawMessage, over map[string]json.RawMessage) (json.RawMessage, error) {
-	fields := map[string]json.RawMessage{}
-	if len(under) > 0 {
-		if err := json.Unmarshal(under, &fields); err != nil {
-			return nil, err
-		}
-	}
-	for name, value := range over {
-		below := fields[name]
-		if (name == "payload" || name == "labels") && len(below) > 0 && below[0] == '{' && len(value) > 0 && value[0] == '{' {
-			var err error
-			if value, err = overlay(below, value); err != nil {
-				return nil, err
-			}
-		}
-		fields[name] = value
-	}
-	return json.Marshal(fields)
-}
-
-// overlay puts the fields of one object over those of another.
-func overlay(below, above json.RawMessage) (json.RawMessage, error) {
-	fields := map[string]json.RawMessage{}
-	for _, object := range []json.RawMessage{below, above} { // the second replaces what the first has set
-		if err := json.Unmarshal(object, &fields); err != nil {
-			return nil, err
-		}
-	}
-	return json.Marshal(fields)
 }
 
 // hashOf is a custom id in eight bytes. That two of a batch are taken for one

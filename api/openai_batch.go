@@ -18,6 +18,7 @@ import (
 
 	"piecework/internal/backend"
 	"piecework/internal/source"
+	"piecework/internal/strictjson"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -204,7 +205,7 @@ func (n *newOpenAIBatch) check() error {
 		case key == "" || len(key) > maxMetadataKey:
 			return work.Invalidf("#/metadata", "the key %.64q: a key has 1 to %d bytes", key, maxMetadataKey)
 		case value == nil || len(*value) > maxMetadataValue:
-			return work.Invalidf("#/metadata/"+escapePointer(key), "is a text of at most %d bytes", maxMetadataValue)
+			return work.Invalidf("#/metadata/"+strictjson.Escape(key), "is a text of at most %d bytes", maxMetadataValue)
 		}
 	}
 	if e := n.OutputExpiresAfter; e != nil {

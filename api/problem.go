@@ -15,6 +15,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"piecework/internal/blob"
+	"piecework/internal/strictjson"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -182,7 +183,7 @@ var useProblems = sync.OnceFunc(func() {
 
 func humaProblem(status int, msg string, errs []error) *Problem {
 	var fields []ProblemError
-	for _, err := range errs[:min(len(errs), maxShown)] {
+	for _, err := range errs[:min(len(errs), strictjson.MaxShown)] {
 		var detailed huma.ErrorDetailer
 		if errors.As(err, &detailed) {
 			fields = append(fields, fieldError(detailed.ErrorDetail()))
@@ -210,10 +211,6 @@ func fieldError(d *huma.ErrorDetail) ProblemError {
 	return ProblemError{Pointer: "#", Detail: d.Message}
 }
 
-var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
-
-func escapePointer(name string) string { return pointerEscapes.Replace(name) }
-
 // mistyped stands between a field's name and what it must be.
 const mistyped = " must be written as "
 
@@ -235,18 +232,6 @@ func jsonFormat() huma.Format {
 		return errors.New(wrong.Field + mistyped + kind)
 	}
 	return f
-}
-
-// elsewhere are fields that belong to something else.
-var elsewhere = map[string]string{
-	"batch_id": "a unit does not name its batch: POST /batches makes batches of units",
-}
-
-func unknownField(name string) string {
-	if why, ok := elsewhere[name]; ok {
-		return why
-	}
-	return fmt.Sprintf("there is no field %.100q; check its spelling against /docs", name)
 }
 
 type requestIDKey struct{}

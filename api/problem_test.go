@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"piecework/internal/strictjson"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 )
@@ -156,7 +157,7 @@ func TestManyFaultsAreCounted(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	p := f.post("/batches", `{"units":[`+strings.Repeat("1,", 7999)+`1]}`).refused(422, "#/units/0", "the first 100 of 8000 errors are shown")
-	if len(p.Errors) != maxShown {
+	if len(p.Errors) != strictjson.MaxShown {
 		t.Errorf("%d errors in the answer", len(p.Errors))
 	}
 }

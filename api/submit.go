@@ -6,18 +6,17 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
 	"piecework/internal/accept"
 	"piecework/internal/backend"
 	"piecework/internal/prompt"
+	"piecework/internal/strictjson"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 	"piecework/store"
@@ -25,86 +24,40 @@ import (
 
 // unitBody is what a caller submits.
 type unitBody struct {
-	Backend string `json:"backend,omitempty" doc:"How the model is reached; this or worker" example:"mock"`
-	Worker  string `json:"worker,omitempty" doc:"Kept for named definitions, which there are none of yet: every value is refused"`
-	Prompt  string `json:"prompt,omitempty" minLength:"1" doc:"This or request. A template: {key} and {payload.key} take values from the payload, {{ }} are literal braces" example:"Summarise {text}"`
-	Request object `json:"request,omitempty" doc:"In place of a prompt, one call of the backend's API: endpoint, such as /v1/chat/completions, and body, which goes there unchanged, but for stream. The API's answer is the output"`
-	Payload object `json:"payload,omitempty" doc:"Values for the prompt. file_path and file_paths attach files; working_directory is where the work happens"`
+	Backend string            `json:"backend,omitempty" doc:"How the model is reached; this or worker" example:"mock"`
+	Worker  string            `json:"worker,omitempty" doc:"Kept for named definitions, which there are none of yet: every value is refused"`
+	Prompt  string            `json:"prompt,omitempty" minLength:"1" doc:"This or request. A template: {key} and {payload.key} take values from the payload, {{ }} are literal braces" example:"Summarise {text}"`
+	Request strictjson.Object `json:"request,omitempty" doc:"In place of a prompt, one call of the backend's API: endpoint, such as /v1/chat/completions, and body, which goes there unchanged, but for stream. The API's answer is the output"`
+	Payload strictjson.Object `json:"payload,omitempty" doc:"Values for the prompt. file_path and file_paths attach files; working_directory is where the work happens"`
 
-	Files            []string   `json:"files,omitempty" nullable:"false" doc:"Files to attach: ids of uploads, name:path in a root, or absolute paths inside one; the payload's file_path and file_paths do the same"`
-	Model            string     `json:"model,omitempty" maxLength:"200" doc:"The backend's own default when left out"`
-	SystemPrompt     string     `json:"system_prompt,omitempty"`
-	WorkingDirectory string     `json:"working_directory,omitempty" doc:"name:path in a root, or an absolute path inside one; an own empty directory when left out"`
-	OutputSchema     object     `json:"output_schema,omitempty" doc:"JSON Schema that the output must fit"`
-	Accept           object     `json:"accept,omitempty" doc:"What the result must meet, beyond that the backend says it is done; all parts that are given must hold. command: a text for a shell, or a list of program and arguments, run in the unit's directory with the output on its standard input, exit status 0 accepts (only where the operator allows it), with its timeout, 5 min when left out; file_exists: a path or a glob in the unit's directory; output_matches: an RE2 regular expression; expression: a CEL condition over output, a text, and json, its value. A result that does not meet it is asked for once more in the same session, then the unit fails with not_accepted"`
-	ProjectSettings  string     `json:"project_settings,omitempty" enum:"ignore,read" doc:"Whether an agent reads the instructions and settings that lie in the directory it works in, such as CLAUDE.md and .mcp.json. read trusts that directory: what lies there may run commands. The server's default when left out (PIECEWORK_PROJECT_SETTINGS)"`
-	MCPServers       []string   `json:"mcp_servers,omitempty" nullable:"false" maxItems:"20" doc:"MCP servers that an agent gets, by the names that the operator has given them (PIECEWORK_MCP_SERVERS)"`
-	MissingKey       string     `json:"missing_key,omitempty" enum:"fail,note" doc:"What to do when the payload lacks a key of the prompt: fail before any money is spent, or note it in the prompt and go on"`
-	SessionPolicy    string     `json:"session_policy,omitempty" enum:"resume,fresh" doc:"After a loss, a shutdown, a timeout or a rate limit the next run goes on with the agent's session, where the backend has such, or begins afresh; resume when left out"`
-	OnDenied         string     `json:"on_denied,omitempty" enum:"fail,note" doc:"What follows when the agent answers after a tool call was denied, and the same tool did not succeed later with the same arguments. fail, when left out: the run fails with tool_denied, and its output is kept. note: the denial is only counted"`
-	MaxTurns         int        `json:"max_turns,omitempty" minimum:"1" maximum:"10000" doc:"No limit when left out"`
-	MaxCostUSD       *float64   `json:"max_cost_usd,omitempty" doc:"Of one run; no limit when left out"`
-	Timeout          *duration  `json:"timeout,omitempty" doc:"Of one run, in seconds or as \"1h30m\"; 1 h when left out, 24 h at most"`
-	IdleTimeout      *duration  `json:"idle_timeout,omitempty" doc:"Longest silence of the backend; 10 min when left out"`
-	StartupTimeout   *duration  `json:"startup_timeout,omitempty" doc:"Longest wait for a run's first output: a line of an agent, the header of a model API's answer. When left out: 1 min for agents, idle_timeout for model APIs"`
-	CacheTTL         *duration  `json:"cache_ttl,omitempty" doc:"The same as cache, by the name under which it is read; this or cache"`
-	Cache            *duration  `json:"cache,omitempty" doc:"Take over the result of an earlier unit that asked exactly the same, if it succeeded at most this long ago, such as \"24h\"; run, and keep the result for others, if there is none. Not together with working_directory"`
-	Deadline         *time.Time `json:"deadline,omitempty" doc:"The unit is timed_out when it has not ended by then"`
-	ExpiresAt        *time.Time `json:"expires_at,omitempty" doc:"The unit is timed_out when it has not started by then"`
-	NotBefore        *time.Time `json:"not_before,omitempty" doc:"Runs no sooner; this or delay"`
-	Delay            *duration  `json:"delay,omitempty" doc:"Runs no sooner than this after it was accepted"`
-	MaxRetries       *int       `json:"max_retries,omitempty" minimum:"0" maximum:"100" doc:"Runs after failed ones. When left out: 2, and 0 after a timeout, which has cost its full price already. Lost worker processes and rate limits use none up"`
-	Queue            string     `json:"queue,omitempty" pattern:"^[a-z0-9_-]{1,64}$" doc:"default when left out"`
-	Priority         *int       `json:"priority,omitempty" minimum:"0" maximum:"9" doc:"5 when left out; 7 and above go before the rest, 3 and below after"`
-	Lane             string     `json:"lane,omitempty" enum:"live,batch,auto" doc:"live, when left out: a call of its own, at once. batch: a line in one of the provider's own batches, for half the price; what these have not answered when the deadline is near runs live. auto: batch if the deadline is a day away or more, else live"`
-	CallbackURL      *string    `json:"callback_url,omitempty" doc:"Is told when the unit is final, by a signed POST: see /callback-secret" example:"https://example.com/done"`
-	Labels           labels     `json:"labels,omitempty" maxProperties:"32" doc:"For finding units again"`
-}
-
-// object is a JSON object kept as it was sent; null is none.
-type object json.RawMessage
-
-func (o *object) UnmarshalJSON(data []byte) error {
-	*o = nil
-	if string(data) != "null" {
-		*o = slices.Clone(data)
-	}
-	return nil
-}
-
-func (o object) MarshalJSON() ([]byte, error) { return json.RawMessage(o).MarshalJSON() }
-
-// Schema describes an object of any fields.
-func (object) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}
-}
-
-// labels are looked at by checkLabels: huma loses its way among names with
-// dots, which labels often have, so it must not follow this schema.
-type labels object
-
-func (l *labels) UnmarshalJSON(data []byte) error { return (*object)(l).UnmarshalJSON(data) }
-
-func (l labels) MarshalJSON() ([]byte, error) { return json.RawMessage(l).MarshalJSON() }
-
-// Schema describes an object of strings.
-func (labels) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: map[string]any{"type": "string", "maxLength": maxLabelValue}}
-}
-
-// duration is seconds as a number, or a Go duration as a string, as it was
-// sent: checkTimes says better what is wrong with it than a schema does, so
-// huma must not follow this one.
-type duration json.RawMessage
-
-func (d *duration) UnmarshalJSON(data []byte) error { *d = slices.Clone(data); return nil }
-
-// Schema describes both forms.
-func (duration) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Extensions: map[string]any{"oneOf": []any{
-		map[string]any{"type": "number", "description": "seconds"},
-		map[string]any{"type": "string", "description": "a Go duration such as 1h30m, or seconds"},
-	}}}
+	Files            []string             `json:"files,omitempty" nullable:"false" doc:"Files to attach: ids of uploads, name:path in a root, or absolute paths inside one; the payload's file_path and file_paths do the same"`
+	Model            string               `json:"model,omitempty" maxLength:"200" doc:"The backend's own default when left out"`
+	SystemPrompt     string               `json:"system_prompt,omitempty"`
+	WorkingDirectory string               `json:"working_directory,omitempty" doc:"name:path in a root, or an absolute path inside one; an own empty directory when left out"`
+	OutputSchema     strictjson.Object    `json:"output_schema,omitempty" doc:"JSON Schema that the output must fit"`
+	Accept           strictjson.Object    `json:"accept,omitempty" doc:"What the result must meet, beyond that the backend says it is done; all parts that are given must hold. command: a text for a shell, or a list of program and arguments, run in the unit's directory with the output on its standard input, exit status 0 accepts (only where the operator allows it), with its timeout, 5 min when left out; file_exists: a path or a glob in the unit's directory; output_matches: an RE2 regular expression; expression: a CEL condition over output, a text, and json, its value. A result that does not meet it is asked for once more in the same session, then the unit fails with not_accepted"`
+	ProjectSettings  string               `json:"project_settings,omitempty" enum:"ignore,read" doc:"Whether an agent reads the instructions and settings that lie in the directory it works in, such as CLAUDE.md and .mcp.json. read trusts that directory: what lies there may run commands. The server's default when left out (PIECEWORK_PROJECT_SETTINGS)"`
+	MCPServers       []string             `json:"mcp_servers,omitempty" nullable:"false" maxItems:"20" doc:"MCP servers that an agent gets, by the names that the operator has given them (PIECEWORK_MCP_SERVERS)"`
+	MissingKey       string               `json:"missing_key,omitempty" enum:"fail,note" doc:"What to do when the payload lacks a key of the prompt: fail before any money is spent, or note it in the prompt and go on"`
+	SessionPolicy    string               `json:"session_policy,omitempty" enum:"resume,fresh" doc:"After a loss, a shutdown, a timeout or a rate limit the next run goes on with the agent's session, where the backend has such, or begins afresh; resume when left out"`
+	OnDenied         string               `json:"on_denied,omitempty" enum:"fail,note" doc:"What follows when the agent answers after a tool call was denied, and the same tool did not succeed later with the same arguments. fail, when left out: the run fails with tool_denied, and its output is kept. note: the denial is only counted"`
+	MaxTurns         int                  `json:"max_turns,omitempty" minimum:"1" maximum:"10000" doc:"No limit when left out"`
+	MaxCostUSD       *float64             `json:"max_cost_usd,omitempty" doc:"Of one run; no limit when left out"`
+	Timeout          *strictjson.Duration `json:"timeout,omitempty" doc:"Of one run, in seconds or as \"1h30m\"; 1 h when left out, 24 h at most"`
+	IdleTimeout      *strictjson.Duration `json:"idle_timeout,omitempty" doc:"Longest silence of the backend; 10 min when left out"`
+	StartupTimeout   *strictjson.Duration `json:"startup_timeout,omitempty" doc:"Longest wait for a run's first output: a line of an agent, the header of a model API's answer. When left out: 1 min for agents, idle_timeout for model APIs"`
+	CacheTTL         *strictjson.Duration `json:"cache_ttl,omitempty" doc:"The same as cache, by the name under which it is read; this or cache"`
+	Cache            *strictjson.Duration `json:"cache,omitempty" doc:"Take over the result of an earlier unit that asked exactly the same, if it succeeded at most this long ago, such as \"24h\"; run, and keep the result for others, if there is none. Not together with working_directory"`
+	Deadline         *time.Time           `json:"deadline,omitempty" doc:"The unit is timed_out when it has not ended by then"`
+	ExpiresAt        *time.Time           `json:"expires_at,omitempty" doc:"The unit is timed_out when it has not started by then"`
+	NotBefore        *time.Time           `json:"not_before,omitempty" doc:"Runs no sooner; this or delay"`
+	Delay            *strictjson.Duration `json:"delay,omitempty" doc:"Runs no sooner than this after it was accepted"`
+	MaxRetries       *int                 `json:"max_retries,omitempty" minimum:"0" maximum:"100" doc:"Runs after failed ones. When left out: 2, and 0 after a timeout, which has cost its full price already. Lost worker processes and rate limits use none up"`
+	Queue            string               `json:"queue,omitempty" pattern:"^[a-z0-9_-]{1,64}$" doc:"default when left out"`
+	Priority         *int                 `json:"priority,omitempty" minimum:"0" maximum:"9" doc:"5 when left out; 7 and above go before the rest, 3 and below after"`
+	Lane             string               `json:"lane,omitempty" enum:"live,batch,auto" doc:"live, when left out: a call of its own, at once. batch: a line in one of the provider's own batches, for half the price; what these have not answered when the deadline is near runs live. auto: batch if the deadline is a day away or more, else live"`
+	CallbackURL      *string              `json:"callback_url,omitempty" doc:"Is told when the unit is final, by a signed POST: see /callback-secret" example:"https://example.com/done"`
+	Labels           strictjson.Texts     `json:"labels,omitempty" maxProperties:"32" doc:"For finding units again"`
 }
 
 // newUnit turns a body into a unit that can be accepted, or says what is wrong
@@ -283,7 +236,7 @@ func checkTimes(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	s.Timeout, s.IdleTimeout = work.DefaultTimeout, work.DefaultIdle
 	for _, t := range []struct {
 		pointer string
-		given   *duration
+		given   *strictjson.Duration
 		into    *work.Seconds
 		least   work.Seconds
 		most    work.Seconds
@@ -344,57 +297,13 @@ func checkEnd(pointer string, end *time.Time, b *unitBody, n *store.NewUnit) err
 	return nil
 }
 
-// Limits on one label, in bytes.
-const (
-	maxLabelName  = 64
-	maxLabelValue = 256
-)
-
 func checkLabels(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	n.Labels = json.RawMessage("{}")
 	if len(b.Labels) == 0 {
 		return nil
 	}
 	n.Labels = json.RawMessage(b.Labels)
-	return checkTexts("#/labels", n.Labels)
-}
-
-// checkTexts refuses what is no object of short texts.
-func checkTexts(place string, object json.RawMessage) error {
-	if shortTexts(object) {
-		return nil
-	}
-	var given map[string]json.RawMessage
-	if err := json.Unmarshal(object, &given); err != nil {
-		return work.Invalidf(place, "must be an object of texts")
-	}
-	for _, name := range slices.Sorted(maps.Keys(given)) {
-		var value *string
-		pointer := place + "/" + escapePointer(name)
-		switch err := json.Unmarshal(given[name], &value); {
-		case err != nil || value == nil:
-			return work.Invalidf(pointer, "it is a text; put quotes around it")
-		case name == "" || len(name) > maxLabelName:
-			return work.Invalidf(place, "%.64q: a name has 1 to %d bytes", name, maxLabelName)
-		case len(*value) > maxLabelValue:
-			return work.Invalidf(pointer, "it has at most %d bytes", maxLabelValue)
-		}
-	}
-	return nil
-}
-
-// shortTexts holds for an object of texts with which all is well: almost every one.
-func shortTexts(object json.RawMessage) bool {
-	var given map[string]*string
-	if json.Unmarshal(object, &given) != nil || given == nil {
-		return false
-	}
-	for name, value := range given {
-		if value == nil || name == "" || len(name) > maxLabelName || len(*value) > maxLabelValue {
-			return false
-		}
-	}
-	return true
+	return strictjson.CheckTexts("#/labels", n.Labels)
 }
 
 func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/expr"
+	"piecework/internal/strictjson"
 	"piecework/internal/webhook"
 	"piecework/internal/work"
 	"piecework/store"
@@ -21,15 +22,15 @@ type triggerBody struct {
 	Preset  string   `json:"preset" enum:"github,stripe,slack,standard,hmac,basic,api_key" doc:"How senders prove who they are. standard is Standard Webhooks, which OpenAI's are too; hmac, basic and api_key are for all others"`
 	Secrets []string `json:"secrets,omitempty" nullable:"false" maxItems:"2" doc:"The current secret, and the one before it while senders change over. They are never told again; when left out, those that the trigger has stay"`
 
-	Header          string    `json:"header,omitempty" doc:"hmac: has the signature. api_key: has the key, X-API-Key when left out" example:"X-Signature"`
-	Algorithm       string    `json:"algorithm,omitempty" enum:"sha256,sha512" doc:"hmac; sha256 when left out"`
-	Encoding        string    `json:"encoding,omitempty" enum:"hex,base64" doc:"hmac: of the signature; hex when left out"`
-	Prefix          string    `json:"prefix,omitempty" doc:"hmac, api_key: stands before the signature or the key" example:"sha256="`
-	Signed          string    `json:"signed,omitempty" doc:"hmac: what is signed, made of {body}, {timestamp} and {id}; {body} when left out" example:"{timestamp}.{body}"`
-	TimestampHeader string    `json:"timestamp_header,omitempty" doc:"hmac: has the {timestamp}, in seconds since 1970"`
-	IDHeader        string    `json:"id_header,omitempty" doc:"hmac, basic, api_key: has the delivery's {id}, which makes one unit however often it comes"`
-	Username        string    `json:"username,omitempty" doc:"basic"`
-	Tolerance       *duration `json:"tolerance,omitempty" doc:"How far a timestamp may be from now; 5 min when left out"`
+	Header          string               `json:"header,omitempty" doc:"hmac: has the signature. api_key: has the key, X-API-Key when left out" example:"X-Signature"`
+	Algorithm       string               `json:"algorithm,omitempty" enum:"sha256,sha512" doc:"hmac; sha256 when left out"`
+	Encoding        string               `json:"encoding,omitempty" enum:"hex,base64" doc:"hmac: of the signature; hex when left out"`
+	Prefix          string               `json:"prefix,omitempty" doc:"hmac, api_key: stands before the signature or the key" example:"sha256="`
+	Signed          string               `json:"signed,omitempty" doc:"hmac: what is signed, made of {body}, {timestamp} and {id}; {body} when left out" example:"{timestamp}.{body}"`
+	TimestampHeader string               `json:"timestamp_header,omitempty" doc:"hmac: has the {timestamp}, in seconds since 1970"`
+	IDHeader        string               `json:"id_header,omitempty" doc:"hmac, basic, api_key: has the delivery's {id}, which makes one unit however often it comes"`
+	Username        string               `json:"username,omitempty" doc:"basic"`
+	Tolerance       *strictjson.Duration `json:"tolerance,omitempty" doc:"How far a timestamp may be from now; 5 min when left out"`
 
 	Events       []string          `json:"events,omitempty" nullable:"false" maxItems:"100" doc:"Which events make units; * stands for any characters. All when left out"`
 	Filter       string            `json:"filter,omitempty" doc:"Expression (CEL) over body, headers, event and delivery that must be true" example:"body.action == \"opened\""`
@@ -127,7 +128,7 @@ const triggerLabel = "trigger"
 
 func withTriggerLabel(given json.RawMessage, name string) (json.RawMessage, error) {
 	all := map[string]string{}
-	if err := json.Unmarshal(orEmpty(given), &all); err != nil {
+	if err := json.Unmarshal(strictjson.OrEmpty(given), &all); err != nil {
 		return nil, err
 	}
 	if _, ok := all[triggerLabel]; !ok {
@@ -250,7 +251,7 @@ func (a *API) compile(t work.Trigger) (rules, error) {
 	}
 	r.mapping, r.keys = map[string]*expr.Program{}, slices.Sorted(maps.Keys(t.Mapping))
 	for _, key := range r.keys {
-		pointer := "#/mapping/" + escapePointer(key)
+		pointer := "#/mapping/" + strictjson.Escape(key)
 		if !mappingKey.MatchString(key) {
 			return r, work.Invalidf(pointer, "a key has 1 to 64 letters, digits and _, and begins with no digit")
 		}

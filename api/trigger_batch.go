@@ -13,6 +13,7 @@ import (
 
 	"piecework/internal/expr"
 	"piecework/internal/source"
+	"piecework/internal/strictjson"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -38,10 +39,10 @@ func (a *API) newTriggerBatch(ctx context.Context, name string, b *triggerBatch)
 		return nil, work.Invalidf("#", "a trigger's batch has no dry_run and no expires_at: leave them out")
 	}
 	fields := map[string]json.RawMessage{}
-	if err := json.Unmarshal(orEmpty(json.RawMessage(b.Unit)), &fields); err != nil {
+	if err := json.Unmarshal(strictjson.OrEmpty(json.RawMessage(b.Unit)), &fields); err != nil {
 		return nil, work.Invalidf("#/unit", "must be an object")
 	}
-	n, wrong, err := a.unitFrom(ctx, orEmpty(json.RawMessage(b.Unit)))
+	n, wrong, err := a.unitFrom(ctx, strictjson.OrEmpty(json.RawMessage(b.Unit)))
 	if len(wrong) > 0 {
 		for i := range wrong {
 			wrong[i] = pointAt("#/unit", wrong[i])
@@ -61,7 +62,7 @@ func (a *API) newTriggerBatch(ctx context.Context, name string, b *triggerBatch)
 	if err != nil {
 		return nil, err
 	}
-	b.Unit = object(unit)
+	b.Unit = strictjson.Object(unit)
 	batch, err := a.newBatch(&b.BatchOptions)
 	if err == nil {
 		err = a.checkSynthesis(ctx, &batch)
@@ -119,10 +120,10 @@ func (a *API) newDeliveredBatch(ctx context.Context, h *hook, m *message) (n sto
 	if err != nil {
 		return n, err
 	}
-	if unit, err := merge(json.RawMessage(b.Unit), map[string]json.RawMessage{"payload": payload}); err != nil {
+	if unit, err := strictjson.Merge(json.RawMessage(b.Unit), map[string]json.RawMessage{"payload": payload}); err != nil {
 		return n, err
 	} else {
-		b.Unit = object(unit)
+		b.Unit = strictjson.Object(unit)
 	}
 	if n, err = a.newBatch(&b.BatchOptions); err != nil {
 		return n, err

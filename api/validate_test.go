@@ -19,6 +19,8 @@ import (
 	"piecework/internal/testkit"
 	"piecework/jobs"
 	"piecework/store"
+
+	"piecework/internal/strictjson"
 )
 
 // schemas is a front door that serves nobody: it knows what bodies must be.
@@ -162,7 +164,7 @@ func TestHostileBodiesAreCheap(t *testing.T) {
 			if p == nil {
 				continue
 			}
-			if len(p.Errors) > maxShown {
+			if len(p.Errors) > strictjson.MaxShown {
 				t.Errorf("%s: %d errors", name, len(p.Errors))
 			}
 			if answer, err := json.Marshal(p); err != nil || len(answer) > 256<<10 {
@@ -171,7 +173,7 @@ func TestHostileBodiesAreCheap(t *testing.T) {
 		}
 	}
 	p := checked(t.Context(), registry, all["POST /batches"], []byte(hostileBodies()["8,000 errors"]))
-	if p == nil || len(p.Errors) != maxShown || !strings.Contains(p.Detail, "the first 100 of 8000 errors") {
+	if p == nil || len(p.Errors) != strictjson.MaxShown || !strings.Contains(p.Detail, "the first 100 of 8000 errors") {
 		t.Errorf("%+v", p)
 	}
 }
@@ -242,7 +244,7 @@ func FuzzBody(f *testing.F) {
 // or to one that is missing in an object of it.
 func pointsInto(t *testing.T, body []byte, p *Problem) {
 	t.Helper()
-	if text, err := json.Marshal(p); err != nil || !json.Valid(text) || len(p.Errors) == 0 || len(p.Errors) > maxShown {
+	if text, err := json.Marshal(p); err != nil || !json.Valid(text) || len(p.Errors) == 0 || len(p.Errors) > strictjson.MaxShown {
 		t.Fatalf("%v: %s", err, text)
 	}
 	if p.Status != 422 {

@@ -10,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"piecework/internal/strictjson"
 	"piecework/internal/webhook"
 	"piecework/internal/work"
 )
@@ -148,7 +149,7 @@ func (a *API) getCallbackSecret(ctx context.Context, _ *struct{}) (*secretsAnswe
 
 // rotationBody says how long the old secret goes on to sign.
 type rotationBody struct {
-	Overlap *duration `json:"overlap,omitempty" doc:"For so long the secret before signs too; seconds or as \"1h30m\", 24 h when left out"`
+	Overlap *strictjson.Duration `json:"overlap,omitempty" doc:"For so long the secret before signs too; seconds or as \"1h30m\", 24 h when left out"`
 }
 
 // overlaps are the shortest and the longest overlap, and the usual one.

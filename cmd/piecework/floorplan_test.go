@@ -38,6 +38,7 @@ var floorPlan = []struct {
 	{"internal/blob", nil},
 	{"internal/prompt", nil},
 	{"internal/roots", nil},
+	{"internal/strictjson", nil},
 	{"internal/source", nil},
 	{"internal/process", nil},
 	{"internal/expr", nil},
@@ -58,7 +59,7 @@ var walls = []struct {
 	reason  string
 }{
 	{"github.com/labstack/echo/v4", []string{"api"}, nil, "HTTP has one front door"},
-	{"github.com/danielgtaylor/huma/v2", []string{"api"}, nil, "the API's description is made where its routes are"},
+	{"github.com/danielgtaylor/huma/v2", []string{"api", "internal/strictjson"}, nil, "the API's description is made where its routes are; the same schemas are what bodies are compared with"},
 	{"github.com/hibiken/asynq", []string{"jobs", "handlers"}, nil, "one rings the bell, the other hears it"},
 	{"github.com/hibiken/asynqmon", []string{"api"}, nil, "the dashboard is a page"},
 	{"github.com/jmoiron/sqlx", []string{"store"}, nil, "only the store changes a state"},

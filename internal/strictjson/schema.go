@@ -1,20 +1,25 @@
-package api
+package strictjson
 
 import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/validation"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"piecework/internal/work"
 )
 
-// maxShown is how many errors an answer tells of; the others are counted.
-const maxShown = 100
+// MaxShown is how many faults of a body are told; the others are counted.
+const MaxShown = 100
 
 // validator compares a body with its schema while it reads it once. Huma's own
 // builds the whole body and every error in memory and gives paths in which a
@@ -24,47 +29,35 @@ type validator struct {
 	ctx      context.Context
 	registry huma.Registry
 	dec      *jsontext.Decoder
-	errors   []ProblemError
+	errors   []work.Invalid
 	count    int // of errors, also of those that are not shown
 	read     int
 	scratch  huma.ValidateResult
 	path     *huma.PathBuffer
 }
 
-// validate compares body, which checkJSON must have passed, with a schema. It
-// returns nil when all is well, and stops when ctx ends.
-func validate(ctx context.Context, registry huma.Registry, schema *huma.Schema, body []byte) *Problem {
+// Validate compares a body, which Check must have passed, with a schema. It tells how
+// many faults there are, and the first MaxShown of them. The error is that ctx has
+// ended, with which it stops.
+func Validate(ctx context.Context, registry huma.Registry, schema *huma.Schema, body []byte) (shown []work.Invalid, count int, err error) {
 	v := validator{ctx: ctx, registry: registry, path: huma.NewPathBuffer(nil, 0)}
 	v.dec = jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true)) // there are none
 	if err := v.value(schema); err != nil {
-		return newProblem(statusClientGone, "the body was not read to its end: "+err.Error())
+		return nil, 0, err
 	}
-	if v.count == 0 {
-		return nil
-	}
-	return manyFields(422, v.errors, v.count)
-}
-
-// manyFields is a problem about count fields, some of which are shown.
-func manyFields(status int, shown []ProblemError, count int) *Problem {
-	slices.SortStableFunc(shown, func(a, b ProblemError) int { return cmp.Compare(a.Pointer, b.Pointer) })
-	p := newFieldsProblem(status, shown...)
-	if count > len(shown) {
-		p.Detail += fmt.Sprintf(" (the first %d of %d errors are shown)", len(shown), count)
-	}
-	return p
+	return v.errors, v.count, nil
 }
 
 func (v *validator) fail(name, detail string) {
 	v.count++
-	if len(v.errors) >= maxShown {
+	if len(v.errors) >= MaxShown {
 		return
 	}
 	pointer := "#" + string(v.dec.StackPointer())
 	if name != "" {
-		pointer += "/" + escapePointer(name)
+		pointer += "/" + Escape(name)
 	}
-	v.errors = append(v.errors, ProblemError{Pointer: pointer, Detail: detail})
+	v.errors = append(v.errors, work.Invalid{Pointer: pointer, Detail: detail})
 }
 
 // value reads the next value.
@@ -108,7 +101,7 @@ func (v *validator) single(s *huma.Schema, kind jsontext.Kind) error {
 		case '"':
 			value = token.String()
 		case '0':
-			value, _ = strconv.ParseFloat(token.String(), 64) // checkJSON has seen that it can be
+			value, _ = strconv.ParseFloat(token.String(), 64) // Check has seen that it can be
 		default:
 			value = token.Bool()
 		}
@@ -145,7 +138,7 @@ func (v *validator) object(s *huma.Schema) error {
 		if known {
 			seen[name] = true
 		} else if allowed, ok := s.AdditionalProperties.(bool); ok && !allowed {
-			v.fail("", unknownField(name))
+			v.fail("", UnknownField(name))
 		} else {
 			schema, _ = s.AdditionalProperties.(*huma.Schema) // nil takes anything
 		}
@@ -192,4 +185,56 @@ func (v *validator) within(count int, least, most *int, tooFew, tooMany string) 
 	if most != nil && count > *most {
 		v.fail("", fmt.Sprintf(tooMany, *most))
 	}
+}
+
+// Schemas are the schemas of Go types.
+type Schemas struct {
+	registry huma.Registry
+	roots    map[reflect.Type]*huma.Schema
+}
+
+// NewSchemas makes the schemas of types.
+func NewSchemas(types ...reflect.Type) Schemas {
+	s := Schemas{huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer), map[reflect.Type]*huma.Schema{}}
+	for _, t := range types {
+		s.roots[t] = s.registry.Schema(t, true, "")
+	}
+	return s
+}
+
+// Parse reads an object into a struct of one of the types as strictly as if it had
+// come as a body of its own. checked: Check has passed it. What is wrong is returned.
+func (s Schemas) Parse(body []byte, into any, checked bool) []work.Invalid {
+	if !checked {
+		if wrong := Check(body); wrong != nil {
+			return []work.Invalid{*wrong}
+		}
+	}
+	// To its end: a caller who goes away does not make an item wrong.
+	if shown, _, _ := Validate(context.Background(), s.registry, s.roots[reflect.TypeOf(into).Elem()], body); len(shown) > 0 {
+		slices.SortStableFunc(shown, func(a, b work.Invalid) int { return cmp.Compare(a.Pointer, b.Pointer) })
+		return shown
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return []work.Invalid{{Pointer: "#", Detail: err.Error()}}
+	}
+	return nil
+}
+
+var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
+
+// Escape writes a name as a part of a JSON pointer (RFC 6901).
+func Escape(name string) string { return pointerEscapes.Replace(name) }
+
+// elsewhere are fields that belong to something else.
+var elsewhere = map[string]string{
+	"batch_id": "a unit does not name its batch: POST /batches makes batches of units",
+}
+
+// UnknownField is what is wrong with a field that there is not.
+func UnknownField(name string) string {
+	if why, ok := elsewhere[name]; ok {
+		return why
+	}
+	return fmt.Sprintf("there is no field %.100q; check its spelling against /docs", name)
 }
