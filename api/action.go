@@ -281,7 +281,7 @@ func changesOf(u work.Unit, form url.Values) (body *retryBody, wrong string) {
 		body.Model = &model
 	}
 	if prompt := form.Get("prompt"); form.Has("prompt") && prompt != strings.ReplaceAll(u.Prompt, "\r\n", "\n") {
-		if blank(prompt) {
+		if strings.TrimSpace(prompt) == "" {
 			return nil, "The prompt is empty."
 		}
 		body.Prompt = &prompt

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"net/http"
 	"os"
 	"regexp"
@@ -16,11 +15,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
-	"piecework/internal/backend"
 	"piecework/internal/blob"
-	"piecework/internal/source"
 	"piecework/internal/strictjson"
 	"piecework/internal/work"
+	"piecework/jobs"
 	"piecework/store"
 )
 
@@ -34,13 +32,6 @@ const (
 )
 
 var messageCustomID = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
-
-// anthropicSource is where the units of such a batch come from.
-type anthropicSource struct {
-	Type     string `json:"type"`
-	Path     string `json:"path"`
-	Requests int    `json:"requests"`
-}
 
 // messageBatch is a batch as Anthropic's SDKs know it.
 type messageBatch struct {
@@ -65,7 +56,7 @@ type messageCounts struct {
 }
 
 func viewMessageBatch(c echo.Context, b work.Batch) messageBatch {
-	var source anthropicSource
+	var source jobs.AnthropicSource
 	_ = json.Unmarshal(b.Source, &source) // it was made here
 	v := messageBatch{
 		ID: publicID("msgbatch_", b.ID), Type: "message_batch", ProcessingStatus: "in_progress", CreatedAt: b.CreatedAt.UTC(),
@@ -106,17 +97,16 @@ func (a *API) addMessageBatch(c echo.Context) error {
 		_, err = a.Store.AddFile(ctx, f)
 	}
 	if err != nil {
-		a.removeBlob(ctx, f.ID)
+		a.submitter.RemoveBlob(ctx, f.ID)
 		_, _ = io.CopyN(io.Discard, body, drained) // who still sends does not look for an answer
 		return messageProblem(a.uploadProblem(err, maxMessageBatch))
 	}
 	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(a.bodyTime))
-	n.Source, _ = json.Marshal(anthropicSource{Type: typeAnthropic, Path: f.ID.String(), Requests: count})
-	b, _, err := a.Store.AddBatch(ctx, n)
+	n.Source, _ = json.Marshal(jobs.AnthropicSource{Type: jobs.TypeAnthropic, Path: f.ID.String(), Requests: count})
+	b, _, err := a.submitter.AddBatch(ctx, n)
 	if err != nil {
 		return err
 	}
-	a.fillSoon()
 	return c.JSON(http.StatusOK, viewMessageBatch(c, b))
 }
 
@@ -226,17 +216,12 @@ func copyList(dec *jsontext.Decoder, to io.Writer) (count int, err error) {
 	return count, err
 }
 
-type messageRequest struct {
-	CustomID string          `json:"custom_id"`
-	Params   json.RawMessage `json:"params"`
-}
-
 // messageLine is a request on one line.
 func messageLine(value jsontext.Value, at string, seen map[string]bool) ([]byte, error) {
 	if problem := checkJSON(value); problem != nil {
 		return nil, badBody(at, problem.Detail)
 	}
-	var r messageRequest
+	var r jobs.MessageRequest
 	if err := strictJSON(value, &r); err != nil {
 		return nil, badBody(at, problemOf(err).Detail)
 	}
@@ -265,36 +250,6 @@ func (w *bounded) Read(p []byte) (int, error) {
 		return 0, io.ErrUnexpectedEOF
 	}
 	return n, err
-}
-
-// anthropicItems are the lines that messageLine has looked at.
-func (a *API) anthropicItems(ctx context.Context, b *work.Batch, file io.ReadSeeker, from source.Place) iter.Seq2[item, error] {
-	return func(yield func(item, error) bool) {
-		for line, err := range source.Lines(file, from) {
-			it := item{line: line.Next.Line, next: line.Next}
-			if err == nil {
-				it.customID, it.unit, err = a.parseAnthropicLine(ctx, b, line.Text)
-			}
-			if !yield(it, err) {
-				return
-			}
-		}
-	}
-}
-
-func (a *API) parseAnthropicLine(ctx context.Context, b *work.Batch, line []byte) (id string, n *store.NewUnit, err error) {
-	var r messageRequest
-	if err := json.Unmarshal(line, &r); err != nil {
-		return "", nil, err
-	}
-	call := work.Call{Endpoint: work.EndpointMessages, Body: r.Params}
-	unit := unitBody{Backend: "anthropic", Deadline: b.ExpiresAt}
-	if backendOf(backend.CallModel(&call)) == "mock" {
-		unit.Backend = "mock"
-	}
-	unit.Request, _ = json.Marshal(call) // it was JSON
-	made, err := a.newUnit(ctx, &unit)
-	return r.CustomID, &made, err
 }
 
 func (a *API) messageBatch(c echo.Context) (work.Batch, error) {
@@ -391,7 +346,7 @@ func (a *API) getMessageResults(c echo.Context) error {
 	c.Response().Header().Set("Content-Type", "application/x-jsonl")
 	return a.sendWhole(c, func(w io.Writer) error {
 		lines := newLines(w)
-		return a.Store.BatchResults(ctx, b.ID, finalStates, func(r store.BatchResult) error {
+		return a.Store.BatchResults(ctx, b.ID, work.FinalStates, func(r store.BatchResult) error {
 			return lines.Encode(messageResult{CustomID: r.CustomID, Result: messageAnswerOf(r)})
 		})
 	})

@@ -1,16 +1,13 @@
 // Package api is the front door: HTTP in, work accepted, state and
-// transcripts out. It runs no unit; in the background it makes the units of
-// batches. This file has the order of the middleware and the routes of the JSON
-// API; page.go, action.go, batch_page.go and compatible.go add theirs.
+// transcripts out. It runs no unit. This file has the order of the middleware and the
+// routes of the JSON API; page.go, action.go, batch_page.go and compatible.go add theirs.
 //
 //	problem.go     errors as problem+json: the one place that turns an error into a status
 //	body.go        what a JSON body must be before anyone looks at its fields
 //	flight.go      how many bytes of bodies may be in memory at once
-//	validate.go    a body is compared with its schema
 //	query.go       what a query must be, and how its parameters are read
 //	unit.go        work units: submit, read, list, cancel, retry
 //	bulk.go        retry and cancel all units that a filter chooses
-//	submit.go      what a submitted unit must be
 //	explain.go     why a unit waits
 //	backend.go     which backends can run just now
 //	queue.go       what waits and runs in the queues
@@ -47,15 +44,9 @@
 //	action.go      what people do on pages: forms, and what is asked before
 //	batch.go       submit, read and list batches
 //	batch_lines.go    a batch as lines, any number of them
-//	batch_look.go     a look at the items of a batch before it is accepted
 //	batch_forecast.go what the rest of a batch will cost, from those that have run
 //	batch_move.go     approve, pause, resume, cancel and retry batches
 //	batch_results.go  what came of a batch, and the unit that sums it up
-//	fill.go        the units of batches, made in the background
-//	fill_unit.go   the units of their items
-//	fill_piece.go  pieces of them on their way into the ledger
-//	fill_source.go where the items of a batch come from
-//	fill_turn.go   the order in which they begin
 //	batch_page.go  the pages of batches, and what people do on them
 //	compare.go     two runs side by side
 //	openapi_batch.go  the types of batches, for the description
@@ -66,7 +57,6 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -80,63 +70,41 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"piecework/internal/backend"
-	"piecework/internal/blob"
-	"piecework/internal/expr"
 	"piecework/internal/process"
-	"piecework/internal/roots"
 	"piecework/internal/webhook"
 	"piecework/internal/work"
 	"piecework/jobs"
-	"piecework/store"
 )
 
 // Options is what the front door needs to know.
 type Options struct {
-	Store      *store.Store
-	Bell       *jobs.Bell
-	Roots      roots.Roots
-	Files      *blob.Store
-	Buckets    blob.Buckets // that batches may read
-	FilePolicy work.FilePolicy
-
-	ProjectSettings string   // of units that do not say; work.SettingsNever: none may have them read
-	MCPServers      []string // names that units may use
-
-	AcceptCommands bool          // acceptance checks of units may be commands
-	Webhooks       webhook.Guard // which addresses messages may go to
-	Version        string
-	MaxBody        int64 // bytes of a JSON body
-	Sealer         webhook.Sealer
-	Hosts          []string // names that this server answers to, beside localhost and IP addresses
-	Log            *slog.Logger
-	Registry       *prometheus.Registry
+	jobs.Rules
+	Bell     *jobs.Bell
+	Version  string
+	MaxBody  int64 // bytes of a JSON body
+	Sealer   webhook.Sealer
+	Hosts    []string // names that this server answers to, beside localhost and IP addresses
+	Log      *slog.Logger
+	Registry *prometheus.Registry
 	// Containment is how the worker process of this house holds agents
 	// together; empty without one.
 	Containment process.Containment
-	// Prices are what models cost, as far as it is known here. Nil: no limit on
-	// costs is refused.
-	Prices *backend.Prices
 }
 
 // API serves the front door.
 type API struct {
 	Options
-	echo     *echo.Echo
-	huma     huma.API
-	watchers *watchers
-	filling  chan struct{}                 // has one when there is a batch to fill
-	parts    map[reflect.Type]*huma.Schema // of what parseAs reads
-	hooks    *hooks
-	flight   *flight // bytes of bodies in memory
-	language *expr.Language
-	hub      *hub
-	kept     keptBatches
-	counted  map[string]*lately[counted] // by the name of the overview's window
-	enqueues sync.WaitGroup              // of accepted units, whose callers have their answers
+	echo      *echo.Echo
+	huma      huma.API
+	watchers  *watchers
+	submitter *jobs.Submitter
+	hooks     *hooks
+	flight    *flight // bytes of bodies in memory
+	hub       *hub
+	kept      keptBatches
+	counted   map[string]*lately[counted] // by the name of the overview's window
 
 	unitCounts lately[unitCounts] // of all units
-	accepted   *prometheus.CounterVec
 	received   *prometheus.CounterVec
 	requests   *prometheus.HistogramVec
 
@@ -151,17 +119,15 @@ type API struct {
 
 // New makes the front door. Call Watch once to make waiting fast.
 func New(o Options) *API {
-	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), filling: make(chan struct{}, 1), hooks: newHooks(), flight: newFlight(o.MaxBody), language: expr.New(),
+	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), hooks: newHooks(), flight: newFlight(o.MaxBody),
 		bodyTime: time.Minute, answerLimit: answerLimit, lookAgain: time.Second}
 	a.counted = map[string]*lately[counted]{}
 	for _, w := range work.Windows {
 		a.counted[w.Name] = &lately[counted]{}
 	}
 	a.hub = newHub(o.Store, o.Bell, o.Log, o.Registry)
+	a.submitter = jobs.NewSubmitter(&a.Rules, o.Bell, o.Log, o.Registry, a.hub.poke)
 	metrics := promauto.With(o.Registry)
-	a.accepted = metrics.NewCounterVec(prometheus.CounterOpts{
-		Name: "piecework_units_accepted_total", Help: "Units committed to the ledger.",
-	}, []string{"backend"})
 	a.received = metrics.NewCounterVec(prometheus.CounterOpts{
 		Name: "piecework_trigger_deliveries_total", Help: "Webhooks that came for triggers.",
 	}, []string{"outcome"})
@@ -181,10 +147,6 @@ func New(o Options) *API {
 		a.guard,
 	)
 	a.huma = humaecho.New(a.echo, a.config())
-	a.parts = map[reflect.Type]*huma.Schema{}
-	for _, t := range []reflect.Type{reflect.TypeFor[unitBody](), reflect.TypeFor[BatchOptions]()} {
-		a.parts[t] = a.huma.OpenAPI().Components.Schemas.Schema(t, true, "")
-	}
 	a.routes()
 	return a
 }
@@ -204,9 +166,9 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (a *API) Watch(ctx context.Context) {
 	var looking sync.WaitGroup
 	defer looking.Wait()
-	defer a.enqueues.Wait() // no unit is accepted any more
+	defer a.submitter.Wait() // no unit is accepted any more
 	looking.Go(func() { a.hub.run(ctx, a.lookAgain) })
-	looking.Go(func() { a.fillBatches(ctx) })
+	looking.Go(func() { jobs.NewEnumerator(a.submitter).Run(ctx) })
 	a.Bell.Listen(ctx, a.hear, jobs.NoticeUnit, jobs.NoticeSteps, jobs.NoticeDraft)
 }
 

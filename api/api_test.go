@@ -68,13 +68,13 @@ func openFront(t *testing.T, database, redis string, change func(*Options)) *fro
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Store: ledger, Bell: bell, Files: files, FilePolicy: work.DefaultFilePolicy(), Version: "test", MaxBody: 1 << 20,
+	o := Options{Rules: jobs.Rules{Store: ledger, Files: files, FilePolicy: work.DefaultFilePolicy()}, Bell: bell, Version: "test", MaxBody: 1 << 20,
 		Log: log, Registry: prometheus.NewRegistry()}
 	if change != nil {
 		change(&o)
 	}
 	f := &front{API: New(o), t: t, database: database, log: book}
-	t.Cleanup(f.enqueues.Wait)
+	t.Cleanup(f.submitter.Wait)
 	f.serve()
 	return f
 }

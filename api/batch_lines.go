@@ -19,6 +19,7 @@ import (
 	"piecework/internal/blob"
 	"piecework/internal/source"
 	"piecework/internal/work"
+	"piecework/jobs"
 )
 
 // takeLines lets POST /batches read lines as well as one JSON body: then
@@ -57,7 +58,7 @@ func (a *API) lineProblem(err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return newProblem(http.StatusBadRequest, "the body could not be read to its end: it is shorter than announced, or cut off")
 	case errors.Is(err, blob.ErrTooLarge):
-		return newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the units take more than %d bytes; send them as several batches", int64(maxBatchBytes)))
+		return newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the units take more than %d bytes; send them as several batches", int64(jobs.MaxBatchBytes)))
 	}
 	return err
 }
@@ -88,9 +89,9 @@ func (a *API) submitLines(ctx context.Context, header http.Header, body io.Reade
 	if err != nil {
 		return nil, err
 	}
-	n, err := a.newBatch(&options)
+	n, err := a.submitter.NewBatch(&options)
 	if err != nil {
-		return nil, within("#/1/batch", err)
+		return nil, work.Within("#/1/batch", err)
 	}
 	if key != "" {
 		n.IdempotencyKey, n.BodyHash = key, []byte(linesKey)
@@ -106,7 +107,7 @@ func (a *API) submitLines(ctx context.Context, header http.Header, body io.Reade
 			}
 		}
 	}
-	return a.submitUnits(ctx, n, options, units, func(line int) string { return fmt.Sprintf("#/%d", line) })
+	return answerSubmitted(a.submitter.SubmitUnits(ctx, n, options, units, func(line int) string { return fmt.Sprintf("#/%d", line) }))
 }
 
 // linesKey stands for the body of lines, which is not compared.
@@ -115,7 +116,7 @@ const linesKey = "lines"
 // lineOptions reads a first line that is about the whole batch. Whoever has put
 // it before the lines of a file numbers it 0: then the file's keep their
 // numbers, and before is how many lines do not count.
-func (a *API) lineOptions(line source.Line) (o BatchOptions, given bool, before int, err error) {
+func (a *API) lineOptions(line source.Line) (o jobs.BatchOptions, given bool, before int, err error) {
 	var head map[string]json.RawMessage
 	if json.Unmarshal(line.Text, &head) != nil || head["batch"] == nil {
 		return o, false, 0, nil
@@ -127,12 +128,8 @@ func (a *API) lineOptions(line source.Line) (o BatchOptions, given bool, before 
 	if len(head) > 1 {
 		return o, true, 0, newProblem(http.StatusBadRequest, "line 1: beside batch there is nothing else in the line; units begin on the next")
 	}
-	wrong := a.parseAs(head["batch"], &o)
-	for i := range wrong {
-		wrong[i] = pointAt("#/1/batch", wrong[i])
-	}
-	if len(wrong) > 0 {
-		return o, true, 0, newFieldsProblem(http.StatusUnprocessableEntity, wrong...)
+	if o, err = a.submitter.ReadBatchOptions(head["batch"]); err != nil {
+		return o, true, 0, work.Within("#/1/batch", err)
 	}
 	return o, true, before, nil
 }

@@ -16,40 +16,9 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/jobs"
 	"piecework/store"
 )
-
-// result is one unit of a batch in its results.
-type result struct {
-	CustomID string        `json:"custom_id"`
-	ID       uuid.UUID     `json:"id"`
-	Status   work.State    `json:"status"`
-	Output   *string       `json:"output"`
-	Error    *work.Failure `json:"error"`
-	Backend  string        `json:"backend"`
-	Model    string        `json:"model,omitempty"`
-	work.Cost
-	Usage      work.Usage `json:"usage"`
-	RunCount   int        `json:"run_count"`
-	StartedAt  *time.Time `json:"started_at"`
-	FinishedAt *time.Time `json:"finished_at"`
-}
-
-func resultOf(r store.BatchResult) result {
-	return result{CustomID: r.CustomID, ID: r.ID, Status: r.State, Output: r.Output, Error: r.Error, Backend: r.Backend, Model: r.RunModel,
-		Cost: r.Cost, Usage: r.Usage, RunCount: r.RunCount, StartedAt: utc(r.StartedAt), FinishedAt: utc(r.FinishedAt)}
-}
-
-func utc(t *time.Time) *time.Time {
-	if t == nil {
-		return nil
-	}
-	at := t.UTC()
-	return &at
-}
-
-// finalStates are those of units that have results.
-var finalStates = []work.State{work.Succeeded, work.Failed, work.Cancelled, work.TimedOut}
 
 type resultsInput struct {
 	ByID
@@ -66,12 +35,12 @@ func (a *API) getResults(ctx context.Context, in *resultsInput) (*huma.StreamRes
 	if err != nil {
 		return nil, err
 	}
-	states, err := parseStates(in.Status, finalStates)
+	states, err := parseStates(in.Status, work.FinalStates)
 	if err != nil {
 		return nil, err
 	}
 	if len(states) == 0 {
-		states = finalStates
+		states = work.FinalStates
 	}
 	after, err := parseAfter(in.After)
 	if err != nil {
@@ -86,11 +55,8 @@ func (a *API) getResults(ctx context.Context, in *resultsInput) (*huma.StreamRes
 	if in.Format == "csv" {
 		return a.sendStream("text/csv; charset=utf-8", func(w io.Writer) error { return writeTable(w, each) }), nil
 	}
-	return a.sendStream("application/jsonl", func(w io.Writer) error { return writeResults(w, each) }), nil
+	return a.sendStream("application/jsonl", func(w io.Writer) error { return jobs.WriteResults(w, each) }), nil
 }
-
-// eachResult gives results to f one after the other.
-type eachResult func(f func(store.BatchResult) error) error
 
 // sendStream sends an answer of any length: each piece may take its time, and one
 // that fails in the middle is cut off, so that nobody takes it for the whole.
@@ -105,13 +71,7 @@ func (a *API) sendStream(kind string, write func(io.Writer) error) *huma.StreamR
 	}}
 }
 
-func writeResults(w io.Writer, each eachResult) error {
-	out := json.NewEncoder(w)
-	out.SetEscapeHTML(false)
-	return each(func(r store.BatchResult) error { return out.Encode(resultOf(r)) })
-}
-
-func writeTable(w io.Writer, each eachResult) error {
+func writeTable(w io.Writer, each jobs.EachResult) error {
 	out := csv.NewWriter(w)
 	columns := []string{"custom_id", "id", "status", "output", "error_class", "error_message", "backend", "model", "cost_usd", "unpriced_runs", "run_count", "started_at", "finished_at"}
 	if err := out.Write(columns); err != nil {
@@ -214,51 +174,4 @@ func (a *API) getManifest(ctx context.Context, in *ByID) (*huma.StreamResponse, 
 		_, err = io.WriteString(w, "\n]}\n")
 		return err
 	}), nil
-}
-
-// synthesize makes the unit that sums a batch up and is given its results as a
-// file. File and unit are named after the batch, so whoever does it again after
-// a death makes nothing twice.
-func (a *API) synthesize(ctx context.Context, process uuid.UUID, f *store.Filling) error {
-	var s synthesis
-	if err := json.Unmarshal(f.Synthesis, &s); err != nil {
-		return fmt.Errorf("read the synthesis of batch %s: %w", f.ID, err)
-	}
-	name := fmt.Sprintf("synthesis %s %d", f.ID, f.Round)
-	file := work.File{ID: uuid.NewSHA1(f.ID, []byte(name)), Tenant: f.Tenant, Name: "results.jsonl", MediaType: "application/jsonl"}
-	if _, err := a.Store.File(ctx, f.Tenant, file.ID); err != nil {
-		if err := a.Store.ExpectBlobs(ctx, []uuid.UUID{file.ID}); err != nil {
-			return err
-		}
-		stored, err := a.spool(ctx, file.ID, false, func(w io.Writer) error {
-			return writeResults(w, func(g func(store.BatchResult) error) error { return a.Store.BatchResults(ctx, f.ID, finalStates, g) })
-		})
-		if err != nil {
-			return err
-		}
-		file.Size, file.SHA256 = stored.Size, stored.SHA256
-		if _, err := a.Store.AddFile(ctx, file); err != nil {
-			return err
-		}
-	}
-	body, err := s.body(f.Unit, f.Counts)
-	if err != nil {
-		return err
-	}
-	n, wrong, err := a.unitFrom(ctx, body)
-	if err == nil && len(wrong) > 0 {
-		err = fmt.Errorf("the synthesis of batch %s: %s %s", f.ID, wrong[0].Pointer, wrong[0].Detail)
-	}
-	if err != nil {
-		return err
-	}
-	hash := sha256.Sum256([]byte(name))
-	n.IdempotencyKey, n.BodyHash, n.Files = name, hash[:], append(n.Files, file.ID.String())
-	u, err := a.Store.Synthesize(ctx, f.ID, process, n)
-	if err != nil {
-		return err
-	}
-	a.accepted.WithLabelValues(u.Backend).Inc()
-	a.ring(ctx, u)
-	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/csv"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"piecework/internal/blob"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
+	"piecework/jobs"
 	"piecework/store"
 )
 
@@ -110,12 +110,12 @@ func (f *front) advance(id uuid.UUID) {
 	}
 }
 
-func (f *front) results(id uuid.UUID) (all []result) {
+func (f *front) results(id uuid.UUID) (all []jobs.Result) {
 	f.t.Helper()
 	lines := bufio.NewScanner(bytes.NewReader(f.get("/batches/" + id.String() + "/results").is(200).body))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		var r result
+		var r jobs.Result
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			f.t.Fatal(err)
 		}
@@ -460,32 +460,6 @@ func TestBatchOfADeadProcessIsFilled(t *testing.T) {
 	}
 }
 
-// What fails for a reason that may pass is left to all processes, after a pause.
-func TestFillingIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	f := newFront(t)
-	n := store.NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Protocol: work.ProtocolNative, Source: json.RawMessage(`[]`)}}
-	if _, _, err := f.Store.AddBatch(t.Context(), n); err != nil {
-		t.Fatal(err)
-	}
-	process := uuid.New()
-	taken, err := f.Store.FillBatch(t.Context(), process)
-	if err != nil || taken == nil {
-		t.Fatal(err)
-	}
-	f.fillOne(t.Context(), process, taken)
-	if !strings.Contains(f.log.String(), "tried again") {
-		t.Errorf("nothing was wrong: %s", f.log)
-	}
-	if err := f.Store.KeepFilling(t.Context(), n.ID, process); !errors.Is(err, work.ErrConflict) {
-		t.Errorf("it still holds the batch: %v", err)
-	}
-	testkit.Eventually(t, "another tries", func() bool {
-		again, err := f.Store.FillBatch(t.Context(), uuid.New())
-		return err == nil && again != nil
-	})
-}
-
 func TestExpect(t *testing.T) {
 	t.Parallel()
 	e := expect(100, store.Spread{N: 10, Mean: 0.5, Variance: 0.01})
@@ -592,5 +566,28 @@ func TestBatchOfUnknownCost(t *testing.T) {
 	}
 	if err := f.misfit("BatchDetail", a.body); err != nil || !strings.Contains(string(a.body), `"cost_usd":null,"run_time"`) {
 		t.Errorf("%v: %s", err, a.body)
+	}
+}
+
+// Lines that begin alike are let go together, however they were mixed.
+func TestMixedLinesAreSorted(t *testing.T) {
+	t.Parallel()
+	f, _ := newBatches(t)
+	lines := "{\"batch\":{\"concurrency\":2,\"unit\":{\"backend\":\"mock\"}}}\n"
+	for i, system := range []string{"a", "b", "a", "b"} {
+		lines += fmt.Sprintf(`{"custom_id":"%d","prompt":"x%d","system_prompt":%q}`+"\n", i, i, strings.Repeat(system, 4096))
+	}
+	var b BatchView
+	f.lines(202, lines).into(&b)
+	f.becomes(b.ID, work.BatchInProgress)
+	f.advance(b.ID)
+	units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range units {
+		if u.Held == (u.CustomID == "0" || u.CustomID == "2") {
+			t.Errorf("unit %s: held: %t", u.CustomID, u.Held)
+		}
 	}
 }

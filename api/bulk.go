@@ -119,33 +119,10 @@ func (a *API) retryAll(ctx context.Context, f store.UnitFilter, changes store.Ch
 	return viewMoved(moved, more), nil
 }
 
-// advancedAtOnce is how many batches are looked at before a bulk is answered;
-// the reconciler looks at the others.
-const advancedAtOnce = 20
-
-// requeued rings for units that were retried, and lets their batches admit those
-// that are held. They are committed: what goes wrong here is not the caller's
-// problem.
+// requeued sees to units that were retried.
 func (a *API) requeued(ctx context.Context, moved []store.Moved) {
-	ctx = context.WithoutCancel(ctx)
-	var bells []store.Dispatch
-	var batches []uuid.UUID
-	for _, m := range moved {
-		switch {
-		case !m.Held && m.State == work.Queued:
-			bells = append(bells, m.Dispatch)
-		case m.Held && !slices.Contains(batches, *m.BatchID) && len(batches) < advancedAtOnce:
-			batches = append(batches, *m.BatchID)
-		}
-	}
-	if err := a.Bell.Ring(ctx, bells...); err != nil {
-		a.Log.Warn("units are queued again, but not all bells rang; the reconciler will", "units", len(bells), "err", err)
-	}
-	for _, id := range batches {
-		if err := a.Bell.AdvanceBatch(ctx, a.Store, id); err != nil {
-			a.Log.Debug("advance a batch; the reconciler will", "batch", id, "err", err)
-		}
-		a.kept.drop(id)
+	for _, batch := range a.submitter.Requeued(ctx, moved) {
+		a.kept.drop(batch)
 	}
 }
 

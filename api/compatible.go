@@ -195,17 +195,6 @@ func rawOrText(text string) json.RawMessage {
 	return quoted
 }
 
-// backendOf is the backend that runs a model of that name.
-func backendOf(model string) string {
-	switch {
-	case strings.HasPrefix(model, "mock"):
-		return "mock"
-	case strings.HasPrefix(model, "claude"), strings.HasPrefix(model, "anthropic/"):
-		return "anthropic"
-	}
-	return "openai"
-}
-
 // protocolBatch reads a batch that came by a protocol; another's is none.
 func (a *API) protocolBatch(ctx context.Context, protocol work.Protocol, id uuid.UUID) (work.Batch, error) {
 	b, err := a.Store.Batch(ctx, work.DefaultTenant, id)

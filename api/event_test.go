@@ -342,7 +342,7 @@ func TestStreamGoesOnBehindAnyEvent(t *testing.T) {
 	second.end(work.RunSucceeded, work.Succeeded)
 	all = append(slices.Replace(all, 5, 6, "run 2 succeeded"), "end succeeded")
 	all[11] = "unit succeeded"
-	other := &front{API: New(Options{Store: f.Store, Bell: f.Bell, Files: f.Files, Log: f.Log, Registry: prometheus.NewRegistry()}), t: t}
+	other := &front{API: New(Options{Rules: f.Rules, Bell: f.Bell, Log: f.Log, Registry: prometheus.NewRegistry()}), t: t}
 	other.serve()
 	events := f.listen(f.eventsOf(unit) + from).hears(all...)
 	replays(t, other, f.eventsOf(unit), events)

@@ -92,7 +92,7 @@ func (a *API) receive(ctx context.Context, r *http.Request, body io.Reader, in i
 		f, err = a.Store.AddFile(ctx, f)
 	}
 	if err != nil && begun {
-		a.removeBlob(ctx, f.ID)
+		a.submitter.RemoveBlob(ctx, f.ID)
 	}
 	return f, err
 }
@@ -213,19 +213,6 @@ func (a *API) uploadProblem(err error, maxBytes int64) error {
 		return newProblem(http.StatusBadRequest, "the form could not be read to its end: it is cut off, or not in the form of multipart/form-data")
 	}
 	return err
-}
-
-// removeBlob removes bytes that did not become a file, or are one no more. If
-// it cannot, a worker process will.
-func (a *API) removeBlob(ctx context.Context, id uuid.UUID) {
-	ctx = context.WithoutCancel(ctx)
-	err := a.Files.Delete(ctx, id)
-	if err == nil {
-		err = a.Store.BlobsGone(ctx, []uuid.UUID{id})
-	}
-	if err != nil {
-		a.Log.Warn("the bytes of a file could not be removed; a worker process will try again", "file", id, "err", err)
-	}
 }
 
 type listFilesInput struct {
@@ -365,6 +352,6 @@ func (a *API) deleteFile(ctx context.Context, in *ByID) (*struct{}, error) {
 	if err := a.Store.DeleteFile(ctx, work.DefaultTenant, id); err != nil {
 		return nil, err
 	}
-	a.removeBlob(ctx, id)
+	a.submitter.RemoveBlob(ctx, id)
 	return &struct{}{}, nil
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -16,37 +15,22 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
-	"piecework/internal/backend"
-	"piecework/internal/source"
 	"piecework/internal/strictjson"
 	"piecework/internal/work"
+	"piecework/jobs"
 	"piecework/store"
 )
 
-// endpointUnits is an endpoint of ours: a line's body is a whole unit.
-const endpointUnits = "/v1/work-units"
-
 // openaiEndpoints are what the lines of a batch may go to.
-var openaiEndpoints = []string{work.EndpointChat, work.EndpointResponses, work.EndpointEmbeddings, endpointUnits}
+var openaiEndpoints = []string{work.EndpointChat, work.EndpointResponses, work.EndpointEmbeddings, jobs.EndpointUnits}
 
 const (
-	// maxBatchLines is how many lines the input of a batch may have.
-	maxBatchLines    = 50_000
 	batchWindow      = 24 * time.Hour
 	batchWindowName  = "24h"
 	maxMetadata      = 16
 	maxMetadataKey   = 64
 	maxMetadataValue = 512
 )
-
-// openaiSource is where the units of such a batch come from.
-type openaiSource struct {
-	Type               string `json:"type"`
-	Path               string `json:"path"`
-	Endpoint           string `json:"endpoint"`
-	CompletionWindow   string `json:"completion_window"`
-	OutputExpiresAfter int    `json:"output_expires_after,omitempty"` // seconds
-}
 
 // openaiBatch is a batch as OpenAI's SDKs know it.
 type openaiBatch struct {
@@ -112,7 +96,7 @@ var openaiStatuses = map[work.BatchStatus]string{
 }
 
 func viewOpenAIBatch(b work.Batch) openaiBatch {
-	var source openaiSource
+	var source jobs.OpenAISource
 	_ = json.Unmarshal(b.Source, &source) // it was made here
 	v := openaiBatch{
 		ID: publicID("batch_", b.ID), Object: "batch", Endpoint: source.Endpoint, CompletionWindow: source.CompletionWindow,
@@ -232,7 +216,7 @@ func (a *API) addOpenAIBatch(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	source := openaiSource{Type: typeOpenAI, Path: input.ID.String(), Endpoint: given.Endpoint, CompletionWindow: given.CompletionWindow}
+	source := jobs.OpenAISource{Type: jobs.TypeOpenAI, Path: input.ID.String(), Endpoint: given.Endpoint, CompletionWindow: given.CompletionWindow}
 	if given.OutputExpiresAfter != nil {
 		source.OutputExpiresAfter = given.OutputExpiresAfter.Seconds
 	}
@@ -247,11 +231,10 @@ func (a *API) addOpenAIBatch(c echo.Context) error {
 	if key != "" {
 		n.BodyHash = fingerprint(body)
 	}
-	b, _, err := a.Store.AddBatch(ctx, n)
+	b, _, err := a.submitter.AddBatch(ctx, n)
 	if err != nil {
 		return err
 	}
-	a.fillSoon()
 	return c.JSON(http.StatusOK, viewOpenAIBatch(b))
 }
 
@@ -315,108 +298,6 @@ func (a *API) cancelOpenAIBatch(c echo.Context) error {
 		return err
 	}
 	return c.JSON(http.StatusOK, viewOpenAIBatch(b))
-}
-
-// openaiItems are the lines of a batch's input.
-func (a *API) openaiItems(ctx context.Context, b *work.Batch, file io.ReadSeeker, from source.Place) iter.Seq2[item, error] {
-	return func(yield func(item, error) bool) {
-		var s openaiSource
-		if err := json.Unmarshal(b.Source, &s); err != nil {
-			yield(item{}, err)
-			return
-		}
-		at := from
-		for line, err := range source.Lines(file, from) {
-			it := item{line: line.Next.Line, next: line.Next}
-			at = line.Next
-			if at.Count > maxBatchLines {
-				it.code, it.wrong = "request_limit_exceeded", []ProblemError{{Detail: fmt.Sprintf("The file has more than %d requests.", maxBatchLines)}}
-				yield(it, nil)
-				return
-			}
-			if err == nil {
-				it.customID, it.unit, it.code, it.wrong, err = a.parseOpenAILine(ctx, b, s.Endpoint, line.Text)
-			}
-			if !yield(it, err) {
-				return
-			}
-		}
-		if at.Count == 0 {
-			yield(item{code: "empty_file", wrong: []ProblemError{{Detail: "The input file is empty."}}}, nil)
-		}
-	}
-}
-
-// openaiLine is a line of a batch's input.
-type openaiLine struct {
-	CustomID *string         `json:"custom_id"`
-	Method   string          `json:"method"`
-	URL      string          `json:"url"`
-	Body     json.RawMessage `json:"body"`
-}
-
-// parseOpenAILine makes a unit of a line, or says what is wrong with it, with
-// OpenAI's word for that.
-func (a *API) parseOpenAILine(ctx context.Context, b *work.Batch, endpoint string, line []byte) (id string, n *store.NewUnit, code string, list []ProblemError, err error) {
-	var l openaiLine
-	wrong := func(code, pointer, detail string) (string, *store.NewUnit, string, []ProblemError, error) {
-		if l.CustomID != nil {
-			id = *l.CustomID
-		}
-		return id, nil, code, []ProblemError{{Pointer: "#/" + pointer, Detail: detail}}, nil
-	}
-	if problem := checkJSON(line); problem != nil {
-		return wrong("invalid_json_line", "", "This line is not parseable as valid JSON: "+problem.Detail)
-	}
-	if err := json.Unmarshal(line, &l); err != nil {
-		return wrong("invalid_json_line", "", "A line is an object with the texts custom_id, method and url, and the object body.")
-	}
-	body := strings.TrimSpace(string(l.Body))
-	switch {
-	case l.CustomID == nil || *l.CustomID == "":
-		return wrong("missing_required_parameter", "custom_id", "Missing required parameter: 'custom_id'.")
-	case len(*l.CustomID) > maxCustomID:
-		return wrong("invalid_custom_id", "custom_id", fmt.Sprintf("The custom_id has more than %d bytes.", maxCustomID))
-	case l.Method == "":
-		return wrong("missing_required_parameter", "method", "Missing required parameter: 'method'.")
-	case l.Method != http.MethodPost:
-		return wrong("invalid_method", "method", fmt.Sprintf("Invalid method '%.20s'; it must be POST.", l.Method))
-	case l.URL == "":
-		return wrong("missing_required_parameter", "url", "Missing required parameter: 'url'.")
-	case l.URL != endpoint:
-		return wrong("mismatched_url", "url", fmt.Sprintf("The url '%.100s' is not the batch's endpoint '%s'.", l.URL, endpoint))
-	case body == "" || body == "null":
-		return wrong("missing_required_parameter", "body", "Missing required parameter: 'body'.")
-	case body[0] != '{':
-		return wrong("invalid_request", "body", "The body must be an object.")
-	}
-	var unit unitBody
-	if endpoint == endpointUnits {
-		if list := a.parseAs(l.Body, &unit); len(list) > 0 {
-			return wrong("invalid_request", "body"+strings.TrimPrefix(list[0].Pointer, "#"), list[0].Detail)
-		}
-	} else {
-		call := work.Call{Endpoint: endpoint, Body: l.Body}
-		model := backend.CallModel(&call)
-		if model == "" {
-			return wrong("missing_required_parameter", "body/model", "Missing required parameter: 'body.model'.")
-		}
-		unit.Backend = backendOf(model)
-		unit.Request, _ = json.Marshal(call) // it was JSON
-	}
-	if unit.Deadline == nil || b.ExpiresAt != nil && unit.Deadline.After(*b.ExpiresAt) {
-		unit.Deadline = b.ExpiresAt
-	}
-	made, err := a.newUnit(ctx, &unit)
-	var invalid *work.Invalid
-	if errors.As(err, &invalid) {
-		pointer := "body"
-		if endpoint == endpointUnits {
-			pointer += strings.TrimPrefix(invalid.Pointer, "#")
-		}
-		return wrong("invalid_request", pointer, invalid.Detail)
-	}
-	return *l.CustomID, &made, "", nil, err
 }
 
 // openaiResult is a line of an output or error file.

@@ -16,6 +16,7 @@ import (
 	"piecework/internal/backend"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
+	"piecework/jobs"
 	"piecework/store"
 )
 
@@ -49,7 +50,7 @@ func schemaName(t reflect.Type, hint string) string {
 		return "UnitEnd"
 	case reflect.TypeFor[runItem]():
 		return "RunSummary"
-	case reflect.TypeFor[unitBody](), reflect.TypeFor[*unitBody]():
+	case reflect.TypeFor[jobs.UnitBody](), reflect.TypeFor[*jobs.UnitBody]():
 		return "NewUnit"
 	case reflect.TypeFor[retryBody](), reflect.TypeFor[*retryBody]():
 		return "Changes"
@@ -57,19 +58,19 @@ func schemaName(t reflect.Type, hint string) string {
 		return "NewEndpoint"
 	case reflect.TypeFor[rotationBody](), reflect.TypeFor[*rotationBody]():
 		return "Rotation"
-	case reflect.TypeFor[scheduleBody]():
+	case reflect.TypeFor[jobs.ScheduleBody]():
 		return "NewSchedule"
 	case reflect.TypeFor[batchBody]():
 		return "NewBatch"
 	case reflect.TypeFor[BatchView]():
 		return "BatchDetail"
-	case reflect.TypeFor[stopWhen](), reflect.TypeFor[*stopWhen]():
+	case reflect.TypeFor[jobs.StopRules](), reflect.TypeFor[*jobs.StopRules]():
 		return "StopRules"
 	case reflect.TypeFor[retryBatchBody](), reflect.TypeFor[*retryBatchBody]():
 		return "RetryBatch"
-	case reflect.TypeFor[triggerBody]():
+	case reflect.TypeFor[jobs.TriggerBody]():
 		return "NewTrigger"
-	case reflect.TypeFor[triggerBatch]():
+	case reflect.TypeFor[jobs.TriggerBatch]():
 		return "TriggerBatch"
 	case reflect.TypeFor[work.Spec]():
 		return "Spec"

@@ -10,6 +10,7 @@ import (
 
 	"piecework/internal/source"
 	"piecework/internal/work"
+	"piecework/jobs"
 )
 
 const linesDescription = `One JSON body, or, as application/x-ndjson, one unit a line: any number of lines, of which nothing is held in memory. ` +
@@ -55,15 +56,16 @@ func describeBatches(doc *huma.OpenAPI, schemas map[string]*huma.Schema) {
 	submit.RequestBody.Content["application/x-ndjson"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString},
 		Example: `{"batch":{"title":"contracts","unit":{"backend":"mock","prompt":"Summarise {text}"}}}` + "\n" + `{"custom_id":"a","payload":{"text":"One"}}` + "\n"}
 	schema := func(t reflect.Type) *huma.Schema { return doc.Components.Schemas.Schema(t, true, "") }
+	schema(reflect.TypeFor[jobs.BatchOptions]()) // of a first line of lines
 	for path, content := range map[string]map[string]*huma.MediaType{
-		"/batches/{id}/results":  {"application/jsonl": {Schema: schema(reflect.TypeFor[result]())}, "text/csv": {Schema: &huma.Schema{Type: huma.TypeString}}},
+		"/batches/{id}/results":  {"application/jsonl": {Schema: schema(reflect.TypeFor[jobs.Result]())}, "text/csv": {Schema: &huma.Schema{Type: huma.TypeString}}},
 		"/batches/{id}/manifest": {"application/json": {Schema: schema(reflect.TypeFor[Manifest]())}},
 	} {
 		doc.Paths[path].Get.Responses["200"] = &huma.Response{Description: "Units in the order in which they were submitted, in JSONL one a line", Content: content}
 	}
 	r := schemas["Result"]
 	r.AdditionalProperties = nil
-	r.Properties["status"].Enum, r.Properties["error"] = words(finalStates), orNull(r.Properties["error"])
+	r.Properties["status"].Enum, r.Properties["error"] = words(work.FinalStates), orNull(r.Properties["error"])
 	schemas["Manifest"].AdditionalProperties, schemas["ManifestUnit"].AdditionalProperties = nil, nil
 	schemas["Manifest"].Properties["input"] = orNull(schemas["Manifest"].Properties["input"])
 	b := exampleBatch()
@@ -76,7 +78,7 @@ func describeBatches(doc *huma.OpenAPI, schemas map[string]*huma.Schema) {
 			"type": source.TypeFiles, "path": "docs:contracts", "suffix": []string{".pdf"}}},
 		"BatchChanges": map[string]any{"max_cost_usd": 20}, "BatchReason": map[string]any{"why": "the prompt is wrong"},
 		"Manifest": Manifest{Batch: b.ID, Status: work.BatchCompleted, Counts: b.Counts, Units: []manifestUnit{}},
-		"Result": result{CustomID: "a.pdf", ID: uuid.MustParse(exampleID), Status: work.Succeeded, Output: new("A contract about …"), Backend: "mock",
+		"Result": jobs.Result{CustomID: "a.pdf", ID: uuid.MustParse(exampleID), Status: work.Succeeded, Output: new("A contract about …"), Backend: "mock",
 			RunCount: 1, StartedAt: &begun, FinishedAt: &listed},
 		"RetryBatch": map[string]any{"status": []string{"failed"}},
 	} {

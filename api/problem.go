@@ -17,6 +17,7 @@ import (
 	"piecework/internal/blob"
 	"piecework/internal/strictjson"
 	"piecework/internal/work"
+	"piecework/jobs"
 	"piecework/store"
 )
 
@@ -97,6 +98,8 @@ func (a *API) problem(ctx context.Context, err error) *Problem {
 func problemOf(err error) *Problem {
 	var p *Problem
 	var invalid *work.Invalid
+	var fields *work.InvalidFields
+	var items *jobs.RefusedItems
 	var away *work.Unavailable
 	var removed *work.RemovedError
 	var route *echo.HTTPError
@@ -105,6 +108,12 @@ func problemOf(err error) *Problem {
 		return p
 	case errors.As(err, &invalid):
 		return newFieldsProblem(http.StatusUnprocessableEntity, ProblemError{Pointer: invalid.Pointer, Detail: invalid.Detail})
+	case errors.As(err, &items):
+		p := newFieldsProblem(http.StatusBadRequest, faults(items.Fields)...)
+		p.Detail += items.Note()
+		return p
+	case errors.As(err, &fields):
+		return newFieldsProblem(http.StatusUnprocessableEntity, faults(fields.Fields)...)
 	case errors.Is(err, store.ErrKeyReused):
 		p := newProblem(http.StatusUnprocessableEntity, "this Idempotency-Key came before with another body; use a new key for new work",
 			ProblemError{Parameter: "Idempotency-Key", Detail: "used before with another body"})

@@ -22,6 +22,7 @@ import (
 	"piecework/internal/expr"
 	"piecework/internal/webhook"
 	"piecework/internal/work"
+	"piecework/jobs"
 	"piecework/store"
 )
 
@@ -41,8 +42,8 @@ const (
 // hook is a trigger that is ready to receive.
 type hook struct {
 	work.Trigger
-	rules
-	batch   *triggerBatch // nil: it makes units
+	rules   jobs.TriggerRules
+	batch   *jobs.TriggerBatch // nil: it makes units
 	secrets []string
 	payload map[string]json.RawMessage // of the unit, before anything came
 	refused sync.Once                  // one line of the log in each hookAge tells of refusals
@@ -110,7 +111,7 @@ func (a *API) readHook(ctx context.Context, name string) (*hook, error) {
 		return nil, err
 	}
 	h := &hook{Trigger: t, payload: map[string]json.RawMessage{}}
-	if h.rules, err = a.compile(t); err != nil {
+	if h.rules, err = a.submitter.CompileTrigger(t); err != nil {
 		return nil, fmt.Errorf("compile trigger %s: %w", name, errors.New(err.Error())) // not the sender's fault
 	}
 	for _, stored := range t.Sealed {
@@ -122,7 +123,7 @@ func (a *API) readHook(ctx context.Context, name string) (*hook, error) {
 		h.secrets = append(h.secrets, secret)
 	}
 	if t.Unit == nil {
-		h.batch, err = readTriggerBatch(t)
+		h.batch, err = jobs.ReadTriggerBatch(t)
 		return h, err
 	}
 	if err := json.Unmarshal(t.Unit.Payload, &h.payload); err != nil {
@@ -260,7 +261,7 @@ func (a *API) take(ctx context.Context, h *hook, m *message, proof webhook.Proof
 		return got, err
 	}
 	n.ID, n.Delivery = d.ID, &d
-	unit, again, err := a.Store.Accept(ctx, n)
+	unit, again, err := a.submitter.Submit(ctx, n)
 	if errors.Is(err, store.ErrMadeBatch) {
 		noted, err := a.Store.Redelivered(ctx, d)
 		got.repeats(noted)
@@ -272,10 +273,7 @@ func (a *API) take(ctx context.Context, h *hook, m *message, proof webhook.Proof
 	got.Outcome, got.UnitID = work.DeliveryAccepted, &unit.ID
 	if again {
 		got.Outcome = "duplicate"
-		return got, nil
 	}
-	a.accepted.WithLabelValues(unit.Backend).Inc()
-	a.ring(ctx, unit)
 	return got, nil
 }
 
@@ -381,7 +379,7 @@ func (h *hook) identify(ctx context.Context, m *message, proof webhook.Proof) er
 	for name, part := range map[string]struct {
 		program *expr.Program
 		into    *string
-	}{"event_from": {h.event, &m.Event}, "delivery_from": {h.delivery, &m.Delivery}} {
+	}{"event_from": {h.rules.Event, &m.Event}, "delivery_from": {h.rules.Delivery, &m.Delivery}} {
 		if part.program == nil {
 			continue
 		}
@@ -408,10 +406,10 @@ func (h *hook) declines(ctx context.Context, m *message) (outcome, detail string
 		return work.DeliveryPaused, "the trigger is paused; send this again when it is not"
 	case !h.Wants(m.Event):
 		return work.DeliveryFiltered, fmt.Sprintf("the event %q is not one of the trigger's", m.Event)
-	case h.filter == nil:
+	case h.rules.Filter == nil:
 		return "", ""
 	}
-	wanted, err := h.filter.Bool(ctx, m.Vars)
+	wanted, err := h.rules.Filter.Bool(ctx, m.Vars)
 	switch {
 	case err != nil:
 		return work.DeliveryFiltered, "the trigger's filter: " + work.Clean(err.Error())
@@ -429,7 +427,7 @@ func (h *hook) newUnit(ctx context.Context, m *message, limit int) (store.NewUni
 	if err != nil {
 		return n, err
 	}
-	if len(h.keys) == 0 {
+	if len(h.rules.Keys) == 0 {
 		event, _ := json.Marshal(m.Event) // texts always can be
 		delivery, _ := json.Marshal(m.Delivery)
 		payload["body"], payload["event"], payload["delivery"] = m.raw, event, delivery
@@ -441,6 +439,6 @@ func (h *hook) newUnit(ctx context.Context, m *message, limit int) (store.NewUni
 		return n, fmt.Errorf("encode the payload: %w", err)
 	}
 	n.Payload = text.Bytes()
-	n.Title = title(&n.Spec)
+	n.Title = jobs.Title(&n.Spec)
 	return n, nil
 }

@@ -120,7 +120,7 @@ func TestDeliveriesThatMakeNoBatch(t *testing.T) {
 		{`{"docs":[]}`, "no item"},
 		{`{"docs":[{"id":"a"},{"title":"x"}]}`, "item 2"},
 		{`{"docs":[{"id":"a"},{"id":"a"}]}`, "item 2"},
-		{`{"docs":[{"id":"` + strings.Repeat("x", maxCustomID+1) + `"}]}`, "longer than"},
+		{`{"docs":[{"id":"` + strings.Repeat("x", 513) + `"}]}`, "longer than"},
 		{`{"docs":[{"id":"a","file_path":"docs:secret"}]}`, "must not"},
 		{`{"docs":[{"id":"a","working_directory":"docs:"}]}`, "must not"},
 	} {
@@ -129,9 +129,9 @@ func TestDeliveriesThatMakeNoBatch(t *testing.T) {
 		}
 	}
 	many := f.batchTrigger("many", `,"mapping":{"big":"body.big"}`, "")
-	ones := "1" + strings.Repeat(",1", maxTriggerItems)
+	ones := "1" + strings.Repeat(",1", 10_000)
 	many.send("push", "d-1", `{"docs":[`+ones+`]}`).refused(422, "#", "more than 10000")
-	many.send("push", "d-2", `{"docs":[`+ones[:2*maxTriggerItems-1]+`],"big":"`+strings.Repeat("x", 100_000)+`"}`).refused(422, "#", "map less")
+	many.send("push", "d-2", `{"docs":[`+ones[:2*10_000-1]+`],"big":"`+strings.Repeat("x", 100_000)+`"}`).refused(422, "#", "map less")
 	if got := append(f.deliveries("lists"), f.deliveries("many")...); len(got) != 0 {
 		t.Errorf("%+v", got)
 	}

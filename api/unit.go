@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/jobs"
 	"piecework/store"
 )
 
@@ -44,7 +45,7 @@ type unitAnswer struct {
 type submitInput struct {
 	Wait string `query:"wait" doc:"Hold the answer until the unit is final, at most this long: seconds, or as \"1m30s\"; more than 5 minutes count as 5 minutes" example:"30s"`
 	Key  string `header:"Idempotency-Key" doc:"Sent again with the same body it names the same unit"`
-	Body unitBody
+	Body jobs.UnitBody
 }
 
 func (a *API) submit(ctx context.Context, in *submitInput) (*unitAnswer, error) {
@@ -82,7 +83,7 @@ func newlyAccepted(unit work.Unit) *unitAnswer {
 // accept commits a new unit, or finds the one that its key made before. A
 // repeat is answered before the body is looked at again: what it names may be
 // gone by now.
-func (a *API) accept(ctx context.Context, key string, body *unitBody) (unit work.Unit, replayed bool, err error) {
+func (a *API) accept(ctx context.Context, key string, body *jobs.UnitBody) (unit work.Unit, replayed bool, err error) {
 	var hash []byte
 	if key != "" {
 		hash = fingerprint(rawBody(ctx))
@@ -91,33 +92,12 @@ func (a *API) accept(ctx context.Context, key string, body *unitBody) (unit work
 			return unit, true, err
 		}
 	}
-	n, err := a.newUnit(ctx, body)
+	n, err := a.submitter.NewUnit(ctx, body)
 	if err != nil {
 		return work.Unit{}, false, err
 	}
 	n.IdempotencyKey, n.BodyHash = key, hash
-	unit, replayed, err = a.Store.Accept(ctx, n)
-	if err != nil || replayed {
-		return unit, replayed, err
-	}
-	a.accepted.WithLabelValues(unit.Backend).Inc()
-	a.ring(ctx, unit)
-	return unit, false, nil
-}
-
-// ring tells the queue of a unit that may run now. The unit is committed, so
-// whatever goes wrong here is not the caller's problem, who does not wait for it.
-func (a *API) ring(ctx context.Context, u work.Unit) {
-	a.hub.poke(u.ID)
-	if u.NotBefore != nil || u.State != work.Queued {
-		return // the reconciler rings when it may run
-	}
-	ctx = context.WithoutCancel(ctx)
-	a.enqueues.Go(func() {
-		if err := a.Bell.Ring(ctx, store.DispatchOf(u)); err != nil {
-			a.Log.Warn("unit accepted, but its bell did not ring; the reconciler will", "unit", u.ID, "err", err)
-		}
-	})
+	return a.submitter.Submit(ctx, n)
 }
 
 // answerUnit reads a unit for an answer: 200 when it is final, 202 while it is
@@ -295,8 +275,10 @@ func (b *retryBody) changes() (store.Changes, error) {
 	if b == nil {
 		return store.Changes{}, nil
 	}
-	if b.Prompt != nil && blank(*b.Prompt) {
-		return store.Changes{}, work.Invalidf("#/prompt", onlyBlanks)
+	if b.Prompt != nil {
+		if err := jobs.CheckPrompt(*b.Prompt); err != nil {
+			return store.Changes{}, err
+		}
 	}
 	return store.Changes(*b), nil
 }

@@ -1,21 +1,42 @@
-// Package jobs is the bell: what may be asked of the queue, and how. Redis
-// holds nothing that Postgres does not know; a task says no more than "unit X
-// may be runnable". It is used by the API, which rings after a commit, and by
-// worker processes, which ring again when a bell was not heard.
+// Package jobs accepts work and keeps it moving. What callers ask for becomes units,
+// batches, triggers and schedules here, or is refused; after the commit a message goes
+// to the queue in Redis, which holds nothing that Postgres does not know: a task says
+// no more than "unit X may be runnable". A reconciler repeats what was lost.
 //
-//	jobs.go       task types, lanes, Bell: the connection
-//	redis.go      what Redis may be: one server, Sentinel, Cluster
-//	enqueue.go    ring a bell; see whether it is still on its way
-//	pipeline.go   many callers' commands in one round trip
-//	wake.go       hear a bell without polling, and sit still when Redis refuses
-//	notice.go     hints between processes: cancel, unit changed, steps, paused
-//	reconcile.go  ring lost bells, free dead leases: once a second
-//	lease.go      which worker processes give no sign of life
-//	taken.go      bells that were heard and whose units do not begin
-//	batch.go      let the units of batches go
-//	delivery.go   bells for what is to be delivered to receivers of webhooks
-//	schedule.go   units that are made again and again
-//	diagnose.go   whether this Redis is fit to be a bell
+//	rules.go           Rules: what an operator lets callers ask for
+//	submit.go          Submitter: commit a unit and have its message sent
+//	unit.go            what a unit must be
+//	times.go           its times and durations
+//	files.go           its files and directories
+//	title.go           by what people know it
+//	new_batch.go       what a batch must be; submit one
+//	inspect.go         a look at the items of a batch before it is accepted
+//	synthesis.go       the unit that sums a batch up
+//	results.go         the results of a batch as lines
+//	enumerate.go       Enumerator: the units of batches, made in the background
+//	chunk.go           some of them on their way into Postgres
+//	item.go            the units of their items
+//	source.go          where the items of a batch come from
+//	start_order.go     the order in which they begin
+//	openai_lines.go    the lines of a batch of OpenAI's API
+//	anthropic_lines.go the requests of a batch of Anthropic's API
+//	trigger.go         what a trigger must be
+//	trigger_batch.go   the batches that webhooks make
+//	schedule.go        what a schedule must be; make its units
+//	jobs.go            task types, lanes, Bell: the connection
+//	redis.go           what Redis may be: one server, Sentinel, Cluster
+//	enqueue.go         send messages; see whether they are still on their way
+//	pipeline.go        many callers' commands in one round trip
+//	wake.go            take messages without polling, and sit still when Redis refuses
+//	notice.go          hints between processes: cancel, unit changed, steps, paused
+//	reconcile.go       repeat lost messages, free dead leases: once a second
+//	duty.go            what the reconciler does, and how often
+//	janitor.go         what is old is removed
+//	lease.go           which worker processes give no sign of life
+//	taken.go           messages that were taken and whose units do not begin
+//	batch.go           let the units of batches begin
+//	delivery.go        messages for what is to be delivered to receivers of webhooks
+//	diagnose.go        whether this Redis is fit for the queue
 package jobs
 
 import (

@@ -67,7 +67,7 @@ var plants = []plant{
 	},
 	{
 		"what an agent leaves behind lives on", []edit{
-			{"internal/process/tree.go", "killAll(look())", "killAll(nil)"},
+			{"internal/process/tree.go", "endAll(look(), end)", "endAll(nil, end)"},
 			{"internal/process/keeper.go", "len(k.try) == 0", "len(k.try) >= 0"},
 		},
 		[]string{"stop worker"}, []string{"no orphans", "one live tree", "closed means dead"}, 1, // another's worker process on this machine may sweep the orphans
@@ -183,7 +183,7 @@ var plants = []plant{
 	},
 	{
 		"no unit without Redis", []edit{{"api/unit.go",
-			"\tn, err := a.newUnit(ctx, body)\n", "\tif !a.Bell.Up() {\n\t\treturn work.Unit{}, false, &work.Unavailable{What: \"redis\"}\n\t}\n\tn, err := a.newUnit(ctx, body)\n"}},
+			"\tn, err := a.submitter.NewUnit(ctx, body)\n", "\tif !a.Bell.Up() {\n\t\treturn work.Unit{}, false, &work.Unavailable{What: \"redis\"}\n\t}\n\tn, err := a.submitter.NewUnit(ctx, body)\n"}},
 		[]string{"pause redis"}, []string{"refusals have a cause"}, 1,
 	},
 	{

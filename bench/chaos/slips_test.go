@@ -115,12 +115,12 @@ var slips = []slip{
 		"./store", "TestUnknownCostIsCounted",
 	},
 	{
-		"a body is read on for a caller who has gone", []edit{{"api/validate.go",
+		"a body is read on for a caller who has gone", []edit{{"internal/strictjson/schema.go",
 			"v.read%1024 == 0 && v.ctx.Err() != nil", "v.read%1024 == 0 && v.ctx.Err() != nil && v.read < 0"}},
 		"./api", "TestValidateStopsWithTheCaller",
 	},
 	{
-		"all errors of a body are kept", []edit{{"api/validate.go", "const maxShown = 100", "const maxShown = 100_000"}},
+		"all errors of a body are kept", []edit{{"internal/strictjson/schema.go", "const MaxShown = 100", "const MaxShown = 100_000"}},
 		"./api", "TestManyFaultsAreCounted",
 	},
 	{

@@ -281,9 +281,12 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 		return usagef("--buckets: %w", err)
 	}
 	front := api.New(api.Options{
-		Store: h.store, Buckets: buckets, Bell: h.bell, Roots: h.roots, Files: h.files, FilePolicy: h.policy, AcceptCommands: h.acceptCommands,
-		ProjectSettings: h.projectSettings, MCPServers: slices.Sorted(maps.Keys(h.mcpServers)), Webhooks: h.webhooks, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
-		Hosts: door.hosts(), Log: h.log, Registry: h.registry, Containment: h.containment, Prices: door.Known,
+		Rules: jobs.Rules{
+			Store: h.store, Roots: h.roots, Files: h.files, Buckets: buckets, FilePolicy: h.policy, AcceptCommands: h.acceptCommands,
+			ProjectSettings: h.projectSettings, MCPServers: slices.Sorted(maps.Keys(h.mcpServers)), Webhooks: h.webhooks, Prices: door.Known,
+		},
+		Bell: h.bell, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
+		Hosts: door.hosts(), Log: h.log, Registry: h.registry, Containment: h.containment,
 	})
 	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // as long as there are event streams
 	var watching sync.WaitGroup

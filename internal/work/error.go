@@ -3,6 +3,7 @@ package work
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -45,6 +46,40 @@ func (e *Invalid) Error() string { return e.Pointer + ": " + e.Detail }
 // Invalidf makes an Invalid for the field at pointer.
 func Invalidf(pointer, format string, args ...any) *Invalid {
 	return &Invalid{Pointer: pointer, Detail: fmt.Sprintf(format, args...)}
+}
+
+// Within points at the same field of a part of the body.
+func (e Invalid) Within(pointer string) Invalid {
+	return Invalid{Pointer: pointer + strings.TrimPrefix(e.Pointer, "#"), Detail: e.Detail}
+}
+
+// Text is the error for people: without the signs of a pointer.
+func (e *Invalid) Text() string {
+	if where := strings.TrimLeft(e.Pointer, "#/"); where != "" {
+		return where + ": " + e.Detail
+	}
+	return e.Detail
+}
+
+// InvalidFields is a request with several fields at fault; there is one at least.
+type InvalidFields struct{ Fields []Invalid }
+
+func (e *InvalidFields) Error() string { return e.Fields[0].Error() }
+
+// Within lets an error about a part of the body point at the field of the whole.
+func Within(pointer string, err error) error {
+	var invalid *Invalid
+	if errors.As(err, &invalid) {
+		within := invalid.Within(pointer)
+		return &within
+	}
+	var fields *InvalidFields
+	if errors.As(err, &fields) {
+		for i := range fields.Fields {
+			fields.Fields[i] = fields.Fields[i].Within(pointer)
+		}
+	}
+	return err
 }
 
 // Unavailable is a failure of something the house stands on, such as

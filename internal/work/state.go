@@ -20,6 +20,9 @@ const (
 // States lists every state in the order a reader expects to meet them.
 var States = []State{Queued, Running, Waiting, Succeeded, Failed, Cancelled, TimedOut}
 
+// FinalStates are those of units that have ended.
+var FinalStates = []State{Succeeded, Failed, Cancelled, TimedOut}
+
 // moves is the one table of allowed transitions. The store's statements carry
 // them as WHERE clauses; a test tries every verb from every state and compares
 // what happened with this table.

@@ -1,4 +1,4 @@
-package api
+package jobs
 
 import (
 	"bufio"
@@ -20,7 +20,7 @@ import (
 // is written, stands in the order of the lines.
 func TestLinesAreLookedAtInTheirOrder(t *testing.T) {
 	t.Parallel()
-	f := newFront(t)
+	s := newSubmitter(t, "")
 	for seed := range uint64(5) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var lines []string
@@ -52,7 +52,7 @@ func TestLinesAreLookedAtInTheirOrder(t *testing.T) {
 			seen[u.CustomID] = true
 			good = append(good, i+1)
 		}
-		look := inspection{a: f.API, ctx: t.Context(), batch: work.Batch{ID: uuid.New(), Tenant: work.DefaultTenant}, skip: true, seen: map[uint64]bool{}}
+		look := inspection{s: s.Submitter, ctx: t.Context(), batch: work.Batch{ID: uuid.New(), Tenant: work.DefaultTenant}, skip: true, seen: map[uint64]bool{}}
 		var out bytes.Buffer
 		var buffer []byte // of the reader, which uses it again
 		if err := look.all(&out, nil, func(yield func(source.Line, error) bool) {

@@ -1,4 +1,4 @@
-package api
+package jobs
 
 import (
 	"encoding/json"
@@ -42,29 +42,6 @@ func TestTurns(t *testing.T) {
 		}
 		if !slices.Equal(got, units.want) {
 			t.Errorf("%s: %v, want %v", name, got, units.want)
-		}
-	}
-}
-
-// Lines that begin alike are let go together, however they were mixed.
-func TestMixedLinesAreSorted(t *testing.T) {
-	t.Parallel()
-	f, _ := newBatches(t)
-	lines := "{\"batch\":{\"concurrency\":2,\"unit\":{\"backend\":\"mock\"}}}\n"
-	for i, system := range []string{"a", "b", "a", "b"} {
-		lines += fmt.Sprintf(`{"custom_id":"%d","prompt":"x%d","system_prompt":%q}`+"\n", i, i, strings.Repeat(system, prefixBytes))
-	}
-	var b BatchView
-	f.lines(202, lines).into(&b)
-	f.becomes(b.ID, work.BatchInProgress)
-	f.advance(b.ID)
-	units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, u := range units {
-		if u.Held == (u.CustomID == "0" || u.CustomID == "2") {
-			t.Errorf("unit %s: held: %t", u.CustomID, u.Held)
 		}
 	}
 }

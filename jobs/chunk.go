@@ -1,4 +1,4 @@
-package api
+package jobs
 
 import (
 	"context"
@@ -27,7 +27,7 @@ type underWay struct {
 var errNotKept = errors.New("nothing is made of the piece")
 
 // flush sends the piece on its way.
-func (f *filler) flush(ctx context.Context) error {
+func (f *enumeration) flush(ctx context.Context) error {
 	if err := f.settle(piecesAtOnce - 1); err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (f *filler) flush(ctx context.Context) error {
 }
 
 // finish sends the last piece on its way and waits until all are committed.
-func (f *filler) finish(ctx context.Context) error {
+func (f *enumeration) finish(ctx context.Context) error {
 	if err := f.flush(ctx); err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (f *filler) finish(ctx context.Context) error {
 
 // begin commits the piece in a routine of its own, after those before it. Items
 // whose custom id the batch has are refused.
-func (f *filler) begin(ctx context.Context) {
+func (f *enumeration) begin(ctx context.Context) {
 	u := &underWay{lines: f.lines, over: make(chan struct{})}
 	var before *underWay
 	if len(f.under) > 0 {
@@ -62,7 +62,7 @@ func (f *filler) begin(ctx context.Context) {
 			return nil, err
 		}
 		for _, id := range repeated {
-			it := item{line: u.lines[id], customID: id, code: codeRepeats, wrong: []ProblemError{repeats(id)}}
+			it := item{line: u.lines[id], customID: id, code: codeRepeats, wrong: []work.Invalid{repeats(id)}}
 			if skip {
 				problems = append(problems, it.problems()[0])
 			} else {
@@ -77,7 +77,7 @@ func (f *filler) begin(ctx context.Context) {
 	f.under = append(f.under, u)
 	go func() {
 		defer close(u.over)
-		err := f.a.Store.FillMore(ctx, piece)
+		err := f.s.Store.FillMore(ctx, piece)
 		if u.kept = err == nil; !errors.Is(err, errNotKept) {
 			u.err = err
 		}
@@ -105,7 +105,7 @@ func (u *underWay) await(ctx context.Context) error {
 }
 
 // settle waits until at most so many pieces are under way.
-func (f *filler) settle(most int) error {
+func (f *enumeration) settle(most int) error {
 	for len(f.under) > most {
 		u := f.under[0]
 		<-u.over
@@ -122,7 +122,7 @@ func (f *filler) settle(most int) error {
 
 // alone sees to it that no custom id is in two pieces that are under way: each
 // would wait for the other in the end.
-func (f *filler) alone(id string) error {
+func (f *enumeration) alone(id string) error {
 	for _, u := range f.under {
 		if u.lines[id] > 0 {
 			return f.settle(0)
@@ -132,7 +132,7 @@ func (f *filler) alone(id string) error {
 }
 
 // abandon waits for what is under way, whose context has ended.
-func (f *filler) abandon() {
+func (f *enumeration) abandon() {
 	for _, u := range f.under {
 		<-u.over
 	}

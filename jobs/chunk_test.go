@@ -1,4 +1,4 @@
-package api
+package jobs
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/source"
+	"piecework/internal/strictjson"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 	"piecework/store"
@@ -28,17 +29,23 @@ import (
 func TestFillingStopsAnywhere(t *testing.T) {
 	t.Parallel()
 	const lines = 7 * pieceUnits / 2
-	f := openFront(t, testkit.DB(t, migrate), nowhere, nil)
+	s := newSubmitter(t, "")
 	var text strings.Builder
 	for i := range lines {
 		fmt.Fprintf(&text, `{"custom_id":"c%d","backend":"mock","prompt":"Do {n}","payload":{"n":%d}}`+"\n", i, i)
 	}
-	var b BatchView
-	f.lines(202, text.String()).into(&b)
+	n, err := s.NewBatch(&BatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := s.SubmitUnits(t.Context(), n, BatchOptions{}, source.ReadLines(strings.NewReader(text.String()), source.Place{}), func(int) string { return "#" })
+	if err != nil {
+		t.Fatal(err)
+	}
 	stops := 0
 	for {
 		process := uuid.New()
-		taken, err := f.Store.FillBatch(t.Context(), process)
+		taken, err := s.Store.FillBatch(t.Context(), process)
 		if err != nil || taken == nil {
 			t.Fatalf("nobody goes on after %d stops: %v", stops, err)
 		}
@@ -48,11 +55,11 @@ func TestFillingStopsAnywhere(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := f.readBatch(b.ID).Counts.Total; n != place.Line {
+		if n := s.batch(t, b.ID).Counts.Total; n != place.Line {
 			t.Fatalf("%d units are there, and the batch is at line %d", n, place.Line)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), rand.N(20*time.Millisecond*time.Duration(stops+1)))
-		err = f.enumerate(ctx, process, taken)
+		err = NewEnumerator(s.Submitter).enumerate(ctx, process, taken)
 		cancel()
 		if err == nil {
 			break
@@ -61,12 +68,12 @@ func TestFillingStopsAnywhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		stops++
-		if err := f.Store.LeaveBatch(t.Context(), b.ID, process, 0); err != nil {
+		if err := s.Store.LeaveBatch(t.Context(), b.ID, process, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Logf("it was stopped %d times", stops)
-	if n := f.readBatch(b.ID).Counts.Total; n != lines {
+	if n := s.batch(t, b.ID).Counts.Total; n != lines {
 		t.Errorf("%d units", n)
 	}
 }
@@ -75,7 +82,8 @@ func TestFillingStopsAnywhere(t *testing.T) {
 // unit.
 func TestFillingFindsWhatRepeats(t *testing.T) {
 	t.Parallel()
-	f, docs := newBatches(t)
+	docs := t.TempDir()
+	s := newSubmitter(t, docs)
 	r := rand.New(rand.NewPCG(5, uint64(time.Now().UnixNano())))
 	for _, mode := range []string{onInvalidSkip, onInvalidReject} {
 		text, seen, again := strings.Builder{}, map[int]bool{}, 0
@@ -94,15 +102,29 @@ func TestFillingFindsWhatRepeats(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(docs, mode+".csv"), []byte(text.String()), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		b := f.batch(`{"unit":{"backend":"mock","prompt":"Hello {n}"},"on_invalid":"` + mode + `","source":{"type":"csv","path":"docs:` + mode + `.csv","custom_id":"id"}}`)
+		options := BatchOptions{Unit: strictjson.Object(`{"backend":"mock","prompt":"Hello {n}"}`), OnInvalid: mode}
+		n, err := s.NewBatch(&options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := s.SubmitSource(t.Context(), n, options, source.Source{Type: source.TypeCSV, Path: "docs:" + mode + ".csv", CustomID: "id"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		process := uuid.New()
+		taken, err := s.Store.FillBatch(t.Context(), process)
+		if err != nil || taken == nil {
+			t.Fatal(err)
+		}
+		NewEnumerator(s.Submitter).fillOne(t.Context(), process, taken)
+		done := s.batch(t, b.ID)
 		if mode == onInvalidReject {
-			if failed := f.becomes(b.ID, work.BatchFailed); failed.Counts.Total != 0 || len(failed.Problems) == 0 {
+			if failed := done; failed.Status != work.BatchFailed || failed.Counts.Total != 0 || len(failed.Problems) == 0 {
 				t.Errorf("%+v: %v", failed.Counts, failed.Problems)
 			}
 			continue
 		}
-		done := f.becomes(b.ID, work.BatchInProgress)
-		if done.Counts.Total != len(seen) || done.Rejected != again {
+		if done.Status != work.BatchInProgress || done.Counts.Total != len(seen) || done.Rejected != again {
 			t.Errorf("%d units and %d rejected; want %d and %d", done.Counts.Total, done.Rejected, len(seen), again)
 		}
 		for _, p := range done.Problems {
@@ -117,17 +139,17 @@ func TestFillingFindsWhatRepeats(t *testing.T) {
 // let each wait for the other.
 func TestPiecesDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
-	f := newFront(t)
+	s := newSubmitter(t, "")
 	n := store.NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Protocol: work.ProtocolNative, Source: json.RawMessage(`{}`)}}
-	if _, _, err := f.Store.AddBatch(t.Context(), n); err != nil {
+	if _, _, err := s.Store.AddBatch(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
 	process := uuid.New()
-	taken, err := f.Store.FillBatch(t.Context(), process)
+	taken, err := s.Store.FillBatch(t.Context(), process)
 	if err != nil || taken == nil {
 		t.Fatal(err)
 	}
-	db, err := sql.Open("postgres", f.database)
+	db, err := sql.Open("postgres", s.url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,12 +172,12 @@ func TestPiecesDoNotWaitForEachOther(t *testing.T) {
 		unlocked.Store(true)
 		_ = lock.Rollback()
 	})
-	fill := filler{a: f.API, batch: taken, process: process, turns: newTurns(), source: batchSource{OnInvalid: onInvalidSkip}}
+	fill := enumeration{s: s.Submitter, batch: taken, process: process, turns: newTurns(), source: batchSource{OnInvalid: onInvalidSkip}}
 	fill.clear()
 	last := fmt.Sprint("c", pieceUnits)
 	err = fill.all(t.Context(), func(yield func(item, error) bool) {
 		give := func(line int, id string) bool {
-			return yield(item{line: line, customID: id, body: json.RawMessage(mock("")), next: source.Place{Line: line}}, nil)
+			return yield(item{line: line, customID: id, body: json.RawMessage(`{"backend":"mock","prompt":"Count"}`), next: source.Place{Line: line}}, nil)
 		}
 		for line := 1; line <= pieceUnits; line++ {
 			if !give(line, fmt.Sprint("c", line)) {
@@ -169,7 +191,7 @@ func TestPiecesDoNotWaitForEachOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b := f.readBatch(n.ID); b.Counts.Total != pieceUnits || b.Rejected != 1 || b.Problems[0].CustomID != last {
+	if b := s.batch(t, n.ID); b.Counts.Total != pieceUnits || b.Rejected != 1 || b.Problems[0].CustomID != last {
 		t.Errorf("%+v, rejected %d: %v", b.Counts, b.Rejected, b.Problems)
 	}
 }

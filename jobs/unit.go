@@ -1,4 +1,4 @@
-package api
+package jobs
 
 import (
 	"bytes"
@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -15,15 +14,13 @@ import (
 
 	"piecework/internal/accept"
 	"piecework/internal/backend"
-	"piecework/internal/prompt"
 	"piecework/internal/strictjson"
-	"piecework/internal/transcript"
 	"piecework/internal/work"
 	"piecework/store"
 )
 
-// unitBody is what a caller submits.
-type unitBody struct {
+// UnitBody is what a caller submits.
+type UnitBody struct {
 	Backend string            `json:"backend,omitempty" doc:"How the model is reached; this or worker" example:"mock"`
 	Worker  string            `json:"worker,omitempty" doc:"Kept for named definitions, which there are none of yet: every value is refused"`
 	Prompt  string            `json:"prompt,omitempty" minLength:"1" doc:"This or request. A template: {key} and {payload.key} take values from the payload, {{ }} are literal braces" example:"Summarise {text}"`
@@ -60,9 +57,9 @@ type unitBody struct {
 	Labels           strictjson.Texts     `json:"labels,omitempty" maxProperties:"32" doc:"For finding units again"`
 }
 
-// newUnit turns a body into a unit that can be accepted, or says what is wrong
+// NewUnit turns a body into a unit that can be accepted, or says what is wrong
 // with it. Nothing is changed here.
-func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
+func (r *Rules) NewUnit(ctx context.Context, b *UnitBody) (store.NewUnit, error) {
 	n := store.NewUnit{Unit: work.Unit{
 		ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
 		Spec: work.Spec{
@@ -83,22 +80,22 @@ func (a *API) newUnit(ctx context.Context, b *unitBody) (store.NewUnit, error) {
 	if s.WorkingDirectory == "" {
 		s.WorkingDirectory = payloadDirectory(s.Payload)
 	}
-	for _, check := range []func(context.Context, *unitBody, *store.NewUnit) error{
-		checkAsked, checkBackend, checkTimes, checkLabels, checkRequest, checkLimits, a.checkPrice, a.checkAccept, a.checkProject, checkLane, a.checkCallback, a.checkFiles,
+	for _, check := range []func(context.Context, *UnitBody, *store.NewUnit) error{
+		checkAsked, checkBackend, checkTimes, checkLabels, checkRequest, checkLimits, r.checkPrice, r.checkAccept, r.checkProject, checkLane, r.checkCallback, r.checkFiles,
 	} {
 		if err := check(ctx, b, &n); err != nil {
 			return n, err
 		}
 	}
 	if n.Title == "" {
-		n.Title = title(s)
+		n.Title = Title(s)
 	}
 	return n, nil
 }
 
 // checkPrice refuses a limit on costs that nobody could keep.
-func (a *API) checkPrice(_ context.Context, _ *unitBody, n *store.NewUnit) error {
-	if n.MaxCostUSD != nil && a.Prices.Unpriced(n.Backend, n.Model) {
+func (r *Rules) checkPrice(_ context.Context, _ *UnitBody, n *store.NewUnit) error {
+	if n.MaxCostUSD != nil && r.Prices.Unpriced(n.Backend, n.Model) {
 		return work.Invalidf("#/max_cost_usd", "cannot be kept: %s, or leave max_cost_usd out", backend.NoPrice(n.Model))
 	}
 	return nil
@@ -106,7 +103,7 @@ func (a *API) checkPrice(_ context.Context, _ *unitBody, n *store.NewUnit) error
 
 // unpriced is what is wrong with a unit of a batch whose limit on costs nobody
 // could keep.
-func (a *API) unpriced(b work.Batch, n *store.NewUnit) []ProblemError {
+func (r *Rules) unpriced(b work.Batch, n *store.NewUnit) []work.Invalid {
 	limit := ""
 	switch {
 	case b.MaxCostUSD != nil:
@@ -114,16 +111,16 @@ func (a *API) unpriced(b work.Batch, n *store.NewUnit) []ProblemError {
 	case b.StopWhen != nil && b.StopWhen.MeanCostUSD != nil:
 		limit = "mean_cost_usd in stop_when"
 	}
-	if limit == "" || !a.Prices.Unpriced(n.Backend, n.Model) {
+	if limit == "" || !r.Prices.Unpriced(n.Backend, n.Model) {
 		return nil
 	}
-	return []ProblemError{{Pointer: "#/model", Detail: fmt.Sprintf("the batch's %s cannot be kept: %s, or leave %[1]s out", limit, backend.NoPrice(n.Model))}}
+	return []work.Invalid{{Pointer: "#/model", Detail: fmt.Sprintf("the batch's %s cannot be kept: %s, or leave %[1]s out", limit, backend.NoPrice(n.Model))}}
 }
 
 // checkRequest looks at the call that is in place of a prompt. Everything that
 // makes a prompt, and what we keep by reading the answer, goes with a prompt
 // only.
-func checkRequest(_ context.Context, b *unitBody, n *store.NewUnit) error {
+func checkRequest(_ context.Context, b *UnitBody, n *store.NewUnit) error {
 	if len(b.Request) == 0 {
 		return nil
 	}
@@ -164,54 +161,14 @@ func checkRequest(_ context.Context, b *unitBody, n *store.NewUnit) error {
 
 const maxModel = 200
 
-func payloadDirectory(payload json.RawMessage) string {
-	if !work.MayName(payload, "working_directory") {
-		return ""
-	}
-	directory, _ := payloadText(payload, "working_directory")
-	return directory
-}
-
-// checkFileFields refuses files that are named in a shape that would be passed
-// over: the caller would believe them attached.
-func checkFileFields(payload json.RawMessage) error {
-	if bytes.HasPrefix(payload, []byte("{")) && !work.MayName(payload, "file_path") {
-		return nil
-	}
-	var fields map[string]json.RawMessage // a struct would take File_Path for file_path
-	if err := json.Unmarshal(payload, &fields); err != nil {
-		return work.Invalidf("#/payload", "must be an object")
-	}
-	var path *string
-	if raw, ok := fields["file_path"]; ok && json.Unmarshal(raw, &path) != nil {
-		return work.Invalidf("#/payload/file_path", "must be a text; name several files in file_paths")
-	}
-	var paths []string
-	if raw, ok := fields["file_paths"]; ok && json.Unmarshal(raw, &paths) != nil {
-		return work.Invalidf("#/payload/file_paths", "must be an array of texts")
-	}
-	return nil
-}
-
-// payloadText is a text of the payload. A field of another shape belongs to
-// the prompt alone, and so does one of almost the same name.
-func payloadText(payload json.RawMessage, name string) (text string, ok bool) {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(payload, &fields) != nil {
-		return "", false
-	}
-	ok = json.Unmarshal(fields[name], &text) == nil
-	return text, ok
-}
-
-func checkAsked(_ context.Context, b *unitBody, _ *store.NewUnit) error {
+func checkAsked(_ context.Context, b *UnitBody, _ *store.NewUnit) error {
 	if b.Prompt == "" && len(b.Request) == 0 {
 		return work.Invalidf("#/prompt", "is missing; give the unit a prompt, or a request")
 	}
 	return nil
 }
 
-func checkBackend(_ context.Context, b *unitBody, _ *store.NewUnit) error {
+func checkBackend(_ context.Context, b *UnitBody, _ *store.NewUnit) error {
 	switch {
 	case b.Worker != "" && b.Backend != "":
 		return work.Invalidf("#/worker", "give either worker or backend, not both")
@@ -225,79 +182,7 @@ func checkBackend(_ context.Context, b *unitBody, _ *store.NewUnit) error {
 	return nil
 }
 
-func checkTimes(_ context.Context, b *unitBody, n *store.NewUnit) error {
-	s := &n.Spec
-	if b.CacheTTL != nil {
-		if b.Cache != nil {
-			return work.Invalidf("#/cache_ttl", "give either cache or cache_ttl, not both")
-		}
-		b.Cache, b.CacheTTL = b.CacheTTL, nil
-	}
-	s.Timeout, s.IdleTimeout = work.DefaultTimeout, work.DefaultIdle
-	for _, t := range []struct {
-		pointer string
-		given   *strictjson.Duration
-		into    *work.Seconds
-		least   work.Seconds
-		most    work.Seconds
-	}{
-		{"#/timeout", b.Timeout, &s.Timeout, 0.001, work.MaxTimeout},
-		{"#/idle_timeout", b.IdleTimeout, &s.IdleTimeout, 0.001, work.MaxTimeout},
-		{"#/startup_timeout", b.StartupTimeout, &s.StartupTimeout, 0.001, work.MaxTimeout},
-		{"#/cache", b.Cache, &s.CacheTTL, 1, work.MaxCacheTTL},
-		{"#/delay", b.Delay, &n.Delay, 0, 366 * 24 * 3600},
-	} {
-		if t.given == nil {
-			continue
-		}
-		var v work.Seconds
-		if err := v.UnmarshalJSON(*t.given); err != nil {
-			return work.Invalidf(t.pointer, "%.200v", err)
-		}
-		if !(v >= t.least && v <= t.most) { // NaN is neither
-			return work.Invalidf(t.pointer, "must lie between %v and %v seconds", float64(t.least), float64(t.most))
-		}
-		*t.into = v
-	}
-	if b.NotBefore != nil && b.Delay != nil {
-		return work.Invalidf("#/delay", "give either delay or not_before, not both")
-	}
-	return cmp.Or(
-		keepable("#/not_before", &s.NotBefore), keepable("#/deadline", &s.Deadline), keepable("#/expires_at", &s.ExpiresAt),
-		checkEnd("#/deadline", b.Deadline, b, n), checkEnd("#/expires_at", b.ExpiresAt, b, n),
-	)
-}
-
-// keepable makes a time what Postgres will have of it. What that would round to
-// the year 10000 could be written and never be read again.
-func keepable(pointer string, at **time.Time) error {
-	if *at == nil {
-		return nil
-	}
-	kept := (*at).UTC().Truncate(time.Microsecond)
-	if kept.Year() < 1 || kept.Year() > 9999 {
-		return work.Invalidf(pointer, "must lie between the years 1 and 9999, in UTC")
-	}
-	*at = &kept
-	return nil
-}
-
-// checkEnd refuses an end that leaves the unit no time to start.
-func checkEnd(pointer string, end *time.Time, b *unitBody, n *store.NewUnit) error {
-	switch {
-	case end == nil:
-		return nil
-	case !end.After(time.Now()):
-		return work.Invalidf(pointer, "lies in the past")
-	case b.NotBefore != nil && !end.After(*b.NotBefore):
-		return work.Invalidf(pointer, "lies before not_before")
-	case !end.After(time.Now().Add(n.Delay.Duration())):
-		return work.Invalidf(pointer, "lies before the delay is over")
-	}
-	return nil
-}
-
-func checkLabels(_ context.Context, b *unitBody, n *store.NewUnit) error {
+func checkLabels(_ context.Context, b *UnitBody, n *store.NewUnit) error {
 	n.Labels = json.RawMessage("{}")
 	if len(b.Labels) == 0 {
 		return nil
@@ -306,9 +191,11 @@ func checkLabels(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	return strictjson.CheckTexts("#/labels", n.Labels)
 }
 
-func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {
-	if len(b.Request) == 0 && blank(b.Prompt) {
-		return work.Invalidf("#/prompt", onlyBlanks)
+func checkLimits(_ context.Context, b *UnitBody, n *store.NewUnit) error {
+	if len(b.Request) == 0 {
+		if err := CheckPrompt(b.Prompt); err != nil {
+			return err
+		}
 	}
 	if b.MaxCostUSD != nil && !(*b.MaxCostUSD > 0 && *b.MaxCostUSD <= 1e6) {
 		return work.Invalidf("#/max_cost_usd", "must be more than 0 and at most 1000000")
@@ -329,7 +216,7 @@ func checkLimits(_ context.Context, b *unitBody, n *store.NewUnit) error {
 }
 
 // checkAccept looks at the check that the result must meet.
-func (a *API) checkAccept(_ context.Context, b *unitBody, n *store.NewUnit) error {
+func (r *Rules) checkAccept(_ context.Context, b *UnitBody, n *store.NewUnit) error {
 	if len(b.Accept) == 0 {
 		return nil
 	}
@@ -340,7 +227,7 @@ func (a *API) checkAccept(_ context.Context, b *unitBody, n *store.NewUnit) erro
 	switch {
 	case check.NeedsDirectory() && len(b.Request) > 0:
 		return work.Invalidf("#/accept", "a request has no directory: check its answer by output_matches or expression")
-	case check.HasCommand() && !a.AcceptCommands:
+	case check.HasCommand() && !r.AcceptCommands:
 		return work.Invalidf("#/accept/command", "this server runs no commands for checks; its operator can allow them with --accept-commands (PIECEWORK_ACCEPT_COMMANDS). Use file_exists, output_matches or expression")
 	case check.FileExists != "" && n.WorkingDirectory == "" && !backend.WritesFiles(b.Backend):
 		return work.Invalidf("#/accept/file_exists", "the backend %s writes no files: check its output by output_matches or expression", b.Backend)
@@ -351,7 +238,7 @@ func (a *API) checkAccept(_ context.Context, b *unitBody, n *store.NewUnit) erro
 
 // checkProject looks at what an agent is to read of its directory, and at the MCP
 // servers it gets.
-func (a *API) checkProject(_ context.Context, b *unitBody, n *store.NewUnit) error {
+func (r *Rules) checkProject(_ context.Context, b *UnitBody, n *store.NewUnit) error {
 	agent := backend.Can(b.Backend, work.CanTools) && len(b.Request) == 0
 	switch {
 	case !agent && b.ProjectSettings == work.SettingsRead:
@@ -360,13 +247,13 @@ func (a *API) checkProject(_ context.Context, b *unitBody, n *store.NewUnit) err
 		return work.Invalidf("#/mcp_servers", "the backend %s takes no MCP servers; agents do", b.Backend)
 	case b.ProjectSettings == work.SettingsIgnore && backend.MustReadProject(b.Backend):
 		return work.Invalidf("#/project_settings", "%s reads %s of its directory whatever it is told: leave it out, or choose another backend", b.Backend, strings.Join(backend.ProjectFiles(b.Backend), ", "))
-	case agent && backend.MustReadProject(b.Backend) && a.ProjectSettings == work.SettingsNever:
+	case agent && backend.MustReadProject(b.Backend) && r.ProjectSettings == work.SettingsNever:
 		return work.Invalidf("#/backend", "%s reads the settings of its directory whatever it is told, and this server lets no agent do so (PIECEWORK_PROJECT_SETTINGS)", b.Backend)
-	case b.ProjectSettings == work.SettingsRead && a.ProjectSettings == work.SettingsNever:
+	case b.ProjectSettings == work.SettingsRead && r.ProjectSettings == work.SettingsNever:
 		return work.Invalidf("#/project_settings", "this server lets no agent read the settings of its directory (PIECEWORK_PROJECT_SETTINGS)")
 	}
 	if agent {
-		n.ProjectSettings = cmp.Or(b.ProjectSettings, a.ProjectSettings)
+		n.ProjectSettings = cmp.Or(b.ProjectSettings, r.ProjectSettings)
 	}
 	if n.ProjectSettings == work.SettingsNever || agent && n.ProjectSettings == "" {
 		n.ProjectSettings = work.SettingsIgnore
@@ -377,10 +264,10 @@ func (a *API) checkProject(_ context.Context, b *unitBody, n *store.NewUnit) err
 	for i, name := range b.MCPServers {
 		pointer := fmt.Sprintf("#/mcp_servers/%d", i)
 		switch {
-		case len(a.MCPServers) == 0:
+		case len(r.MCPServers) == 0:
 			return work.Invalidf(pointer, "this server has no MCP servers for units; its operator names them in PIECEWORK_MCP_SERVERS")
-		case !slices.Contains(a.MCPServers, name):
-			return work.Invalidf(pointer, "there is no MCP server %.70q here; choose of %s", name, strings.Join(a.MCPServers, ", "))
+		case !slices.Contains(r.MCPServers, name):
+			return work.Invalidf(pointer, "there is no MCP server %.70q here; choose of %s", name, strings.Join(r.MCPServers, ", "))
 		case slices.Contains(b.MCPServers[:i], name):
 			return work.Invalidf(pointer, "is named twice")
 		}
@@ -393,7 +280,7 @@ func (a *API) checkProject(_ context.Context, b *unitBody, n *store.NewUnit) err
 const aDay = 24 * time.Hour
 
 // checkLane chooses the unit's lane.
-func checkLane(_ context.Context, b *unitBody, n *store.NewUnit) error {
+func checkLane(_ context.Context, b *UnitBody, n *store.NewUnit) error {
 	if b.Lane == "" || b.Lane == "live" {
 		return nil
 	}
@@ -419,134 +306,20 @@ func checkLane(_ context.Context, b *unitBody, n *store.NewUnit) error {
 	return nil
 }
 
-func (a *API) checkCallback(_ context.Context, b *unitBody, _ *store.NewUnit) error {
+func (r *Rules) checkCallback(_ context.Context, b *UnitBody, _ *store.NewUnit) error {
 	if b.CallbackURL == nil {
 		return nil
 	}
-	if err := a.Webhooks.CheckURL(*b.CallbackURL); err != nil {
+	if err := r.Webhooks.CheckURL(*b.CallbackURL); err != nil {
 		return work.Invalidf("#/callback_url", "%v", err)
 	}
 	return nil
 }
 
-const onlyBlanks = "there is nothing in it but blanks"
-
-func blank(prompt string) bool { return strings.TrimSpace(prompt) == "" }
-
-// checkFiles looks at every file and directory the unit names, so that a
-// caller hears of a mistake now rather than from a failed run.
-func (a *API) checkFiles(ctx context.Context, b *unitBody, n *store.NewUnit) error {
-	if n.WorkingDirectory != "" && n.CacheTTL > 0 {
-		return work.Invalidf("#/cache", "a unit with a working_directory may change what is in it, and a result from the cache would not: leave out cache or working_directory")
-	}
-	if n.WorkingDirectory != "" {
-		pointer := "#/working_directory"
-		if b.WorkingDirectory == "" {
-			pointer = "#/payload/working_directory"
-		}
-		if _, err := a.Roots.Dir(n.WorkingDirectory); err != nil {
-			return work.Invalidf(pointer, "%v", err)
-		}
-	}
-	if err := checkFileFields(n.Payload); err != nil {
-		return err
-	}
-	refs := n.Attachments()
-	if len(refs) > a.FilePolicy.MaxFiles {
-		pointer := "#/payload/file_paths"
-		if len(n.Files) > 0 {
-			pointer = "#/files"
-		}
-		return work.Invalidf(pointer, "%d files; at most %d may be attached", len(refs), a.FilePolicy.MaxFiles)
-	}
-	uploads, err := a.uploads(ctx, n)
-	if err != nil {
-		return err
-	}
-	for i, ref := range refs {
-		name, size, wrong := a.lookAt(ref, uploads)
-		if wrong == "" {
-			wrong = a.FilePolicy.Refuses(name, size)
-		}
-		if wrong != "" {
-			return work.Invalidf(filePointer(n, i), "%s", wrong)
-		}
+// CheckPrompt refuses a prompt that says nothing.
+func CheckPrompt(prompt string) error {
+	if strings.TrimSpace(prompt) == "" {
+		return work.Invalidf("#/prompt", "there is nothing in it but blanks")
 	}
 	return nil
-}
-
-// uploads are the uploaded files that a unit names, as far as there are such.
-func (a *API) uploads(ctx context.Context, n *store.NewUnit) (map[uuid.UUID]work.File, error) {
-	ids := n.Uploads()
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	return a.Store.FilesByID(ctx, n.Tenant, ids)
-}
-
-// lookAt finds a file that a unit names, or says why it cannot be had.
-func (a *API) lookAt(ref string, uploads map[uuid.UUID]work.File) (name string, size int64, wrong string) {
-	if id, ok := work.UploadedFile(ref); ok {
-		f, ok := uploads[id]
-		if !ok {
-			return "", 0, fmt.Sprintf("there is no uploaded file %s; upload it with POST /files", id)
-		}
-		return f.Name, f.Size, ""
-	}
-	file, path, err := a.Roots.Open(ref)
-	if err != nil {
-		return "", 0, err.Error()
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return "", 0, "cannot be read"
-	}
-	return filepath.Base(path), info.Size(), ""
-}
-
-// filePointer is where a unit names its attachment i.
-func filePointer(n *store.NewUnit, i int) string {
-	if i < len(n.Files) {
-		return fmt.Sprintf("#/files/%d", i)
-	}
-	i -= len(n.Files)
-	if one, ok := payloadText(n.Payload, "file_path"); ok && one != "" {
-		if i == 0 {
-			return "#/payload/file_path"
-		}
-		i--
-	}
-	return fmt.Sprintf("#/payload/file_paths/%d", i)
-}
-
-// titleBytes is how much of a prompt names a unit.
-const titleBytes = 200
-
-// title is the start of the rendered prompt, or of the template when it cannot
-// be rendered (the run will say why).
-func title(s *work.Spec) string {
-	text, err := prompt.Render(s.Prompt, s.Payload, prompt.Missing(s.MissingKey))
-	if err != nil {
-		text = s.Prompt
-	}
-	return shortTitle(text)
-}
-
-// shortTitle is without secrets: lists, webhooks and logs tell titles.
-func shortTitle(text string) string {
-	text, _ = work.Cut(text, 100*titleBytes)
-	text, _ = work.Cut(transcript.RedactStart(text, 4*titleBytes), 4*titleBytes)
-	var short strings.Builder
-	short.Grow(2 * titleBytes)
-	for word := range strings.FieldsSeq(text) {
-		if short.Len() > 0 {
-			short.WriteByte(' ')
-		}
-		if short.WriteString(word); short.Len() > titleBytes {
-			break // the rest is cut off
-		}
-	}
-	text, _ = work.Cut(short.String(), titleBytes)
-	return work.Clean(text)
 }

@@ -1,4 +1,4 @@
-package api
+package jobs
 
 import (
 	"bufio"
@@ -20,59 +20,59 @@ import (
 
 // items opens the source of a batch at a place. Objects of a bucket are brought
 // into the file store where they are to be kept.
-func (a *API) items(ctx context.Context, b work.Batch, s batchSource, from source.Place, keep bool) (iter.Seq2[item, error], func(), error) {
-	if s.Type == source.TypeFiles && a.Buckets.Has(s.Path) {
-		bucket, err := a.Buckets.Open(ctx, s.Path)
+func (s *Submitter) items(ctx context.Context, b work.Batch, src batchSource, from source.Place, keep bool) (iter.Seq2[item, error], func(), error) {
+	if src.Type == source.TypeFiles && s.Buckets.Has(src.Path) {
+		bucket, err := s.Buckets.Open(ctx, src.Path)
 		if err != nil {
 			return nil, nil, err
 		}
-		objects := objects{a: a, bucket: bucket, batch: b, keep: keep}
-		return withTemplate(b.Unit, objects.fetched(ctx, s.ReadNames(bucket.Names(ctx), s.Path, from))), func() { _ = bucket.Close() }, nil
+		objects := objects{s: s, bucket: bucket, batch: b, keep: keep}
+		return withTemplate(b.Unit, objects.fetched(ctx, src.ReadNames(bucket.Names(ctx), src.Path, from))), func() { _ = bucket.Close() }, nil
 	}
-	if s.Type == source.TypeFiles {
-		root, _, err := a.Roots.OpenDir(s.Path)
+	if src.Type == source.TypeFiles {
+		root, _, err := s.Roots.OpenDir(src.Path)
 		if err != nil {
 			return nil, nil, work.Invalidf("#/source/path", "%v", err)
 		}
-		return withTemplate(b.Unit, s.ReadDir(roots.FS(root), s.Path, from)), func() { _ = root.Close() }, nil
+		return withTemplate(b.Unit, src.ReadDir(roots.FS(root), src.Path, from)), func() { _ = root.Close() }, nil
 	}
-	if s.Type == typeTrigger {
-		items, err := a.Store.BatchItems(ctx, b.ID)
-		return withTemplate(b.Unit, delivered(s.Source, items, from)), func() {}, err
+	if src.Type == typeTrigger {
+		items, err := s.Store.BatchItems(ctx, b.ID)
+		return withTemplate(b.Unit, delivered(src.Source, items, from)), func() {}, err
 	}
-	file, err := a.openSource(ctx, b.Tenant, s.Path)
+	file, err := s.openSource(ctx, b.Tenant, src.Path)
 	if err != nil {
 		return nil, nil, err
 	}
 	closing := func() { _ = file.Close() }
-	switch s.Type {
+	switch src.Type {
 	case typeUnits:
 		return filledUnits(file, from), closing, nil
-	case typeOpenAI:
-		return a.openaiItems(ctx, &b, file, from), closing, nil
-	case typeAnthropic:
-		return a.anthropicItems(ctx, &b, file, from), closing, nil
+	case TypeOpenAI:
+		return s.openaiItems(ctx, &b, file, from), closing, nil
+	case TypeAnthropic:
+		return s.anthropicItems(ctx, &b, file, from), closing, nil
 	}
-	return withTemplate(b.Unit, s.Read(file, from)), closing, nil
+	return withTemplate(b.Unit, src.Read(file, from)), closing, nil
 }
 
 // openSource opens a file by what callers call it.
-func (a *API) openSource(ctx context.Context, tenant, ref string) (io.ReadSeekCloser, error) {
+func (s *Submitter) openSource(ctx context.Context, tenant, ref string) (io.ReadSeekCloser, error) {
 	if id, ok := work.UploadedFile(ref); ok {
-		if _, err := a.Store.File(ctx, tenant, id); errors.Is(err, work.ErrNotFound) {
+		if _, err := s.Store.File(ctx, tenant, id); errors.Is(err, work.ErrNotFound) {
 			return nil, work.Invalidf("#/source/path", "there is no uploaded file %s; upload it with POST /files", id)
 		} else if err != nil {
 			return nil, err
 		}
-		r, err := a.Files.Open(ctx, id)
+		r, err := s.Files.Open(ctx, id)
 		if errors.Is(err, blob.ErrMissing) {
 			return nil, work.Invalidf("#/source/path", "%v", err)
 		}
 		return r, err
 	}
-	if a.Buckets.Has(ref) {
+	if s.Buckets.Has(ref) {
 		name, inside, _ := strings.Cut(ref, ":")
-		bucket, err := a.Buckets.Open(ctx, name+":")
+		bucket, err := s.Buckets.Open(ctx, name+":")
 		if err != nil {
 			return nil, err
 		}
@@ -83,7 +83,7 @@ func (a *API) openSource(ctx context.Context, tenant, ref string) (io.ReadSeekCl
 		}
 		return openObject{r, bucket}, nil
 	}
-	file, _, err := a.Roots.Open(ref)
+	file, _, err := s.Roots.Open(ref)
 	if err != nil {
 		return nil, work.Invalidf("#/source/path", "%v", err)
 	}
@@ -100,7 +100,7 @@ func (o openObject) Close() error { return errors.Join(o.ReadSeekCloser.Close(),
 
 // objects are those of a bucket on their way to units.
 type objects struct {
-	a      *API
+	s      *Submitter
 	bucket *blob.Bucket
 	batch  work.Batch
 	keep   bool
@@ -128,13 +128,13 @@ func (o objects) fetch(ctx context.Context, item *source.Item) error {
 	}
 	payload["source"] = payload["file_path"]
 	delete(payload, "file_path")
-	if wrong := o.a.FilePolicy.Refuses(item.CustomID, 0); wrong != "" {
+	if wrong := o.s.FilePolicy.Refuses(item.CustomID, 0); wrong != "" {
 		item.Wrong = wrong
 	} else if o.keep {
 		file, err := o.file(ctx, item.CustomID, payload["file_name"])
 		switch {
 		case errors.Is(err, blob.ErrTooLarge):
-			item.Wrong = fmt.Sprintf("is larger than %d bytes", o.a.FilePolicy.MaxBytes)
+			item.Wrong = fmt.Sprintf("is larger than %d bytes", o.s.FilePolicy.MaxBytes)
 		case errors.Is(err, blob.ErrMissing):
 			item.Wrong = "is gone"
 		case err != nil:
@@ -151,7 +151,7 @@ func (o objects) fetch(ctx context.Context, item *source.Item) error {
 // whoever does it again after a death makes nothing twice.
 func (o objects) file(ctx context.Context, name, short string) (work.File, error) {
 	f := work.File{ID: uuid.NewSHA1(o.batch.ID, []byte(name)), Tenant: o.batch.Tenant, Name: short}
-	if had, err := o.a.Store.File(ctx, f.Tenant, f.ID); err == nil {
+	if had, err := o.s.Store.File(ctx, f.Tenant, f.ID); err == nil {
 		return had, nil
 	}
 	r, err := o.bucket.Read(ctx, name)
@@ -159,7 +159,7 @@ func (o objects) file(ctx context.Context, name, short string) (work.File, error
 		return f, err
 	}
 	defer func() { _ = r.Close() }()
-	if err := o.a.Store.ExpectBlobs(ctx, []uuid.UUID{f.ID}); err != nil {
+	if err := o.s.Store.ExpectBlobs(ctx, []uuid.UUID{f.ID}); err != nil {
 		return f, err
 	}
 	content := bufio.NewReader(r)
@@ -168,11 +168,11 @@ func (o objects) file(ctx context.Context, name, short string) (work.File, error
 		return f, err
 	}
 	f.MediaType = blob.MediaType("", f.Name, head)
-	stored, err := o.a.Files.Put(ctx, f.ID, content, o.a.FilePolicy.MaxBytes)
+	stored, err := o.s.Files.Put(ctx, f.ID, content, o.s.FilePolicy.MaxBytes)
 	if err != nil {
-		o.a.removeBlob(ctx, f.ID)
+		o.s.RemoveBlob(ctx, f.ID)
 		return f, err
 	}
 	f.Size, f.SHA256 = stored.Size, stored.SHA256
-	return o.a.Store.AddFile(ctx, f)
+	return o.s.Store.AddFile(ctx, f)
 }

@@ -1,9 +1,7 @@
-package api
+package jobs
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,64 +13,28 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/source"
-	"piecework/internal/strictjson"
 	"piecework/internal/work"
 	"piecework/store"
 )
 
-// The types of sources that are not for callers to name.
 const (
-	typeUnits     = "units"     // lines of filledUnit, looked at already
-	typeOpenAI    = "openai"    // lines of OpenAI's batches
-	typeAnthropic = "anthropic" // requests of Anthropic's batches, one a line
-	typeTrigger   = "trigger"   // a list that came in a webhook; the path is the trigger's name
+	fillEvery  = time.Second // how often batches are looked for that nobody fills
+	fillAtOnce = 4           // batches
+	pieceUnits = 500         // made in one transaction
+	pieceBytes = 4 << 20
+	pieceTime  = 3 * time.Second // so that a death costs little
+	fillPause  = 2 * time.Second // after an error, before it is tried again
 )
 
-// batchSource is where a batch's items come from, as the ledger keeps it.
-type batchSource struct {
-	source.Source
-	OnInvalid string `json:"on_invalid"` // reject or skip
-}
+// Enumerator makes the units of batches in the background.
+type Enumerator struct{ *Submitter }
 
-const (
-	onInvalidReject = "reject"
-	onInvalidSkip   = "skip"
-)
+// NewEnumerator makes one; Run does its work.
+func NewEnumerator(s *Submitter) *Enumerator { return &Enumerator{s} }
 
-// item is one item of a batch's source: the body of a unit, or a unit that was
-// looked at already, or what is wrong.
-type item struct {
-	line     int
-	customID string
-	body     json.RawMessage
-	checked  bool // checkJSON has passed the body
-	unit     *store.NewUnit
-	next     source.Place
-	wrong    []ProblemError
-	code     string // of what is wrong, as OpenAI names it
-}
-
-func (i item) problems() (list []work.BatchProblem) {
-	for _, w := range i.wrong {
-		id, _ := work.Cut(i.customID, maxCustomID)
-		list = append(list, work.BatchProblem{Line: i.line, CustomID: work.Clean(id), Code: i.code, Pointer: w.Pointer, Detail: w.Detail})
-	}
-	return list
-}
-
-const (
-	fillEvery   = time.Second // how often batches are looked for that nobody fills
-	fillAtOnce  = 4           // batches
-	pieceUnits  = 500         // made in one transaction
-	pieceBytes  = 4 << 20
-	pieceTime   = 3 * time.Second // so that a death costs little
-	fillPause   = 2 * time.Second // after an error, before it is tried again
-	maxCustomID = 512             // bytes
-)
-
-// fillBatches makes the units of batches, and what comes after them, until ctx
+// Run makes the units of batches, and what comes after them, until ctx
 // ends.
-func (a *API) fillBatches(ctx context.Context) {
+func (e *Enumerator) Run(ctx context.Context) {
 	process := uuid.Must(uuid.NewV7())
 	tick := time.NewTicker(fillEvery)
 	defer tick.Stop()
@@ -81,43 +43,35 @@ func (a *API) fillBatches(ctx context.Context) {
 	defer filling.Wait()
 	for ctx.Err() == nil {
 		slots <- struct{}{}
-		f, err := a.Store.FillBatch(ctx, process)
+		f, err := e.Store.FillBatch(ctx, process)
 		if err != nil && ctx.Err() == nil {
-			a.Log.Debug("look for a batch to fill", "err", err)
+			e.log.Debug("look for a batch to fill", "err", err)
 		}
 		if f != nil {
 			filling.Go(func() {
 				defer func() { <-slots }()
-				a.fillOne(ctx, process, f)
+				e.fillOne(ctx, process, f)
 			})
 			continue
 		}
 		<-slots
 		select {
 		case <-ctx.Done():
-		case <-a.filling:
+		case <-e.wake:
 		case <-tick.C:
 		}
 	}
 }
 
-// fillSoon says that there is a batch to fill.
-func (a *API) fillSoon() {
-	select {
-	case a.filling <- struct{}{}:
-	default:
-	}
-}
-
 // fillOne brings a batch as far as it gets. What fails for reasons that pass is
 // left for the next look; what cannot be made right ends the batch.
-func (a *API) fillOne(ctx context.Context, process uuid.UUID, f *store.Filling) {
-	log := a.Log.With("batch", f.ID)
-	err := a.fillHeld(ctx, process, f)
+func (e *Enumerator) fillOne(ctx context.Context, process uuid.UUID, f *store.Filling) {
+	log := e.log.With("batch", f.ID)
+	err := e.fillHeld(ctx, process, f)
 	pause := time.Duration(0)
 	switch {
 	case err == nil:
-		if err := a.Bell.AdvanceBatch(ctx, a.Store, f.ID); err != nil {
+		if err := e.bell.AdvanceBatch(ctx, e.Store, f.ID); err != nil {
 			log.Debug("advance a batch; the reconciler will", "err", err)
 		}
 		return
@@ -130,14 +84,14 @@ func (a *API) fillOne(ctx context.Context, process uuid.UUID, f *store.Filling) 
 	}
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if err := a.Store.LeaveBatch(leave, f.ID, process, pause); err != nil {
+	if err := e.Store.LeaveBatch(leave, f.ID, process, pause); err != nil {
 		log.Debug("leave a batch; its lease will end", "err", err)
 	}
 }
 
 // fillHeld fills a batch while another routine holds on to it, and stops when
 // it has become somebody else's.
-func (a *API) fillHeld(ctx context.Context, process uuid.UUID, f *store.Filling) error {
+func (e *Enumerator) fillHeld(ctx context.Context, process uuid.UUID, f *store.Filling) error {
 	filling, stop := context.WithCancelCause(ctx)
 	var holding sync.WaitGroup
 	defer holding.Wait()
@@ -151,16 +105,16 @@ func (a *API) fillHeld(ctx context.Context, process uuid.UUID, f *store.Filling)
 				return
 			case <-tick.C:
 			}
-			if err := a.Store.KeepFilling(filling, f.ID, process); errors.Is(err, work.ErrConflict) {
+			if err := e.Store.KeepFilling(filling, f.ID, process); errors.Is(err, work.ErrConflict) {
 				stop(err)
 			}
 		}
 	})
 	var err error
 	if f.Status == work.BatchFinalizing {
-		err = a.synthesize(filling, process, f)
+		err = e.synthesize(filling, process, f)
 	} else {
-		err = a.enumerate(filling, process, f)
+		err = e.enumerate(filling, process, f)
 	}
 	if lost := context.Cause(filling); errors.Is(lost, work.ErrConflict) && err != nil {
 		return lost
@@ -168,9 +122,9 @@ func (a *API) fillHeld(ctx context.Context, process uuid.UUID, f *store.Filling)
 	return err
 }
 
-// filler makes the units of one batch.
-type filler struct {
-	a       *API
+// enumeration makes the units of one batch.
+type enumeration struct {
+	s       *Submitter
 	batch   *store.Filling
 	process uuid.UUID
 	source  batchSource
@@ -187,8 +141,8 @@ type filler struct {
 
 // enumerate makes the units of a batch from where it was left, and ends or
 // fails its enumeration.
-func (a *API) enumerate(ctx context.Context, process uuid.UUID, f *store.Filling) error {
-	fill := filler{a: a, batch: f, process: process, turns: newTurns()}
+func (e *Enumerator) enumerate(ctx context.Context, process uuid.UUID, f *store.Filling) error {
+	fill := enumeration{s: e.Submitter, batch: f, process: process, turns: newTurns()}
 	if err := json.Unmarshal(f.Source, &fill.source); err != nil {
 		return fmt.Errorf("read the source of batch %s: %w", f.ID, err)
 	}
@@ -199,7 +153,7 @@ func (a *API) enumerate(ctx context.Context, process uuid.UUID, f *store.Filling
 		}
 	}
 	fill.clear()
-	items, closing, err := a.items(ctx, f.Batch, fill.source, from, true)
+	items, closing, err := e.items(ctx, f.Batch, fill.source, from, true)
 	if err == nil {
 		defer closing()
 		err = fill.all(ctx, items)
@@ -207,32 +161,32 @@ func (a *API) enumerate(ctx context.Context, process uuid.UUID, f *store.Filling
 	var invalid *work.Invalid
 	switch {
 	case errors.Is(err, source.ErrBroken):
-		return a.Store.FailFill(ctx, f.ID, process, strings.TrimPrefix(err.Error(), source.ErrBroken.Error()+": "), fill.problems)
+		return e.Store.FailFill(ctx, f.ID, process, strings.TrimPrefix(err.Error(), source.ErrBroken.Error()+": "), fill.problems)
 	case errors.As(err, &invalid):
-		return a.Store.FailFill(ctx, f.ID, process, invalid.Detail, fill.problems)
+		return e.Store.FailFill(ctx, f.ID, process, invalid.Detail, fill.problems)
 	case err != nil:
 		return err
 	case fill.refused > 0:
-		return a.Store.FailFill(ctx, f.ID, process, fmt.Sprintf("%d of its items are not as they must be; problems has the first", fill.refused), fill.problems)
+		return e.Store.FailFill(ctx, f.ID, process, fmt.Sprintf("%d of its items are not as they must be; problems has the first", fill.refused), fill.problems)
 	}
-	b, err := a.Store.Batch(ctx, f.Tenant, f.ID)
+	b, err := e.Store.Batch(ctx, f.Tenant, f.ID)
 	if err != nil {
 		return err
 	}
 	if b.Counts.Total == 0 {
-		return a.Store.FailFill(ctx, f.ID, process, "there is nothing in its source that a unit could be made of", b.Problems)
+		return e.Store.FailFill(ctx, f.ID, process, "there is nothing in its source that a unit could be made of", b.Problems)
 	}
-	return a.Store.EndFill(ctx, f.ID, process)
+	return e.Store.EndFill(ctx, f.ID, process)
 }
 
-func (f *filler) clear() {
+func (f *enumeration) clear() {
 	f.piece = store.Filled{Batch: f.batch.ID, Process: f.process, Place: f.piece.Place}
 	f.lines, f.bytes, f.begun = map[string]int{}, 0, time.Now()
 }
 
 // all takes every item. After the first that is refused no more units are made
 // of a batch that wants all or none, but its other items are looked at.
-func (f *filler) all(ctx context.Context, items iter.Seq2[item, error]) error {
+func (f *enumeration) all(ctx context.Context, items iter.Seq2[item, error]) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer f.abandon()
 	defer cancel()
@@ -269,7 +223,7 @@ func (f *filler) all(ctx context.Context, items iter.Seq2[item, error]) error {
 	return f.finish(ctx)
 }
 
-func (f *filler) refuse(it item) {
+func (f *enumeration) refuse(it item) {
 	if f.source.OnInvalid == onInvalidSkip {
 		f.piece.Problems = append(f.piece.Problems, it.problems()[0])
 		return
@@ -281,34 +235,34 @@ func (f *filler) refuse(it item) {
 }
 
 // unit makes a unit of an item, or notes what is wrong with it.
-func (f *filler) unit(ctx context.Context, it *item) (n store.NewUnit, err error) {
+func (f *enumeration) unit(ctx context.Context, it *item) (n store.NewUnit, err error) {
 	switch {
 	case len(it.wrong) > 0:
 		return n, nil
 	case it.unit != nil && it.unit.Row != nil: // all was seen to when the batch came
 		n = *it.unit
 		if f.lines[n.CustomID] > 0 {
-			it.wrong, it.code = []ProblemError{repeats(n.CustomID)}, codeRepeats
+			it.wrong, it.code = []work.Invalid{repeats(n.CustomID)}, codeRepeats
 		}
 		return n, nil
 	case it.unit != nil:
 		n = *it.unit
 	default:
-		if n, it.wrong, err = f.a.makeUnit(ctx, *it); err != nil || len(it.wrong) > 0 {
+		if n, it.wrong, err = f.s.makeUnit(ctx, *it); err != nil || len(it.wrong) > 0 {
 			return n, err
 		}
-		if it.wrong = f.a.unpriced(f.batch.Batch, &n); len(it.wrong) > 0 {
+		if it.wrong = f.s.unpriced(f.batch.Batch, &n); len(it.wrong) > 0 {
 			return n, nil
 		}
 	}
 	if len(it.customID) > maxCustomID {
-		it.wrong = []ProblemError{{Pointer: "#/custom_id", Detail: fmt.Sprintf("is longer than %d bytes", maxCustomID)}}
+		it.wrong = []work.Invalid{{Pointer: "#/custom_id", Detail: fmt.Sprintf("is longer than %d bytes", maxCustomID)}}
 	}
 	n.ID = uuid.Must(uuid.NewV7())
 	belong(&n, &f.batch.Batch, *it)
 	n.Turn = f.turns.of(&n, it.line)
 	if f.lines[n.CustomID] > 0 {
-		it.wrong, it.code = []ProblemError{repeats(n.CustomID)}, codeRepeats
+		it.wrong, it.code = []work.Invalid{repeats(n.CustomID)}, codeRepeats
 	}
 	return n, nil
 }
@@ -324,30 +278,6 @@ func belong(n *store.NewUnit, b *work.Batch, it item) {
 // codeRepeats is OpenAI's word for it.
 const codeRepeats = "duplicate_custom_id"
 
-func repeats(id string) ProblemError {
-	return ProblemError{Pointer: "#/custom_id", Detail: fmt.Sprintf("%.100q is there already; each item of a batch has a custom_id of its own", id)}
-}
-
-// withTemplate makes bodies of units out of payloads.
-func withTemplate(template json.RawMessage, items iter.Seq2[source.Item, error]) iter.Seq2[item, error] {
-	return func(yield func(item, error) bool) {
-		for in, err := range items {
-			out := item{line: in.Line, customID: in.CustomID, next: in.Next}
-			if in.Wrong != "" {
-				out.wrong = []ProblemError{{Detail: in.Wrong}}
-			} else if err == nil {
-				out.body, err = strictjson.Merge(template, map[string]json.RawMessage{"payload": in.Payload})
-			}
-			if !yield(out, err) {
-				return
-			}
-		}
-	}
-}
-
-// hashOf is a custom id in eight bytes. That two of a batch are taken for one
-// is as likely as one in 10^10 among fifty thousand.
-func hashOf(id string) uint64 {
-	sum := sha256.Sum256([]byte(id))
-	return binary.LittleEndian.Uint64(sum[:8])
+func repeats(id string) work.Invalid {
+	return work.Invalid{Pointer: "#/custom_id", Detail: fmt.Sprintf("%.100q is there already; each item of a batch has a custom_id of its own", id)}
 }

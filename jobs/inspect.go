@@ -1,4 +1,4 @@
-package api
+package jobs
 
 import (
 	"bufio"
@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"net/http"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -24,7 +23,7 @@ import (
 
 // inspection is a look at the items of a batch before it is accepted.
 type inspection struct {
-	a       *API
+	s       *Submitter
 	ctx     context.Context
 	batch   work.Batch
 	skip    bool
@@ -35,7 +34,7 @@ type inspection struct {
 	count    int
 	refused  int
 	problems []work.BatchProblem
-	sample   *sample
+	sample   *Sample
 }
 
 const (
@@ -158,18 +157,18 @@ func each(block []looked, do func(*looked)) {
 // item reads a unit of a batch: the body of a unit, and a custom_id beside it.
 func (l *inspection) item(template json.RawMessage, line source.Line) (item, error) {
 	it := item{line: line.Next.Line, customID: fmt.Sprint(line.Next.Line)}
-	if p := checkJSON(line.Text); p != nil {
-		it.wrong = p.Errors
+	if wrong := strictjson.Check(line.Text); wrong != nil {
+		it.wrong = []work.Invalid{*wrong}
 		return it, nil
 	}
 	raw, rest, err := strictjson.CutField(line.Text, "custom_id")
 	if err != nil {
-		it.wrong = []ProblemError{{Pointer: "#", Detail: "must be an object, as POST /work-units takes it"}}
+		it.wrong = []work.Invalid{{Pointer: "#", Detail: "must be an object, as POST /work-units takes it"}}
 		return it, nil
 	}
 	if raw != nil {
 		if json.Unmarshal(raw, &it.customID) != nil || it.customID == "" {
-			it.wrong = []ProblemError{{Pointer: "#/custom_id", Detail: "must be a text that is not empty"}}
+			it.wrong = []work.Invalid{{Pointer: "#/custom_id", Detail: "must be a text that is not empty"}}
 			return it, nil
 		}
 	}
@@ -199,8 +198,8 @@ func (l *inspection) make(it *item) (n store.NewUnit, err error) {
 	if len(it.wrong) > 0 {
 		return n, nil
 	}
-	if n, it.wrong, err = l.a.makeUnit(l.ctx, *it); err == nil && len(it.wrong) == 0 {
-		it.wrong = l.a.unpriced(l.batch, &n)
+	if n, it.wrong, err = l.s.makeUnit(l.ctx, *it); err == nil && len(it.wrong) == 0 {
+		it.wrong = l.s.unpriced(l.batch, &n)
 	}
 	return n, err
 }
@@ -211,9 +210,9 @@ func (l *inspection) take(it item, n *store.NewUnit) bool {
 	switch {
 	case len(it.wrong) > 0:
 	case len(it.customID) > maxCustomID:
-		it.wrong = []ProblemError{{Pointer: "#/custom_id", Detail: fmt.Sprintf("is longer than %d bytes", maxCustomID)}}
+		it.wrong = []work.Invalid{{Pointer: "#/custom_id", Detail: fmt.Sprintf("is longer than %d bytes", maxCustomID)}}
 	case l.seen[hash]:
-		it.wrong = []ProblemError{repeats(it.customID)}
+		it.wrong = []work.Invalid{repeats(it.customID)}
 	}
 	if len(it.wrong) > 0 {
 		l.refused++
@@ -225,7 +224,7 @@ func (l *inspection) take(it item, n *store.NewUnit) bool {
 	l.seen[hash] = true
 	n.CustomID = work.Clean(it.customID)
 	if l.count++; l.count == 1 {
-		l.sample = &sample{CustomID: n.CustomID, Title: n.Title, Spec: n.Spec}
+		l.sample = &Sample{CustomID: n.CustomID, Title: n.Title, Spec: n.Spec}
 	}
 	return true
 }
@@ -234,29 +233,41 @@ func (l *inspection) take(it item, n *store.NewUnit) bool {
 // as a whole.
 const maxRefused = 10_000
 
-// refusal is the answer to items of which no units can be made.
-func (l *inspection) refusal() error {
-	var fields []ProblemError
-	for _, p := range l.problems[:min(len(l.problems), strictjson.MaxShown)] {
-		fields = append(fields, pointAt(l.pointer(p.Line), ProblemError{Pointer: p.Pointer, Detail: fmt.Sprintf("line %d: %s", p.Line, p.Detail)}))
-	}
-	p := newFieldsProblem(http.StatusBadRequest, fields...)
-	switch {
-	case l.stopped:
-		p.Detail += fmt.Sprintf(" (and at least %d more; nothing was made of the batch)", l.refused-1)
-	case l.refused > 1:
-		p.Detail += fmt.Sprintf(" (and %d more; nothing was made of the batch)", l.refused-1)
-	}
-	return p
+// RefusedItems is a batch of which nothing was made, because of its items.
+type RefusedItems struct {
+	work.InvalidFields      // the first items at fault
+	Others             int  // at fault beside the first
+	AtLeast            bool // the rest was not looked at
 }
 
-// wouldBe is the answer to a dry run.
-func (l *inspection) wouldBe(n store.NewBatch) *batchAnswer {
+// Note says how many others there are, if any.
+func (e *RefusedItems) Note() string {
+	switch {
+	case e.AtLeast:
+		return fmt.Sprintf(" (and at least %d more; nothing was made of the batch)", e.Others)
+	case e.Others > 0:
+		return fmt.Sprintf(" (and %d more; nothing was made of the batch)", e.Others)
+	}
+	return ""
+}
+
+// refusal is the error about items of which no units can be made.
+func (l *inspection) refusal() error {
+	e := &RefusedItems{Others: l.refused - 1, AtLeast: l.stopped}
+	for _, p := range l.problems[:min(len(l.problems), strictjson.MaxShown)] {
+		field := work.Invalid{Pointer: p.Pointer, Detail: fmt.Sprintf("line %d: %s", p.Line, p.Detail)}
+		e.Fields = append(e.Fields, field.Within(l.pointer(p.Line)))
+	}
+	return e
+}
+
+// wouldBe is what a dry run tells.
+func (l *inspection) wouldBe(n store.NewBatch) SubmittedBatch {
 	b := n.Batch
 	b.Status, b.CreatedAt, b.Rejected, b.Problems = work.BatchEnumerating, time.Now().UTC(), l.refused, l.problems
 	b.Counts.Add(work.Queued, l.count)
 	if len(b.Metadata) == 0 {
 		b.Metadata = json.RawMessage("{}")
 	}
-	return &batchAnswer{Status: http.StatusOK, Body: submittedBatch{BatchView: BatchView{Batch: b}, Sample: l.sample, DryRun: true}}
+	return SubmittedBatch{Batch: b, Sample: l.sample, DryRun: true}
 }

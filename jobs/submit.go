@@ -1,0 +1,121 @@
+package jobs
+
+import (
+	"context"
+	"log/slog"
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"piecework/internal/expr"
+	"piecework/internal/strictjson"
+	"piecework/internal/work"
+	"piecework/store"
+)
+
+// Submitter commits units and batches that the rules allow, and has their messages
+// sent.
+type Submitter struct {
+	*Rules
+	bell     *Bell
+	log      *slog.Logger
+	schemas  strictjson.Schemas
+	language *expr.Language
+	changed  func(uuid.UUID) // of units that were accepted
+	accepted *prometheus.CounterVec
+	wake     chan struct{}  // has one when there is a batch to enumerate
+	enqueues sync.WaitGroup // of accepted units, whose callers have their answers
+}
+
+// NewSubmitter makes a Submitter. changed is told of the units that it accepts.
+func NewSubmitter(rules *Rules, bell *Bell, log *slog.Logger, registry *prometheus.Registry, changed func(uuid.UUID)) *Submitter {
+	return &Submitter{Rules: rules, bell: bell, log: log, changed: changed, wake: make(chan struct{}, 1), language: expr.New(),
+		schemas: strictjson.NewSchemas(reflect.TypeFor[UnitBody](), reflect.TypeFor[BatchOptions]()),
+		accepted: promauto.With(registry).NewCounterVec(prometheus.CounterOpts{
+			Name: "piecework_units_accepted_total", Help: "Units committed to the ledger.",
+		}, []string{"backend"})}
+}
+
+// Submit commits a unit and has its message sent. replayed: its idempotency key, or
+// the delivery that it comes of, had made it before.
+func (s *Submitter) Submit(ctx context.Context, n store.NewUnit) (unit work.Unit, replayed bool, err error) {
+	unit, replayed, err = s.Store.Accept(ctx, n)
+	if err == nil && !replayed {
+		s.Submitted(ctx, unit)
+	}
+	return unit, replayed, err
+}
+
+// Submitted counts a unit that was committed just now and has its message sent.
+// Whatever goes wrong here is not the caller's problem, who does not wait for it.
+func (s *Submitter) Submitted(ctx context.Context, u work.Unit) {
+	s.accepted.WithLabelValues(u.Backend).Inc()
+	s.changed(u.ID)
+	if u.NotBefore != nil || u.State != work.Queued {
+		return // the reconciler sends it when the unit may run
+	}
+	ctx = context.WithoutCancel(ctx)
+	s.enqueues.Go(func() {
+		if err := s.bell.Ring(ctx, store.DispatchOf(u)); err != nil {
+			s.log.Warn("unit accepted, but its bell did not ring; the reconciler will", "unit", u.ID, "err", err)
+		}
+	})
+}
+
+// Wait waits for the messages of what was submitted.
+func (s *Submitter) Wait() { s.enqueues.Wait() }
+
+// advancedAtOnce is how many batches are looked at before a retry of many units is
+// answered; the reconciler looks at the others.
+const advancedAtOnce = 20
+
+// Requeued sends the messages of units that were retried, and lets their batches
+// admit those that are held. They are committed: what goes wrong here is not the
+// caller's problem. It returns the batches.
+func (s *Submitter) Requeued(ctx context.Context, moved []store.Moved) []uuid.UUID {
+	ctx = context.WithoutCancel(ctx)
+	var bells []store.Dispatch
+	var batches []uuid.UUID
+	for _, m := range moved {
+		switch {
+		case !m.Held && m.State == work.Queued:
+			bells = append(bells, m.Dispatch)
+		case m.Held && !slices.Contains(batches, *m.BatchID) && len(batches) < advancedAtOnce:
+			batches = append(batches, *m.BatchID)
+		}
+	}
+	if err := s.bell.Ring(ctx, bells...); err != nil {
+		s.log.Warn("units are queued again, but not all bells rang; the reconciler will", "units", len(bells), "err", err)
+	}
+	for _, id := range batches {
+		if err := s.bell.AdvanceBatch(ctx, s.Store, id); err != nil {
+			s.log.Debug("advance a batch; the reconciler will", "batch", id, "err", err)
+		}
+	}
+	return batches
+}
+
+// EnumerateSoon says that there is a batch whose units are to be made.
+func (s *Submitter) EnumerateSoon() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// RemoveBlob removes bytes that did not become a file, or are one no more. If
+// it cannot, a worker process will.
+func (s *Submitter) RemoveBlob(ctx context.Context, id uuid.UUID) {
+	ctx = context.WithoutCancel(ctx)
+	err := s.Files.Delete(ctx, id)
+	if err == nil {
+		err = s.Store.BlobsGone(ctx, []uuid.UUID{id})
+	}
+	if err != nil {
+		s.log.Warn("the bytes of a file could not be removed; a worker process will try again", "file", id, "err", err)
+	}
+}
