@@ -164,9 +164,28 @@ type Repair struct{ Answer, Words string }
 // tells whether turns and money are left for it. first is what the request
 // before has come to.
 func (r Request) Again(first Result, words string) (again Request, ok bool) {
-	ok = leaves(&r, first.Metadata)
+	ok = r.ContinueAfter(first.Metadata)
 	r.Repair, r.Answer = &Repair{Answer: first.Output, Words: words}, nil
 	return r, ok
+}
+
+// ContinueAfter changes a request into one for a further process of the same
+// session, and tells whether turns and money are left for it.
+func (r *Request) ContinueAfter(done Metadata) bool {
+	r.Resume, r.SessionID = true, done.SessionID
+	if r.MaxTurns > 0 {
+		if r.MaxTurns -= done.NumTurns; r.MaxTurns < 1 {
+			return false
+		}
+	}
+	if done.TotalCostUSD == nil {
+		return r.MaxCostUSD == nil
+	}
+	r.SessionCostUSD += *done.TotalCostUSD
+	if r.MaxCostUSD != nil {
+		r.MaxCostUSD = new(*r.MaxCostUSD - *done.TotalCostUSD)
+	}
+	return r.MaxCostUSD == nil || *r.MaxCostUSD > 0
 }
 
 // After is a result with what an earlier part of the same run has used.
@@ -177,14 +196,6 @@ func (r Result) After(first Result) Result {
 		r.Output = first.Output
 	}
 	return r
-}
-
-// further is what a session that has the prompt is told.
-func (r Request) further() string {
-	if r.Repair != nil {
-		return r.Repair.Words
-	}
-	return goOn
 }
 
 // File is an attachment on this machine.
@@ -254,4 +265,25 @@ type Metadata struct {
 	// Of the API's answer to a call.
 	HTTPStatus int
 	RequestID  string
+}
+
+// and adds up what two processes of one run have used.
+func (m Metadata) and(more Metadata) Metadata {
+	switch {
+	case m.TotalCostUSD == nil:
+		more.TotalCostUSD = nil
+	case more.TotalCostUSD == nil:
+		more.TotalCostUSD = m.TotalCostUSD
+	default:
+		more.TotalCostUSD = new(*m.TotalCostUSD + *more.TotalCostUSD)
+	}
+	more.SessionResumed = m.SessionResumed // the second goes on with the first's
+	if more.SessionTotalUSD == nil {
+		more.SessionTotalUSD = m.SessionTotalUSD
+	}
+	more.NumTurns += m.NumTurns
+	more.DurationMS += m.DurationMS
+	more.DurationAPIMS += m.DurationAPIMS
+	more.Usage = m.Usage.And(more.Usage)
+	return more
 }

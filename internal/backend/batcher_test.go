@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"github.com/anthropics/anthropic-sdk-go"
+	anthropicoption "github.com/anthropics/anthropic-sdk-go/option"
 	"github.com/openai/openai-go/v3"
+	openaioption "github.com/openai/openai-go/v3/option"
 
 	"piecework/internal/testkit/fakemodel"
 	"piecework/internal/transcript"
@@ -462,7 +464,7 @@ func TestFindBatch(t *testing.T) {
 		if err != nil || !slices.Equal(ids, []string{model.MadeBatches()[0].ID}) {
 			t.Errorf("found %v, %v", ids, err)
 		}
-		if ids, err := b.FindBatch(t.Context(), "key-1", 2, time.Now().Add(2*clockSkew)); err != nil || len(ids) > 0 {
+		if ids, err := b.FindBatch(t.Context(), "key-1", 2, time.Now().Add(2*time.Minute)); err != nil || len(ids) > 0 {
 			t.Errorf("found later: %v, %v", ids, err)
 		}
 		key, lines, want := "other-149", 1, 1
@@ -572,16 +574,15 @@ func TestFakeBatchesFitTheSDKs(t *testing.T) {
 	o, a := backends["chat"].(*OpenAI), backends["anthropic"].(*Anthropic)
 	openaiID, anthropicID := send(t, o, linesFor(t, o, "a", "b")), send(t, a, linesFor(t, a, "a", "b"))
 
-	theirs := o.client()
-	service := openai.NewBatchService(theirs.Options...)
+	service := openai.NewBatchService(openaioption.WithBaseURL(o.BaseURL), openaioption.WithAPIKey(o.Key))
 	b, err := service.Get(t.Context(), openaiID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.Status != openai.BatchStatusCompleted || b.RequestCounts.Completed != 1 || b.RequestCounts.Failed != 1 || b.OutputFileID == "" || b.ErrorFileID == "" || b.Metadata[batchKey] != "key-1" {
+	if b.Status != openai.BatchStatusCompleted || b.RequestCounts.Completed != 1 || b.RequestCounts.Failed != 1 || b.OutputFileID == "" || b.ErrorFileID == "" || b.Metadata["piecework"] != "key-1" {
 		t.Errorf("%+v", b)
 	}
-	batches := anthropic.NewMessageBatchService(a.client().Options...)
+	batches := anthropic.NewMessageBatchService(anthropicoption.WithBaseURL(a.BaseURL), anthropicoption.WithAPIKey(a.Key))
 	m, err := batches.Get(t.Context(), anthropicID, anthropic.MessageBatchGetParams{})
 	if err != nil {
 		t.Fatal(err)
@@ -648,7 +649,7 @@ func TestAnthropicBatchLines(t *testing.T) {
 		}
 		req := request(t, "x")
 		req.Answer = got
-		try(t.Context(), t, modelAPIs(t, "http://127.0.0.1:1")["anthropic"], req).wantFailure(t, want.class, kind, "(request req_1)")
+		try(t.Context(), t, &Anthropic{BaseURL: "http://127.0.0.1:1"}, req).wantFailure(t, want.class, kind, "(request req_1)")
 	}
 	for _, kind := range []string{"canceled", "expired"} {
 		if got := (&anthropicBatchLine{ID: "a", Result: struct {

@@ -37,8 +37,12 @@ func WritesFiles(name string) bool { return name == "mock" || Can(name, work.Can
 // a model API takes.
 func UsesDirectory(name string, payload json.RawMessage) bool {
 	if name == "mock" {
-		script, _, err := readScript(payload)
-		return err == nil && len(script.Files) > 0
+		var asked struct {
+			Mock struct {
+				Files map[string]string `json:"files"`
+			} `json:"mock"`
+		}
+		return json.Unmarshal(payload, &asked) == nil && len(asked.Mock.Files) > 0
 	}
 	return Can(name, work.CanTools)
 }

@@ -75,7 +75,7 @@ func (c *Claude) Execute(ctx context.Context, req Request, steps *transcript.Wri
 	}
 	u := claudeUnit{cliUnit: unit, c: c, home: home, in: in, schema: schema}
 	return u.converse(ctx, exchange{
-		prompt: req.Prompt, after: req.further(), once: func(req Request, words string, whole bool) (Result, heard, error) {
+		prompt: req.Prompt, after: further(req), once: func(req Request, words string, whole bool) (Result, heard, error) {
 			u.req = req
 			if !whole {
 				u.in.line = claudeLine([]block{{Type: "text", Text: words}})

@@ -233,6 +233,9 @@ func interrupted(cause error) *work.Failure {
 	return nil
 }
 
+// maxMessage bounds the message of a failure.
+const maxMessage = 8 << 10
+
 // tidy makes a result's texts fit to be stored.
 func tidy(r *Result, steps *transcript.Writer) {
 	r.Output = steps.Redact(work.Clean(r.Output))
@@ -243,7 +246,6 @@ func tidy(r *Result, steps *transcript.Writer) {
 }
 
 const (
-	maxMessage  = 8 << 10
 	stderrLines = 10
 	stderrBytes = 2 << 10
 )

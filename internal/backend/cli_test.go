@@ -20,9 +20,14 @@ import (
 // keeper is what the agents are started with, as in the program.
 var keeper process.Keeper
 
-func TestMain(m *testing.M) {
+// startMain is what the TestMain of a package begins with whose tests run agents.
+func startMain() {
 	keeper = process.Main(os.Args, os.Environ())
 	fakecli.Main()
+}
+
+func TestMain(m *testing.M) {
+	startMain()
 	if os.Getenv(asWorker) != "" {
 		beWorker()
 	}
@@ -89,12 +94,16 @@ func fake(t *testing.T) *Claude {
 
 // fakePrices has what the fake agents' model costs: a call of 100 tokens in and
 // 10 out, 40 of the 100 from a cache or not, costs 130 micro-dollars.
-var fakePrices = &Prices{rates: []rate{{Model: "fake-model", Input: 1, CacheRead: 1, Output: 3}, {Model: "priced", Input: 1, CacheRead: 1, Output: 3}}}
+const fakePrices = `[{"model": "fake-model", "input": 1, "cache_read": 1, "output": 3}, {"model": "priced", "input": 1, "cache_read": 1, "output": 3}]`
 
 // fakeCLI runs a fake agent with little patience.
 func fakeCLI(path string) CLI {
+	prices, err := ReadPrices([]byte(fakePrices))
+	if err != nil {
+		panic(err)
+	}
 	return CLI{
-		Path: path, Keeper: keeper, Prices: fakePrices, grace: 300 * time.Millisecond,
+		Path: path, Keeper: keeper, Prices: prices, grace: 300 * time.Millisecond,
 		ladder: process.Ladder{Interrupt: 500 * time.Millisecond, Terminate: 300 * time.Millisecond},
 	}
 }
@@ -346,16 +355,10 @@ func TestLongLines(t *testing.T) {
 }
 
 func TestTooMuchOutput(t *testing.T) {
-	req := request(t, verbs("init", "line 3000000", "line 3000000", "hang"))
-	told := newClaudeTold(req, nil, transcript.NewWriter(nil, nil))
-	l := limitsOf(req)
-	l.maxOutput = 5 << 20
 	c := fake(t)
-	command := process.Command{Path: c.Path, Mark: process.NewMark(req.RunID.String()), Stdin: strings.NewReader(req.Prompt)}
-	result, err := run(t.Context(), agent{name: "fake", command: command, line: told.line, result: told.end}, l, told.steps)
-	if err != nil || result.Success || result.Error == nil || !strings.Contains(result.Error.Message, "more than 5 MiB") {
-		t.Errorf("%v, %+v", err, result.Error)
-	}
+	c.maxOutput = 5 << 20
+	got := try(t.Context(), t, c, request(t, verbs("init", "line 3000000", "line 3000000", "hang")))
+	got.wantFailure(t, work.ClassInvalidRequest, "more than 5 MiB")
 }
 
 func TestEnvironmentIsAllowListed(t *testing.T) {

@@ -34,9 +34,10 @@ type CLI struct {
 	// Prices is for agents that tell tokens and no cost.
 	Prices *Prices
 
-	// Times the tests shorten.
-	grace  time.Duration
-	ladder process.Ladder
+	// Limits the tests shorten; 0: the usual ones.
+	grace     time.Duration
+	ladder    process.Ladder
+	maxOutput int64 // in bytes
 }
 
 // settings are what an operator has set: what an agent is told, and where its
@@ -150,6 +151,7 @@ func (u cliUnit) run(ctx context.Context, a agent) (Result, error) {
 	l := limitsOf(u.req)
 	l.grace = cmp.Or(u.cli.grace, l.grace)
 	l.ladder = cmp.Or(u.cli.ladder, a.ladder, l.ladder)
+	l.maxOutput = cmp.Or(u.cli.maxOutput, l.maxOutput)
 	a.name = u.program.name
 	a.command.Path, a.command.Dir, a.command.OpenedDir = u.path, u.dir(), u.req.OpenedDir
 	a.command.Mark, a.command.Keeper, a.command.Lease = process.NewMark(u.req.RunID.String()), u.cli.Keeper, u.req.Lease
@@ -191,6 +193,14 @@ func baseEnv(home string) []string {
 
 // goOn is what a session is told that was cut off and holds the unit's prompt.
 const goOn = "This session was interrupted before it was done. Go on with the task from where it stopped and give the answer that it asks for."
+
+// further is what a session that has the prompt is told.
+func further(req Request) string {
+	if req.Repair != nil {
+		return req.Repair.Words
+	}
+	return goOn
+}
 
 // finishNow is what a session is told that ended its turn to wait for something.
 const finishNow = "Nobody will come back to this session, and whatever was left to run in the background or for a later time was stopped. " +
@@ -246,7 +256,7 @@ func (u cliUnit) converse(ctx context.Context, x exchange) (Result, error) {
 		first, heard, err = open()
 	}
 	again := func(words string) {
-		if err != nil || ctx.Err() != nil || !leaves(&req, first.Metadata) {
+		if err != nil || ctx.Err() != nil || !req.ContinueAfter(first.Metadata) {
 			return
 		}
 		u.note("%s; asking once more", first.Error.Message)
@@ -264,25 +274,6 @@ func (u cliUnit) converse(ctx context.Context, x exchange) (Result, error) {
 		again(first.Error.Message + "\n\nGive the whole answer again as JSON that fits, and nothing else.")
 	}
 	return first, err
-}
-
-// leaves makes of a request what one more process may do after another has done
-// its part, and tells whether anything is left.
-func leaves(req *Request, done Metadata) bool {
-	req.Resume, req.SessionID = true, done.SessionID
-	if req.MaxTurns > 0 {
-		if req.MaxTurns -= done.NumTurns; req.MaxTurns < 1 {
-			return false
-		}
-	}
-	if done.TotalCostUSD == nil {
-		return req.MaxCostUSD == nil
-	}
-	req.SessionCostUSD += *done.TotalCostUSD
-	if req.MaxCostUSD != nil {
-		req.MaxCostUSD = new(*req.MaxCostUSD - *done.TotalCostUSD)
-	}
-	return req.MaxCostUSD == nil || *req.MaxCostUSD > 0
 }
 
 const fromTheStart = "the session to resume is not here: starting from the beginning"

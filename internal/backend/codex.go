@@ -90,7 +90,7 @@ func (u codexUnit) execute(ctx context.Context) (Result, error) {
 		u.note(fromTheStart)
 	}
 	return u.converse(ctx, exchange{
-		prompt: u.prompt, after: u.req.further(), once: func(req Request, words string, whole bool) (Result, heard, error) {
+		prompt: u.prompt, after: further(u.req), once: func(req Request, words string, whole bool) (Result, heard, error) {
 			u := u
 			u.req, u.prompt = req, words
 			if !whole {
@@ -220,25 +220,4 @@ func tomlString(text string) string {
 		return strconv.Quote("")
 	}
 	return strings.ReplaceAll(string(quoted), "\x7f", `\u007f`)
-}
-
-// and adds up what two processes of one run have used.
-func (m Metadata) and(more Metadata) Metadata {
-	switch {
-	case m.TotalCostUSD == nil:
-		more.TotalCostUSD = nil
-	case more.TotalCostUSD == nil:
-		more.TotalCostUSD = m.TotalCostUSD
-	default:
-		more.TotalCostUSD = new(*m.TotalCostUSD + *more.TotalCostUSD)
-	}
-	more.SessionResumed = m.SessionResumed // the second goes on with the first's
-	if more.SessionTotalUSD == nil {
-		more.SessionTotalUSD = m.SessionTotalUSD
-	}
-	more.NumTurns += m.NumTurns
-	more.DurationMS += m.DurationMS
-	more.DurationAPIMS += m.DurationAPIMS
-	more.Usage = m.Usage.And(more.Usage)
-	return more
 }

@@ -197,8 +197,8 @@ func (c conformance) run(t *testing.T, s stage) {
 	if c.hides == s.name {
 		want = outcome{kept: true}
 	}
-	got.wantOutcome(t, s, want, c.stops)
-	got.wantShape(t, s, req, c.stops)
+	wantOutcome(t, got, s, want, c.stops)
+	wantShape(t, got, s, req, c.stops)
 	if c.check != nil {
 		c.check(t, s, req, got)
 	}
@@ -227,7 +227,7 @@ func (c conformance) try(t *testing.T, s stage, req Request) trial {
 	return trial{Result: result, took: time.Since(started), steps: steps.Steps()}
 }
 
-func (got trial) wantOutcome(t *testing.T, s stage, want outcome, stops error) {
+func wantOutcome(t *testing.T, got trial, s stage, want outcome, stops error) {
 	t.Helper()
 	class, other := want.on[s.kind]
 	if !other {
@@ -254,7 +254,7 @@ func (got trial) wantOutcome(t *testing.T, s stage, want outcome, stops error) {
 }
 
 // wantShape sees to what holds of every run of every backend.
-func (got trial) wantShape(t *testing.T, s stage, req Request, stops error) {
+func wantShape(t *testing.T, got trial, s stage, req Request, stops error) {
 	t.Helper()
 	m := got.Metadata
 	if got.Success == (got.Error != nil) && stops == nil {
@@ -273,17 +273,17 @@ func (got trial) wantShape(t *testing.T, s stage, req Request, stops error) {
 		if (m.TotalCostUSD != nil) != Can(s.name, work.CanCost) || got.CostIncomplete {
 			t.Errorf("cost %v, incomplete %v", m.TotalCostUSD, got.CostIncomplete)
 		}
-		got.wantAnswerLast(t, s.kind == asReal && s.name == "claude" && req.OutputSchema != nil)
+		wantAnswerLast(t, got, s.kind == asReal && s.name == "claude" && req.OutputSchema != nil)
 	}
 	if stops != nil && Can(s.name, work.CanCost) && s.kind != asMock && m.TotalCostUSD == nil && !got.CostIncomplete {
 		t.Error("a run that was ended has neither a cost nor the mark that it is not known")
 	}
-	got.wantPairs(t)
+	wantPairs(t, got)
 }
 
 // wantAnswerLast: the transcript ends with the answer; a real client may tell
 // what was thought only afterwards, and Claude Code answers by a call.
-func (got trial) wantAnswerLast(t *testing.T, byCall bool) {
+func wantAnswerLast(t *testing.T, got trial, byCall bool) {
 	t.Helper()
 	steps := slices.DeleteFunc(slices.Clone(got.steps), func(s transcript.Step) bool { return s.Type == transcript.Reasoning })
 	if len(steps) == 0 || steps[len(steps)-1].Type != transcript.Action && !byCall {
@@ -293,7 +293,7 @@ func (got trial) wantAnswerLast(t *testing.T, byCall bool) {
 
 // wantPairs: every call has one result that comes after it, and no result is
 // without a call. Numbers have no gaps.
-func (got trial) wantPairs(t *testing.T) {
+func wantPairs(t *testing.T, got trial) {
 	t.Helper()
 	open, closed := map[string]string{}, map[string]bool{}
 	for n, step := range got.steps {
@@ -370,8 +370,8 @@ func goesOn(t *testing.T, s stage, req Request, first trial) {
 		}
 	}
 	got := try(t.Context(), t, s.b, req)
-	got.wantOutcome(t, s, outcome{output: "done"}, nil)
-	got.wantShape(t, s, req, nil)
+	wantOutcome(t, got, s, outcome{output: "done"}, nil)
+	wantShape(t, got, s, req, nil)
 	if !Can(s.name, work.CanResume) {
 		if s.model != nil && len(s.model.Requests()[0].Messages) != 1 {
 			t.Errorf("a backend that has no sessions sent %+v", s.model.Requests()[0].Messages)
@@ -407,7 +407,7 @@ func mends(t *testing.T, s stage, req Request, first trial) {
 		}
 	}
 	got := try(t.Context(), t, s.b, req)
-	got.wantOutcome(t, s, outcome{output: "done"}, nil)
+	wantOutcome(t, got, s, outcome{output: "done"}, nil)
 	if s.kind == asAPI || s.kind == asReal {
 		last := s.model.Requests()[0]
 		for _, r := range s.model.Requests() {

@@ -67,7 +67,7 @@ func (c *Cursor) Execute(ctx context.Context, req Request, steps *transcript.Wri
 	u := cursorUnit{cliUnit: unit, c: c, schema: schema}
 	u.findSession()
 	return u.converse(ctx, exchange{
-		prompt: withSchema(inert(req.SystemPrompt, prompt), req), after: withSchema(req.further(), req),
+		prompt: withSchema(inert(req.SystemPrompt, prompt), req), after: withSchema(further(req), req),
 		holds: func() bool { return true }, // else it would not have been remembered
 		once: func(req Request, words string, _ bool) (Result, heard, error) {
 			u.req = req

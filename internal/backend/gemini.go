@@ -74,7 +74,7 @@ func (g *Gemini) Execute(ctx context.Context, req Request, steps *transcript.Wri
 		u.note(fromTheStart)
 	}
 	return u.converse(ctx, exchange{
-		prompt: withSchema(prompt, req), after: withSchema(req.further(), req),
+		prompt: withSchema(prompt, req), after: withSchema(further(req), req),
 		holds: func() bool { return geminiHolds(geminiRecordPath(unit.home.dir, u.req.SessionID), req.Prompt) },
 		once: func(req Request, words string, _ bool) (Result, heard, error) {
 			u := u
@@ -128,7 +128,7 @@ func (u geminiUnit) configure() error {
 		settings["model"] = map[string]any{"maxSessionTurns": u.req.MaxTurns}
 	}
 	if len(u.req.MCPServers) > 0 {
-		settings["mcpServers"] = u.req.serversAs(geminiServer)
+		settings["mcpServers"] = serversAs(u.req, geminiServer)
 	}
 	encoded, err := json.Marshal(settings)
 	if err != nil {

@@ -24,33 +24,41 @@ type ears struct {
 	end  func(ending) Result
 }
 
-// The recordings are what Claude Code 2.1.329, Codex 0.169.0, opencode 1.18.33
-// and Gemini CLI 0.61.0 said to a fake model, cut down. Those of Cursor are made
-// up in its documented shape.
-func TestGolden(t *testing.T) {
-	for name, listen := range map[string]func(*testing.T, string, Request, *transcript.Writer) ears{
-		"claude": hearClaude, "codex": hearCodex, "cursor": hearCursor, "opencode": hearOpenCode, "gemini": hearGemini,
-	} {
-		recordings, err := filepath.Glob("testdata/" + name + "/*.jsonl")
-		if err != nil || len(recordings) == 0 {
-			t.Fatalf("no recordings: %v", err)
+// runGolden replays the recordings in testdata, and compares what an adapter
+// made of them. The recordings are what Claude Code 2.1.329, Codex 0.169.0,
+// opencode 1.18.33 and Gemini CLI 0.61.0 said to a fake model, cut down. Those of
+// Cursor are made up in its documented shape.
+func runGolden(t *testing.T, name string, listen func(*testing.T, string, Request, *transcript.Writer) ears) {
+	t.Helper()
+	recordings, err := filepath.Glob("testdata/*.jsonl")
+	if err != nil || len(recordings) == 0 {
+		t.Fatalf("no recordings: %v", err)
+	}
+	for _, recording := range recordings {
+		if strings.HasSuffix(recording, ".rollout.jsonl") {
+			continue
 		}
-		for _, recording := range recordings {
-			if strings.HasSuffix(recording, ".rollout.jsonl") {
-				continue
+		t.Run(strings.TrimSuffix(filepath.Base(recording), ".jsonl"), func(t *testing.T) {
+			req := Request{SessionID: "11111111-1111-4111-8111-111111111111", MaxTurns: 9, Attempt: 1}
+			if name == "claude" {
+				req.MaxTurns = 2
 			}
-			t.Run(name+"/"+strings.TrimSuffix(filepath.Base(recording), ".jsonl"), func(t *testing.T) {
-				req := Request{SessionID: "11111111-1111-4111-8111-111111111111", MaxTurns: 9, Attempt: 1}
-				if name == "claude" {
-					req.MaxTurns = 2
-				}
-				steps := transcript.NewWriter(nil, nil)
-				got := replay(t, recording, listen(t, recording, req, steps), steps)
-				compareGolden(t, strings.TrimSuffix(recording, ".jsonl")+".golden.json", got)
-			})
-		}
+			steps := transcript.NewWriter(nil, nil)
+			got := replay(t, name, recording, listen(t, recording, req, steps), steps)
+			compareGolden(t, strings.TrimSuffix(recording, ".jsonl")+".golden.json", got)
+		})
 	}
 }
+
+func TestClaudeGolden(t *testing.T) { runGolden(t, "claude", hearClaude) }
+
+func TestCodexGolden(t *testing.T) { runGolden(t, "codex", hearCodex) }
+
+func TestCursorGolden(t *testing.T) { runGolden(t, "cursor", hearCursor) }
+
+func TestOpenCodeGolden(t *testing.T) { runGolden(t, "opencode", hearOpenCode) }
+
+func TestGeminiGolden(t *testing.T) { runGolden(t, "gemini", hearGemini) }
 
 func compareGolden(t *testing.T, golden string, got []byte) {
 	t.Helper()
@@ -116,11 +124,14 @@ func hearCursor(_ *testing.T, _ string, req Request, steps *transcript.Writer) e
 func hearOpenCode(_ *testing.T, _ string, req Request, steps *transcript.Writer) ears {
 	told := newOpenCodeTold(req, nil, steps)
 	return ears{told.line, func(how ending) Result {
-		if f := told.check(); f != nil { // the runner would have asked by now
-			how.stopped = limitReached{f}
+		reached := told.check() // the runner would have asked by now
+		if reached != nil {
+			how.stopped = reached
 		}
 		result := told.end(how)
-		settle(&result, how)
+		if reached != nil {
+			result.Error, result.Success = reached, false
+		}
 		return result
 	}}
 }
@@ -130,7 +141,7 @@ func hearGemini(t *testing.T, _ string, req Request, steps *transcript.Writer) e
 	return ears{told.line, told.end}
 }
 
-func replay(t *testing.T, recording string, e ears, steps *transcript.Writer) []byte {
+func replay(t *testing.T, name, recording string, e ears, steps *transcript.Writer) []byte {
 	t.Helper()
 	lines, err := os.ReadFile(recording)
 	if err != nil {
@@ -144,13 +155,13 @@ func replay(t *testing.T, recording string, e ears, steps *transcript.Writer) []
 	if strings.HasSuffix(recording, "stopped.jsonl") {
 		how.stopped = work.ErrShutdown
 	}
-	denied := strings.Contains(recording, "opencode/denied") // it ends there, without a word
+	denied := name == "opencode" && strings.Contains(recording, "denied") // it ends there, without a word
 	if final != (how.stopped == nil && !denied) {
 		t.Errorf("the last line is the last word: %v", final)
 	}
 	result := e.end(how)
 	steps.Close()
-	if !strings.Contains(recording, "claude") && !strings.Contains(recording, "cursor") || how.stopped != nil {
+	if name != "claude" && name != "cursor" || how.stopped != nil {
 		result.Metadata.DurationMS = 0 // by our clock
 	}
 	if result.Error != nil && !result.Error.ResetAt.IsZero() {

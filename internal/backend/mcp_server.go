@@ -88,8 +88,8 @@ func (s MCPServer) Secrets() (secrets []string) {
 // could be a word of any text.
 const leastSecret = 8
 
-// serversAs makes an object of the request's MCP servers in an agent's own form.
-func (r Request) serversAs(form func(MCPServer) map[string]any) map[string]any {
+// serversAs makes an object of a request's MCP servers in an agent's own form.
+func serversAs(r Request, form func(MCPServer) map[string]any) map[string]any {
 	servers := map[string]any{}
 	for _, s := range r.MCPServers {
 		entry := form(s)
@@ -174,7 +174,7 @@ func (h home) putServers(name string, req Request, form func(MCPServer) map[stri
 	if err := makeDir(filepath.Dir(filepath.Join(h.dir, name))); err != nil {
 		return "", err
 	}
-	text, err := json.Marshal(map[string]any{"mcpServers": req.serversAs(form)})
+	text, err := json.Marshal(map[string]any{"mcpServers": serversAs(req, form)})
 	if err != nil {
 		return "", err
 	}

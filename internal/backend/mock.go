@@ -134,7 +134,7 @@ func (s script) play(ctx context.Context, req Request, seen []sight, result *Res
 	pause := s.Sleep.Duration() / time.Duration(max(1, turns))
 	for turn := range turns {
 		if req.MaxTurns > 0 && turn == req.MaxTurns {
-			return work.Fail(work.ClassMaxTurns, fmt.Sprintf("max_turns (%d) was reached", req.MaxTurns))
+			return tooManyTurns(req)
 		}
 		result.Metadata.NumTurns = turn + 1
 		s.turn(turn, seen, steps)

@@ -22,10 +22,10 @@ import (
 // mock says what else is to happen, as payload.mock does for other units.
 func mockCall(ctx context.Context, req Request, steps *transcript.Writer) Result {
 	begun := time.Now()
-	result := Result{Metadata: Metadata{Model: cmp.Or(callModel(req.Call), "mock"), NumTurns: 1}}
-	writeAsked(req.Call, steps)
+	result := Result{Metadata: Metadata{Model: cmp.Or(CallModel(req.Call), "mock"), NumTurns: 1}}
+	RecordCall(req.Call, steps)
 	s, err := mockScript(req.Call.Body)
-	failure, stopped := checkCall("mock", req.Call), false
+	failure, stopped := CheckCall("mock", req.Call), false
 	switch {
 	case failure != nil:
 	case err != nil:
@@ -43,12 +43,8 @@ func mockCall(ctx context.Context, req Request, steps *transcript.Writer) Result
 	}
 	switch {
 	case failure == nil && !stopped:
-		a := &answer{steps: steps}
 		m.HTTPStatus, result.Success = http.StatusOK, true
-		result.Output = s.callAnswer(req.Call)
-		hearCall(req.Call.Endpoint, []byte(result.Output), a)
-		a.finish()
-		m.Usage = a.usage
+		result.Output, m.Usage = s.callAnswer(req.Call, steps)
 	case status != 0:
 		m.HTTPStatus, result.Output = status, mockRefusal(req.Call.Endpoint, failure)
 	}
@@ -92,15 +88,26 @@ func mustJSON(v any) string {
 // mockTokens is a guess at how many tokens a text has.
 func mockTokens(text string) int { return (len(text) + 3) / 4 }
 
-func (s script) callAnswer(c *work.Call) string {
+// callAnswer answers a call, and writes what it says into the transcript.
+func (s script) callAnswer(c *work.Call, steps *transcript.Writer) (body string, used work.Usage) {
 	asked := CallText(c)
 	if s.Output == "" {
 		s.Output = mockSays + asked
 	}
 	text := s.answer(nil)
+	used.InputTokens = int64(mockTokens(string(c.Body)))
+	if c.Endpoint != work.EndpointEmbeddings {
+		used.OutputTokens = int64(mockTokens(text))
+		steps.Add(transcript.Step{Type: transcript.Action, Content: []transcript.Content{{Type: transcript.Text, Text: text}}})
+	}
+	return mockAnswer(c, text, used), used
+}
+
+// mockAnswer is a text in the shape of the call's API.
+func mockAnswer(c *work.Call, text string, used work.Usage) string {
 	sum := sha256.Sum256(c.Body)
-	id, model := hex.EncodeToString(sum[:12]), cmp.Or(callModel(c), "mock")
-	in, out := mockTokens(string(c.Body)), mockTokens(text)
+	id, model := hex.EncodeToString(sum[:12]), cmp.Or(CallModel(c), "mock")
+	in, out := used.InputTokens, used.OutputTokens
 	switch c.Endpoint {
 	case work.EndpointMessages:
 		return mustJSON(map[string]any{
@@ -140,7 +147,7 @@ const (
 )
 
 // mockEmbeddings makes a vector of the bytes of each input.
-func mockEmbeddings(body json.RawMessage, model string, tokens int) string {
+func mockEmbeddings(body json.RawMessage, model string, tokens int64) string {
 	var asked struct {
 		Input      json.RawMessage `json:"input"`
 		Dimensions int             `json:"dimensions"`

@@ -49,7 +49,7 @@ func makeLine(api *modelAPI, req *Request) (Line, *work.Failure) {
 }
 
 func makeCallLine(name string, c *work.Call) (Line, *work.Failure) {
-	if failure := checkCall(name, c); failure != nil {
+	if failure := CheckCall(name, c); failure != nil {
 		return Line{}, failure
 	}
 	var fields map[string]json.RawMessage
@@ -62,7 +62,7 @@ func makeCallLine(name string, c *work.Call) (Line, *work.Failure) {
 	if err != nil {
 		return Line{}, work.Fail(work.ClassInvalidRequest, "the body of the request: "+err.Error())
 	}
-	return Line{Endpoint: c.Endpoint, Model: callModel(c), Body: body}, nil
+	return Line{Endpoint: c.Endpoint, Model: CallModel(c), Body: body}, nil
 }
 
 // compactJSON is a value in one line, with < and > as they are.

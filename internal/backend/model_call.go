@@ -20,13 +20,13 @@ import (
 // answer all the same. A refusal is handed over as well, with its status.
 func runCall(ctx context.Context, api *modelAPI, req *Request, steps *transcript.Writer) *Result {
 	u := &modelUnit{api: api, req: req, steps: steps, begun: time.Now()}
-	u.model = callModel(req.Call)
+	u.model = CallModel(req.Call)
 	u.talk.model = u.model
 	req.Payload = nil
-	if failure := checkCall(api.name, req.Call); failure != nil {
+	if failure := CheckCall(api.name, req.Call); failure != nil {
 		return u.result(reply{failure: failure})
 	}
-	writeAsked(req.Call, steps)
+	RecordCall(req.Call, steps)
 	var got passed
 	r := u.pass(ctx, &got)
 	result := u.result(r)
@@ -34,9 +34,9 @@ func runCall(ctx context.Context, api *modelAPI, req *Request, steps *transcript
 	return result
 }
 
-// checkCall refuses what the door refuses, too: a unit may be older than the
+// CheckCall refuses what the door refuses, too: a unit may be older than the
 // rules.
-func checkCall(name string, c *work.Call) *work.Failure {
+func CheckCall(name string, c *work.Call) *work.Failure {
 	if slices.Contains(endpoints[name], c.Endpoint) {
 		return nil
 	}
@@ -119,8 +119,8 @@ func (u *modelUnit) take(ctx context.Context, v *vigil, got *passed) error {
 	return nil
 }
 
-// callModel is the model that a call names.
-func callModel(c *work.Call) string {
+// CallModel is the model that a call names; empty when it names none.
+func CallModel(c *work.Call) string {
 	var body struct {
 		Model string `json:"model"`
 	}
@@ -128,11 +128,8 @@ func callModel(c *work.Call) string {
 	return body.Model
 }
 
-// CallModel is the model that a call names; empty when it names none.
-func CallModel(c *work.Call) string { return callModel(c) }
-
-// writeAsked writes what the call asks for, as far as its shape is known.
-func writeAsked(c *work.Call, steps *transcript.Writer) {
+// RecordCall writes what the call asks for, as far as its shape is known.
+func RecordCall(c *work.Call, steps *transcript.Writer) {
 	if text := CallText(c); text != "" {
 		steps.Add(transcript.Step{Type: transcript.UserText, Text: text})
 	}
@@ -197,18 +194,24 @@ type callAnswer struct {
 			ReasoningContent string `json:"reasoning_content"`
 		} `json:"message"`
 	} `json:"choices"`
-	Content []anthropicPiece `json:"content"`
-	Output  []struct {
+	Content []struct {
+		Text     string `json:"text"`
+		Thinking string `json:"thinking"`
+	} `json:"content"`
+	Output []struct {
 		Content json.RawMessage `json:"content"`
 		Summary json.RawMessage `json:"summary"`
 	} `json:"output"`
 	Usage struct {
-		anthropicUsage
-		Prompt       int64       `json:"prompt_tokens"`
-		Completion   int64       `json:"completion_tokens"`
-		PromptParts  cachedParts `json:"prompt_tokens_details"`
-		InputDetails cachedParts `json:"input_tokens_details"`
-		Cost         *float64    `json:"cost"`
+		Input         int64       `json:"input_tokens"`
+		Output        int64       `json:"output_tokens"`
+		CacheRead     int64       `json:"cache_read_input_tokens"`
+		CacheCreation int64       `json:"cache_creation_input_tokens"`
+		Prompt        int64       `json:"prompt_tokens"`
+		Completion    int64       `json:"completion_tokens"`
+		PromptParts   cachedParts `json:"prompt_tokens_details"`
+		InputDetails  cachedParts `json:"input_tokens_details"`
+		Cost          *float64    `json:"cost"`
 	} `json:"usage"`
 }
 
@@ -238,7 +241,7 @@ func hearUse(endpoint string, body []byte, a *answer) (said callAnswer) {
 	u := said.Usage
 	switch endpoint {
 	case work.EndpointMessages:
-		u.tell(a)
+		a.usage = work.Usage{InputTokens: u.Input, OutputTokens: u.Output, CacheReadTokens: u.CacheRead, CacheCreationTokens: u.CacheCreation}
 	case work.EndpointResponses:
 		a.usage = usageWithin(u.Input, u.InputDetails.Cached, u.Output)
 	default:

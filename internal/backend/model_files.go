@@ -3,10 +3,7 @@ package backend
 import (
 	"encoding/base64"
 	"fmt"
-	"html"
 	"slices"
-	"strings"
-	"unicode/utf8"
 
 	"piecework/internal/work"
 )
@@ -75,9 +72,9 @@ func readPart(name string, file File, limits fileLimits) ([]part, *work.Failure)
 		return []part{title, {kind: imagePart, name: file.Name, mediaType: kind, data: data}}, nil
 	case kind == "application/pdf":
 		return []part{title, {kind: pdfPart, name: file.Name, mediaType: kind, data: data}}, nil
-	case utf8.Valid(data) && !strings.ContainsRune(string(data), 0):
-		return []part{{kind: textPart, name: file.Name, text: fmt.Sprintf(
-			"<file name=\"%s\">\n%s\n</file>", html.EscapeString(file.Name), data)}}, nil
+	}
+	if text, ok := inlineText(file, data); ok {
+		return []part{{kind: textPart, name: file.Name, text: text}}, nil
 	}
 	return nil, work.Fail(work.ClassInvalidRequest, fmt.Sprintf(
 		"the file %q cannot be sent: %s takes images (PNG, JPEG, GIF, WebP), PDF and UTF-8 text, and this is %s",

@@ -81,7 +81,7 @@ func (o *OpenCode) Execute(ctx context.Context, req Request, steps *transcript.W
 	}
 	u.findSession()
 	return u.converse(ctx, exchange{
-		prompt: withSchema(prompt, req), after: withSchema(req.further(), req),
+		prompt: withSchema(prompt, req), after: withSchema(further(req), req),
 		holds: func() bool { return true }, // else it would not have been remembered
 		once: func(req Request, words string, whole bool) (Result, heard, error) {
 			u.req, u.images = req, nil
@@ -132,7 +132,7 @@ func (u openCodeUnit) configure() (string, error) {
 		return "", err
 	}
 	// By file: what goes by the environment, every command of the agent sees.
-	servers, err := json.Marshal(map[string]any{"mcp": u.req.serversAs(openCodeServer)})
+	servers, err := json.Marshal(map[string]any{"mcp": serversAs(u.req, openCodeServer)})
 	if err != nil {
 		return "", err
 	}

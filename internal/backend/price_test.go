@@ -164,8 +164,8 @@ func TestMaxCostIsWatched(t *testing.T) {
 }
 
 // A cost that cannot be true is not added to others, and reaches whoever keeps
-// it, who leaves it out and says so. Tokens that cannot be true have no price.
-func TestCostThatCannotBeTrue(t *testing.T) {
+// it, who leaves it out and says so.
+func TestAgentCostThatCannotBeTrue(t *testing.T) {
 	for _, cost := range []float64{-0.0000225, 1e30} {
 		told := &openCodeTold{}
 		told.finish(openCodePart{Cost: 0.5})
@@ -173,12 +173,22 @@ func TestCostThatCannotBeTrue(t *testing.T) {
 		if got := told.spent(); got == nil || work.PlausibleCost(*got) {
 			t.Errorf("%v: opencode: %v", cost, deref(got))
 		}
+	}
+}
+
+// A cost that a server tells and that cannot be true is treated the same.
+func TestServerCostThatCannotBeTrue(t *testing.T) {
+	for _, cost := range []float64{-0.0000225, 1e30} {
 		unit := &modelUnit{req: &Request{}, cost: new(0.5)}
 		unit.settle(&answer{answered: true, told: true, cost: &cost}, time.Now(), false)
 		if got := unit.metadata().TotalCostUSD; got == nil || work.PlausibleCost(*got) {
 			t.Errorf("%v: model API: %v", cost, deref(got))
 		}
 	}
+}
+
+// Tokens that cannot be true have no price.
+func TestTokensThatCannotBeTrue(t *testing.T) {
 	prices := &Prices{rates: []rate{{Model: "m", Input: 1, Output: 1}}}
 	for _, u := range []work.Usage{{InputTokens: -5_000_000, OutputTokens: 10_000_000}, {OutputTokens: 9_200_000_000_000_000_000}} {
 		if cost, _ := prices.cost([]use{{"m", u}}); cost != nil {

@@ -39,7 +39,7 @@ func (u cliUnit) noteProject() {
 	}
 	defer func() { _ = root.Close() }()
 	var there []string
-	for _, name := range projectFiles[u.program.name] {
+	for _, name := range ProjectFiles(u.program.name) {
 		if _, err := root.Lstat(name); err == nil {
 			there = append(there, name)
 		}

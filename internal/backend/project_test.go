@@ -133,7 +133,7 @@ func TestRealProject(t *testing.T) {
 				req.ProjectSettings = settings
 				s.play(t, &req, []deed{{says: "done"}})
 				got := try(t.Context(), t, s.b, req)
-				got.wantOutcome(t, s, outcome{output: "done"}, nil)
+				wantOutcome(t, got, s, outcome{output: "done"}, nil)
 				sent := ""
 				for _, r := range s.model.Requests() {
 					sent += string(r.Body)
@@ -181,7 +181,7 @@ func TestRealMCPServer(t *testing.T) {
 					fakemodel.Turn{Calls: []fakemodel.Call{{Name: tool, Input: map[string]any{}}}}, fakemodel.Turn{Text: "done"})
 			}
 			got := try(t.Context(), t, s.b, req)
-			got.wantOutcome(t, s, outcome{output: "done"}, nil)
+			wantOutcome(t, got, s, outcome{output: "done"}, nil)
 			if s.name == "claude" {
 				got.wantStep(t, transcript.ToolResult, "ticket of ann")
 			}
