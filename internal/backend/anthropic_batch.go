@@ -49,8 +49,8 @@ func (a *Anthropic) Line(req Request) (Line, *work.Failure) {
 }
 
 // AnswerCost tells what an answer has cost that no run takes.
-func (a *Anthropic) AnswerCost(call *work.Call, model string, given Answer) *float64 {
-	return answerCost(a.api(), call, model, given)
+func (a *Anthropic) AnswerCost(call *work.Call, name string, given Answer) *float64 {
+	return answerCost(a.api(), call, name, given)
 }
 
 // SendBatch hands in lines. Anthropic keeps no key.

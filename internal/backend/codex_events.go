@@ -289,13 +289,17 @@ func (t *codexTold) check() *work.Failure {
 	return tooManyTurns(t.req)
 }
 
+// codexPatience is how long the client may wait for a limit to end; a unit's own
+// retries wait better.
+const codexPatience = 30 * time.Second
+
 // waits notes that the client waits for a limit to end. It does so without a
 // word, for an hour if Retry-After says so, and does not tell for how long.
 func (t *codexTold) waits(words string) {
 	if !strings.HasPrefix(words, "Reconnecting") || classOf(words) != work.ClassRateLimit {
 		return
 	}
-	if wait, told := waitIn(words); !told || wait > openCodePatience {
+	if wait, told := waitIn(words); !told || wait > codexPatience {
 		t.limited = failureOf("codex", words, "")
 	}
 }

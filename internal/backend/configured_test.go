@@ -8,14 +8,14 @@ import (
 // Whatever an operator may set that shapes answers is told, and no secret is.
 func TestSettings(t *testing.T) {
 	t.Parallel()
-	cli := func(env ...string) CLI { return CLI{Env: env} }
+	options := func(env ...string) CLI { return CLI{Env: env} }
 	told := map[string]bool{}
 	for _, b := range []Configured{
 		&Anthropic{}, &Anthropic{Model: "m"}, &Anthropic{BaseURL: "http://a:secret@b"}, &Anthropic{MaxTokens: 5},
 		&OpenAI{}, &OpenAI{Model: "m"}, &OpenAI{BaseURL: "http://a:secret@b"}, &OpenAI{Responses: true},
 		&Claude{}, &Claude{PermissionMode: "plan"}, &Claude{AllowedTools: []string{"Bash", "Read"}}, &Claude{AllowedTools: []string{"Bash Read"}}, &Claude{ConfigDir: "/c"},
-		&Claude{CLI: cli("ANTHROPIC_BASE_URL=http://a:secret@b")},
-		&Codex{Sandbox: "read-only"}, &Codex{CLI: cli("OPENAI_BASE_URL=http://a:secret@b")}, &Cursor{Force: true},
+		&Claude{CLI: options("ANTHROPIC_BASE_URL=http://a:secret@b")},
+		&Codex{Sandbox: "read-only"}, &Codex{CLI: options("OPENAI_BASE_URL=http://a:secret@b")}, &Cursor{Force: true},
 		&Gemini{ApprovalMode: "yolo"}, &OpenCode{Config: "/o"},
 	} {
 		settings := b.Settings()

@@ -56,8 +56,8 @@ func (o *OpenAI) Line(req Request) (Line, *work.Failure) {
 }
 
 // AnswerCost tells what an answer has cost that no run takes.
-func (o *OpenAI) AnswerCost(call *work.Call, model string, given Answer) *float64 {
-	return answerCost(o.api(), call, model, given)
+func (o *OpenAI) AnswerCost(call *work.Call, name string, given Answer) *float64 {
+	return answerCost(o.api(), call, name, given)
 }
 
 // SendBatch hands in lines: as a file, then as a batch of it.
