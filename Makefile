@@ -100,7 +100,7 @@ bench-agent: ## measure what Piecework adds to the time of a command-line agent
 	cd bench && go test -run "TestAgent$$" -count 1 -v .
 
 kills: ## kill 1,000 runs of unruly agents, and the worker processes of 1,000 more, at random moments
-	go test -count 1 -timeout 30m -run KilledAtRandomMoments -v ./internal/backend -kills 1000
+	go test -count 1 -timeout 30m -run KilledAtRandomMoments -v ./internal/backend/conformance -kills 1000
 
 # What `make chaos` does; the seed says what breaks, and when.
 SEED     := 1

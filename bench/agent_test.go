@@ -23,7 +23,7 @@ const agentRuns = 60
 // shell. The two take turns.
 func TestAgent(t *testing.T) {
 	database, redis, dir := testkit.DB(t, migrate), testkit.Redis(t), t.TempDir()
-	lines, err := os.ReadFile("../internal/backend/testdata/claude/plain.jsonl")
+	lines, err := os.ReadFile("../internal/backend/cli/claude/testdata/plain.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}

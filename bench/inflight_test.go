@@ -24,6 +24,8 @@ import (
 
 	"piecework/handlers"
 	"piecework/internal/backend"
+	"piecework/internal/backend/model/anthropic"
+	"piecework/internal/backend/model/openai"
 	proc "piecework/internal/process"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
@@ -207,9 +209,9 @@ func modelAt(name, url string) backend.Backend {
 		panic(err)
 	}
 	if name == "anthropic" {
-		return &backend.Anthropic{BaseURL: url, Prices: prices}
+		return &anthropic.Backend{BaseURL: url, Prices: prices}
 	}
-	return &backend.OpenAI{BaseURL: url + "/v1", Prices: prices}
+	return &openai.Backend{BaseURL: url + "/v1", Prices: prices}
 }
 
 // look reads this process's memory. Told to free, it first gives back what is

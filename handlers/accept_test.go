@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"piecework/internal/backend"
+	"piecework/internal/backend/mock"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 )
 
 // mocked runs units on the mock backend.
 func mocked(o *Options) {
-	o.Backends, o.AcceptCommands, o.CommandEnv = []backend.Backend{backend.Mock{}}, true, []string{"PATH=/usr/bin:/bin"}
+	o.Backends, o.AcceptCommands, o.CommandEnv = []backend.Backend{mock.Backend{}}, true, []string{"PATH=/usr/bin:/bin"}
 }
 
 // submitChecked submits a unit with a script for the mock backend and a check.

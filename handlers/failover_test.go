@@ -10,6 +10,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"piecework/internal/backend"
+	"piecework/internal/backend/mock"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 )
@@ -26,7 +27,7 @@ func TestFailoverLosesNothing(t *testing.T) {
 			g := start(t)
 			h := newHouseAt(t, testkit.DB(t, migrate), g.URL)
 			for range 2 {
-				h.start(func(o *Options) { o.Backends = []backend.Backend{backend.Mock{}} })
+				h.start(func(o *Options) { o.Backends = []backend.Backend{mock.Backend{}} })
 			}
 			var units []uuid.UUID
 			submit := func() uuid.UUID {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"piecework/internal/backend"
+	"piecework/internal/backend/model/openai"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -70,7 +70,7 @@ func TestWaveAgainstARateLimit(t *testing.T) {
 	defer server.Close()
 	h := newHouse(t)
 	h.start(func(o *Options) {
-		o.Backends, o.Slots, o.Lease = append(o.Backends, &backend.OpenAI{BaseURL: server.URL, Model: "m"}), units, time.Minute
+		o.Backends, o.Slots, o.Lease = append(o.Backends, &openai.Backend{BaseURL: server.URL, Model: "m"}), units, time.Minute
 	})
 	none := 0
 	wave := make([]uuid.UUID, units)

@@ -27,8 +27,8 @@ var plants = []plant{
 	},
 	{
 		"run closed before its agents are dead", []edit{
-			{"internal/backend/cli.go", "child.Stop(l.ladder)\n\t\t\treturn cause", "return cause"},
-			{"internal/backend/cli.go", "state, swept := child.Close()\n\t<-out.done\n\t<-drained\n\tchild.Release()",
+			{"internal/backend/cli/cli.go", "child.Stop(l.ladder)\n\t\t\treturn cause", "return cause"},
+			{"internal/backend/cli/cli.go", "state, swept := child.Close()\n\t<-out.done\n\t<-drained\n\tchild.Release()",
 				"var state *process.State\n\tvar swept error\n\ttime.AfterFunc(5*time.Second, func() { child.Close(); <-out.done; <-drained; child.Release() })"},
 		},
 		[]string{"stop worker"}, []string{"closed means dead", "one live tree"}, 1,

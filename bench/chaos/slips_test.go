@@ -206,9 +206,9 @@ var slips = []slip{
 		"./internal/transcript", "TestDenials",
 	},
 	{
-		"a turn that ends to wait is a success", []edit{{"internal/backend/claude_result.go",
+		"a turn that ends to wait is a success", []edit{{"internal/backend/cli/claude/result.go",
 			"case t.tasks.open() != \"\":", "case t.tasks.open() == \"never\":"}},
-		"./internal/backend", "TestTurnThatEndsToWait",
+		"./internal/backend/cli/claude", "TestTurnThatEndsToWait",
 	},
 	{
 		"every result is accepted", []edit{{"handlers/accept.go",

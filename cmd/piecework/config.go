@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -216,51 +215,6 @@ func secretName(name string) bool {
 		}
 	}
 	return false
-}
-
-func (c Agents) backends(getenv func(string) string, keeper process.Keeper) (list []backend.Backend, secrets []string, err error) {
-	prices, err := c.prices()
-	if err != nil {
-		return nil, nil, err
-	}
-	cli := func(path string, own []string) backend.CLI {
-		env, found := c.environment(getenv, own)
-		secrets = append(secrets, found...)
-		return backend.CLI{Path: path, Env: env, Keeper: keeper, Prices: prices}
-	}
-	claude := &backend.Claude{
-		CLI: cli(c.ClaudePath, claudeEnv), PermissionMode: c.ClaudePermissionMode, ConfigDir: absolute(c.ClaudeConfigDir),
-	}
-	for tool := range strings.SplitSeq(c.ClaudeAllowedTools, ",") {
-		if tool = strings.TrimSpace(tool); tool != "" {
-			claude.AllowedTools = append(claude.AllowedTools, tool)
-		}
-	}
-	anthropic, openai := c.models(getenv, prices)
-	for _, value := range slices.Concat([]string{anthropic.Key, openai.Key}, passwords(anthropic.BaseURL), passwords(openai.BaseURL)) {
-		if value != "" {
-			secrets = append(secrets, value)
-		}
-	}
-	list = []backend.Backend{
-		backend.Mock{}, claude,
-		&backend.Codex{CLI: cli(c.CodexPath, codexEnv), Sandbox: c.CodexSandbox},
-		&backend.Cursor{CLI: cli(c.CursorPath, cursorEnv), Force: c.CursorForce},
-		&backend.OpenCode{CLI: cli(c.OpenCodePath, openCodeEnv), Config: absolute(c.OpenCodeConfig)},
-		&backend.Gemini{CLI: cli(c.GeminiPath, geminiEnv), ApprovalMode: c.GeminiApprovalMode},
-		anthropic, openai,
-	}
-	return list, secrets, nil
-}
-
-func (c Models) models(getenv func(string) string, prices *backend.Prices) (*backend.Anthropic, *backend.OpenAI) {
-	return &backend.Anthropic{
-			Key: getenv("ANTHROPIC_API_KEY"), BaseURL: getenv("ANTHROPIC_BASE_URL"), Model: c.AnthropicModel,
-			MaxTokens: c.AnthropicMaxTokens, Prices: prices, Proxy: http.ProxyFromEnvironment,
-		}, &backend.OpenAI{
-			Key: getenv("OPENAI_API_KEY"), BaseURL: getenv("OPENAI_BASE_URL"), Model: c.OpenAIModel,
-			Responses: c.OpenAIAPI == "responses", Prices: prices, Proxy: http.ProxyFromEnvironment,
-		}
 }
 
 func (c Pricing) prices() (*backend.Prices, error) {

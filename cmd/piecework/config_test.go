@@ -10,7 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"piecework/internal/backend"
+	"piecework/internal/backend/cli/claude"
+	"piecework/internal/backend/cli/codex"
+	"piecework/internal/backend/cli/cursor"
+	"piecework/internal/backend/cli/gemini"
+	"piecework/internal/backend/cli/opencode"
+	"piecework/internal/backend/model/anthropic"
+	"piecework/internal/backend/model/openai"
 	"piecework/internal/process"
 )
 
@@ -55,21 +61,21 @@ func TestAgentsSeeOnlyWhatIsAllowed(t *testing.T) {
 		want := map[string]string{"claude": "ANTHROPIC_API_KEY=sk-1", "codex": "OPENAI_API_KEY=sk-2", "cursor": "CURSOR_API_KEY=sk-3",
 			"opencode": "ANTHROPIC_API_KEY=sk-1 OPENAI_API_KEY=sk-2 GEMINI_API_KEY=sk-4", "gemini": "GEMINI_API_KEY=sk-4"}[b.Name()]
 		switch b := b.(type) {
-		case *backend.Claude:
+		case *claude.Backend:
 			env = b.Env
-		case *backend.Codex:
+		case *codex.Backend:
 			env = b.Env
 			if b.Sandbox != "read-only" {
 				t.Errorf("sandbox %q", b.Sandbox)
 			}
-		case *backend.Cursor:
+		case *cursor.Backend:
 			env = b.Env
-		case *backend.OpenCode:
+		case *opencode.Backend:
 			env = b.Env
 			if !filepath.IsAbs(b.Config) {
 				t.Errorf("opencode's configuration %q", b.Config)
 			}
-		case *backend.Gemini:
+		case *gemini.Backend:
 			env = b.Env
 			if b.ApprovalMode != "plan" {
 				t.Errorf("approval mode %q", b.ApprovalMode)
@@ -105,11 +111,11 @@ func TestModelsAreWired(t *testing.T) {
 	for _, b := range list {
 		names = append(names, b.Name())
 		switch b := b.(type) {
-		case *backend.Anthropic:
+		case *anthropic.Backend:
 			if b.Key != "sk-1" || b.BaseURL != "http://me:hunter2@a" || b.Model != "a" || b.MaxTokens != 5 || b.Prices == nil || b.Proxy == nil {
 				t.Errorf("%+v", b)
 			}
-		case *backend.OpenAI:
+		case *openai.Backend:
 			if b.Key != "sk-2" || b.BaseURL != "http://o/v1" || b.Model != "o" || !b.Responses || b.Prices == nil || b.Proxy == nil {
 				t.Errorf("%+v", b)
 			}

@@ -35,6 +35,16 @@ var floorPlan = []struct {
 	{"internal/work", nil},
 	{"internal/transcript", nil},
 	{"internal/backend", nil},
+	{"internal/backend/cli", nil},
+	{"internal/backend/cli/claude", nil},
+	{"internal/backend/cli/codex", nil},
+	{"internal/backend/cli/cursor", nil},
+	{"internal/backend/cli/gemini", nil},
+	{"internal/backend/cli/opencode", nil},
+	{"internal/backend/model", nil},
+	{"internal/backend/model/anthropic", nil},
+	{"internal/backend/model/openai", nil},
+	{"internal/backend/mock", nil},
 	{"internal/blob", nil},
 	{"internal/prompt", nil},
 	{"internal/roots", nil},
@@ -48,6 +58,7 @@ var floorPlan = []struct {
 	{"internal/testkit", []string{"store", "migrations"}}, // it makes databases with the real schema
 	{"internal/testkit/fakemodel", nil},
 	{"internal/testkit/fakecli", nil},
+	{"internal/testkit/backendtest", nil},
 }
 
 // The walls: a library is imported by exactly these packages, and besides by
@@ -71,14 +82,14 @@ var walls = []struct {
 	{"gocloud.dev", []string{"internal/blob", "cmd/piecework"}, nil, "file stores of every kind look alike outside; their drivers are wired in"},
 	{"github.com/alecthomas/kong", []string{"cmd/piecework"}, nil, "flags are read where the house is wired"},
 	{"github.com/schollz/progressbar/v3", []string{"cmd/piecework"}, nil, "only commands have a terminal"},
-	{"github.com/anthropics/anthropic-sdk-go", []string{"internal/backend"}, []string{"cmd/piecework"}, "models are reached by backends; what speaks like Anthropic is tested with it"},
-	{"github.com/openai/openai-go/v3", []string{"internal/backend"}, []string{"cmd/piecework"}, "models are reached by backends; what speaks like OpenAI is tested with it"},
+	{"github.com/anthropics/anthropic-sdk-go", []string{"internal/backend/model/anthropic"}, []string{"cmd/piecework"}, "one adapter speaks to Anthropic; what speaks like Anthropic is tested with it"},
+	{"github.com/openai/openai-go/v3", []string{"internal/backend/model/openai"}, []string{"cmd/piecework"}, "one adapter speaks to OpenAI; what speaks like OpenAI is tested with it"},
 	{"cel.dev/cel-go", []string{"internal/expr"}, nil, "one place bounds what an expression may cost"},
 	{"github.com/modelcontextprotocol/go-sdk", []string{"cmd/piecework"}, nil, "agents are callers like the command line's"},
 	{"github.com/chromedp/chromedp", nil, []string{"api"}, "the pages are tested in a browser; the binary drives none"},
 	{"github.com/chromedp/cdproto", nil, []string{"api"}, "the pages are tested in a browser; the binary drives none"},
 	{"github.com/standard-webhooks/standard-webhooks/libraries", nil, []string{"internal/webhook"}, "receivers verify by it what we send; we sign by ourselves"},
-	{"testing", []string{"internal/testkit", "internal/testkit/fakemodel", "internal/testkit/fakecli"}, nil,
+	{"testing", []string{"internal/testkit", "internal/testkit/fakemodel", "internal/testkit/fakecli", "internal/testkit/backendtest"}, nil,
 		"the binary carries no test code"},
 }
 
@@ -160,6 +171,35 @@ func TestRoomsImportDownwards(t *testing.T) {
 				t.Errorf("%s (in a test)", complaint)
 			}
 		}
+	}
+}
+
+// Backends know the contract and the runner above them, and nothing of each
+// other; the contract and the runners know no backend. cmd/piecework wires them.
+func TestBackendsAreApart(t *testing.T) {
+	adapters := 0
+	for _, p := range listPackages(t) {
+		if !within(p.room(), "internal/backend") {
+			continue
+		}
+		if p.room() != "internal/backend" {
+			adapters++
+		}
+		for _, imported := range p.Imports {
+			to, ours := strings.CutPrefix(imported, module)
+			if ours && within(to, "internal/backend") && !within(p.room(), to) {
+				t.Errorf("%s imports %s, which is not above it", p.room(), to)
+			}
+		}
+		for _, imported := range p.testImports() {
+			to, ours := strings.CutPrefix(imported, module)
+			if ours && within(to, "internal/backend") && to != p.room() && !within(p.room(), to) {
+				t.Errorf("a test of %s imports %s; tests of several backends lie in internal/backend/conformance", p.room(), to)
+			}
+		}
+	}
+	if adapters < 10 {
+		t.Errorf("only %d packages of backends were found", adapters)
 	}
 }
 

@@ -1,62 +1,29 @@
-// Package backend is how a model is reached. A Backend runs one rendered
-// prompt to its end and writes what happened into a transcript. It knows no
-// database and no queue, so it can be run on its own.
+// Package backend is the contract of all backends, and what they share. A backend
+// runs one rendered prompt, or one call of a model API, to its end and writes what
+// happened into a transcript. It knows no database and no queue, so it can be run
+// on its own.
 //
-//	backend.go           Backend, Request, Result: the promise
-//	cli.go               runs a command-line agent: limits, the stop ladder
-//	cli_output.go        its stdout by lines of any length, the end of its stderr
-//	cli_unit.go          one unit on its way: program, home, arguments, environment
-//	cli_events.go        events that are kept as they came
-//	cli_files.go         attached files as text, as images, by name
-//	batcher.go           many calls at once, through a provider's own batches
-//	capability.go        what each backend can do
-//	failure.go           what statuses and words of a failure mean
-//	claude.go            Claude Code: command line, environment, sessions
-//	claude_input.go      prompt and files as one message
-//	claude_events.go     its events as steps of the transcript
-//	claude_tasks.go      what it leaves for later, when nobody will come back
-//	claude_result.go     its last word as a result, its failures by class
-//	codex.go             Codex: command line, environment, threads
-//	codex_events.go      its events as steps of the transcript
-//	codex_rollout.go     its own record of a thread, for what the events lack
-//	codex_result.go      its last word as a result, its failures by class
-//	cursor.go            the Cursor CLI: command line, environment, sessions
-//	cursor_events.go     its events as steps, its last word as a result
-//	opencode.go          opencode: command line, environment, configuration
-//	opencode_events.go   its events as steps of the transcript
-//	opencode_result.go   its last word as a result, its failures by class
-//	gemini.go            the Gemini CLI: command line, environment, prompts
-//	gemini_events.go     its events as steps of the transcript
-//	gemini_record.go     its own record of a session, for what the events lack
-//	gemini_result.go     its last word as a result, its failures by class
-//	model.go             runs a unit on a model API over HTTP: turns, cost, result
-//	model_call.go        a unit that is one call, as its caller wrote it
-//	model_answer.go      an answer as it streams in, and the steps it becomes
-//	model_events.go      server-sent events
-//	model_error.go       the APIs' errors by class, and when a limit ends
-//	model_files.go       files as parts of a message
-//	model_batch.go       calls through batches: a line of each, what came back
-//	model_vigil.go       ends a call that is silent for too long
-//	model_wire.go        connections for thousands of streams
-//	anthropic.go         Anthropic's Messages API
-//	anthropic_batch.go   its Message Batches
-//	openai.go            OpenAI, and every server that speaks like it
-//	openai_chat.go       its chat completions
-//	openai_responses.go  its Responses API
-//	openai_batch.go      its Batch API
-//	project.go           instructions and settings that lie in a directory
-//	mcp_server.go        MCP servers that agents may use
-//	price.go             what tokens cost
-//	schema.go            output_schema
-//	mock.go              no model at all: for demos and tests
-//	mock_call.go         answers in the shape of each API
-//	mock_look.go         what mock can truly say of payload and files
+//	backend.go      Backend, Request: the contract
+//	result.go       Result: what a run came to
+//	capability.go   what is known of each backend by its name: one table
+//	batcher.go      many calls at once, through a provider's own batches
+//	call.go         a unit that is one call of a model API
+//	file.go         attached files
+//	mcp_server.go   MCP servers that agents may use
+//	failure.go      classes of failures by HTTP status and by words
+//	price.go        what tokens cost
+//	schema.go       output_schema
+//	read.go         lenient JSON, lines of any length
+//
+// Each backend is a package below this one: command-line agents in cli, HTTP model
+// APIs in model, and mock. This package imports none of them; cmd/piecework makes
+// the list.
 package backend
 
 import (
 	"context"
 	"encoding/json"
-	"io"
+	"net/url"
 	"os"
 	"time"
 
@@ -67,9 +34,6 @@ import (
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 )
-
-// Names lists every backend of the design, in the order documents show them.
-var Names = []string{"claude", "codex", "cursor", "opencode", "gemini", "anthropic", "openai", "mock"}
 
 // Backend reaches one kind of model.
 type Backend interface {
@@ -148,8 +112,8 @@ type Request struct {
 	Lease *process.Lease
 }
 
-// openDir opens the directory of a run: the one that was looked at.
-func (r Request) openDir() (*os.Root, error) {
+// OpenDir opens the directory of a run: the one that was looked at.
+func (r Request) OpenDir() (*os.Root, error) {
 	if r.OpenedDir != nil {
 		return roots.Below(r.OpenedDir, ".")
 	}
@@ -188,102 +152,15 @@ func (r *Request) ContinueAfter(done Metadata) bool {
 	return r.MaxCostUSD == nil || *r.MaxCostUSD > 0
 }
 
-// After is a result with what an earlier part of the same run has used.
-func (r Result) After(first Result) Result {
-	r.Metadata = first.Metadata.and(r.Metadata)
-	r.CostIncomplete = r.CostIncomplete || first.CostIncomplete
-	if r.Output == "" {
-		r.Output = first.Output
-	}
-	return r
-}
-
-// File is an attachment on this machine.
-type File struct {
-	Name      string // base name, unique within the request
-	Path      string // absolute; where it was found
-	MediaType string
-	Size      int64
-	// Opened is the file that was looked at, which is what is read: another may
-	// lie at Path by now. It is closed by who opened it. When nil, Path is opened.
-	Opened *os.File
-}
-
-// Open opens the file to be read from its beginning, Size bytes at most.
-func (f File) Open() (io.ReadCloser, error) {
-	if f.Opened != nil {
-		return io.NopCloser(io.NewSectionReader(f.Opened, 0, f.Size)), nil
-	}
-	return roots.OpenRegular(f.Path)
-}
-
-// InPlace tells whether the file that was looked at still lies at its path.
-func (f File) InPlace() bool {
-	if f.Opened == nil {
-		return true
-	}
-	was, err := f.Opened.Stat()
+// RedactURL is a base URL fit to be read by people: without a password.
+func RedactURL(base string) string {
+	u, err := url.Parse(base)
 	if err != nil {
-		return false
+		return "the base URL"
 	}
-	now, err := os.Stat(f.Path)
-	return err == nil && os.SameFile(was, now)
+	return u.Redacted()
 }
 
-func (f File) read() ([]byte, error) {
-	file, err := f.Open()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	return io.ReadAll(file)
-}
-
-// Result is what a run came to. Fields without a value are zero.
-type Result struct {
-	Success  bool
-	Output   string
-	Error    *work.Failure
-	Metadata Metadata
-	// CostIncomplete: the run was stopped before its cost was known.
-	CostIncomplete bool
-}
-
-// Metadata is what the backend tells about a run.
-type Metadata struct {
-	SessionID    string
-	Model        string
-	NumTurns     int
-	TotalCostUSD *float64 // this run alone; nil when unknown, 0 when certainly no model was reached
-	// SessionTotalUSD is what the session has cost over all its runs, where the
-	// agent counts that; SessionResumed: this run is not its first.
-	SessionTotalUSD *float64
-	SessionResumed  bool
-	DurationMS      int64
-	DurationAPIMS   int64
-	Usage           work.Usage
-	// Of the API's answer to a call.
-	HTTPStatus int
-	RequestID  string
-}
-
-// and adds up what two processes of one run have used.
-func (m Metadata) and(more Metadata) Metadata {
-	switch {
-	case m.TotalCostUSD == nil:
-		more.TotalCostUSD = nil
-	case more.TotalCostUSD == nil:
-		more.TotalCostUSD = m.TotalCostUSD
-	default:
-		more.TotalCostUSD = new(*m.TotalCostUSD + *more.TotalCostUSD)
-	}
-	more.SessionResumed = m.SessionResumed // the second goes on with the first's
-	if more.SessionTotalUSD == nil {
-		more.SessionTotalUSD = m.SessionTotalUSD
-	}
-	more.NumTurns += m.NumTurns
-	more.DurationMS += m.DurationMS
-	more.DurationAPIMS += m.DurationAPIMS
-	more.Usage = m.Usage.And(more.Usage)
-	return more
-}
+// ReadsProject tells whether a run reads the instructions and settings of its
+// directory.
+func (r Request) ReadsProject() bool { return r.ProjectSettings == work.SettingsRead }

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/url"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -87,96 +86,3 @@ func (s MCPServer) Secrets() (secrets []string) {
 // leastSecret is how long a value is that is taken for a secret: a shorter one
 // could be a word of any text.
 const leastSecret = 8
-
-// serversAs makes an object of a request's MCP servers in an agent's own form.
-func serversAs(r Request, form func(MCPServer) map[string]any) map[string]any {
-	servers := map[string]any{}
-	for _, s := range r.MCPServers {
-		entry := form(s)
-		for _, name := range slices.Collect(maps.Keys(entry)) {
-			if empty(entry[name]) {
-				delete(entry, name)
-			}
-		}
-		servers[s.Name] = entry
-	}
-	return servers
-}
-
-func empty(value any) bool {
-	switch v := value.(type) {
-	case string:
-		return v == ""
-	case []string:
-		return len(v) == 0
-	case map[string]string:
-		return len(v) == 0
-	}
-	return false
-}
-
-// claudeServer is also Cursor's form, which needs no type.
-func claudeServer(s MCPServer) map[string]any {
-	entry := map[string]any{"command": s.Command, "args": s.Args, "env": s.Env, "url": s.URL, "headers": s.Headers}
-	if s.URL != "" {
-		entry["type"] = "http"
-	}
-	return entry
-}
-
-func geminiServer(s MCPServer) map[string]any {
-	return map[string]any{"command": s.Command, "args": s.Args, "env": s.Env, "httpUrl": s.URL, "headers": s.Headers, "trust": true}
-}
-
-func openCodeServer(s MCPServer) map[string]any {
-	if s.URL != "" {
-		return map[string]any{"type": "remote", "url": s.URL, "headers": s.Headers, "enabled": true}
-	}
-	return map[string]any{"type": "local", "command": append([]string{s.Command}, s.Args...), "environment": s.Env, "enabled": true}
-}
-
-// codexServers are the servers as tables of Codex's configuration.
-func codexServers(servers []MCPServer) string {
-	var toml strings.Builder
-	pairs := func(name string, values map[string]string) {
-		if len(values) == 0 {
-			return
-		}
-		var all []string
-		for _, key := range slices.Sorted(maps.Keys(values)) {
-			all = append(all, tomlString(key)+" = "+tomlString(values[key]))
-		}
-		fmt.Fprintf(&toml, "%s = { %s }\n", name, strings.Join(all, ", "))
-	}
-	for _, s := range servers {
-		fmt.Fprintf(&toml, "\n[mcp_servers.%s]\n", s.Name)
-		if s.URL != "" {
-			fmt.Fprintf(&toml, "url = %s\n", tomlString(s.URL))
-			pairs("http_headers", s.Headers)
-			continue
-		}
-		fmt.Fprintf(&toml, "command = %s\n", tomlString(s.Command))
-		if len(s.Args) > 0 {
-			args := make([]string, len(s.Args))
-			for i, arg := range s.Args {
-				args[i] = tomlString(arg)
-			}
-			fmt.Fprintf(&toml, "args = [%s]\n", strings.Join(args, ", "))
-		}
-		pairs("env", s.Env)
-	}
-	return toml.String()
-}
-
-// putServers writes the request's MCP servers into a file of the unit's home,
-// where ps does not show them.
-func (h home) putServers(name string, req Request, form func(MCPServer) map[string]any) (path string, err error) {
-	if err := makeDir(filepath.Dir(filepath.Join(h.dir, name))); err != nil {
-		return "", err
-	}
-	text, err := json.Marshal(map[string]any{"mcpServers": serversAs(req, form)})
-	if err != nil {
-		return "", err
-	}
-	return h.put(name, string(text))
-}

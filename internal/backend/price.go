@@ -13,10 +13,17 @@ import (
 	"piecework/internal/work"
 )
 
+func USD(f *float64) float64 {
+	if f == nil {
+		return 0
+	}
+	return *f
+}
+
 //go:embed prices.json
 var pricesJSON []byte
 
-const perMillion = 1e6
+const PerMillion = 1e6
 
 // Prices is a table of what tokens cost. Nil knows no price.
 type Prices struct {
@@ -36,12 +43,8 @@ func (p *Prices) WithCeiling(input, output float64) *Prices {
 // model costs on a backend: the model has no price, and the backend tells no cost
 // of its own. Nil is certain of nothing.
 func (p *Prices) Unpriced(backend, model string) bool {
-	switch backend {
-	case "anthropic", "codex", "cursor", "gemini":
-		_, known := p.rate(model, time.Now(), 0)
-		return p != nil && model != "" && !known
-	}
-	return false // a server behind the openai backend may tell what it takes
+	_, known := p.Rate(model, time.Now(), 0)
+	return profiles[backend].byTokens && p != nil && model != "" && !known
 }
 
 // rate is what a model's tokens cost, in dollars per million.
@@ -104,9 +107,9 @@ func readRates(raw []byte) ([]rate, error) {
 // dated is the end of a model's name that says which day's version it is.
 var dated = regexp.MustCompile(`[-@](\d{8}|\d{4}-\d{2}-\d{2})$`)
 
-// rate finds what a prompt of so many tokens costs with a model on a day: the
+// Rate finds what a prompt of so many tokens costs with a model on a day: the
 // newest row, and of equals the one with the lowest bound that holds.
-func (p *Prices) rate(model string, at time.Time, prompt int64) (best rate, known bool) {
+func (p *Prices) Rate(model string, at time.Time, prompt int64) (best rate, known bool) {
 	if p == nil {
 		return rate{}, false
 	}
@@ -136,37 +139,37 @@ func (p *Prices) rate(model string, at time.Time, prompt int64) (best rate, know
 	return best, false
 }
 
-// cost is what tokens cost, rounded because sums of floats have noise in them.
-func (r rate) cost(u work.Usage) float64 {
+// Cost is what tokens cost, rounded because sums of floats have noise in them.
+func (r rate) Cost(u work.Usage) float64 {
 	sum := float64(u.InputTokens)*r.Input + float64(u.OutputTokens)*r.Output +
 		float64(u.CacheReadTokens)*r.CacheRead + float64(u.CacheCreationTokens)*r.CacheWrite
-	return math.Round(sum/perMillion*1e9) / 1e9
+	return math.Round(sum/PerMillion*1e9) / 1e9
 }
 
-// promptTokens is all that was read, from the cache or not.
-func promptTokens(u work.Usage) int64 {
+// PromptTokens is all that was read, from the cache or not.
+func PromptTokens(u work.Usage) int64 {
 	return u.InputTokens + u.CacheReadTokens + u.CacheCreationTokens
 }
 
-// use is what one call of a model has used.
-type use struct {
-	model string
+// Use is what one call of a model has used.
+type Use struct {
+	Model string
 	work.Usage
 }
 
-// cost is what calls have cost; nil when there were none, when the tokens of one
+// Cost is what calls have cost; nil when there were none, when the tokens of one
 // cannot be true, or when the price of one is not known, whose model is named then.
-func (p *Prices) cost(uses []use) (cost *float64, unknown string) {
+func (p *Prices) Cost(uses []Use) (cost *float64, unknown string) {
 	sum := 0.0
 	for _, u := range uses {
 		if !u.Plausible() {
 			return nil, ""
 		}
-		rate, known := p.rate(u.model, time.Now(), promptTokens(u.Usage))
+		rate, known := p.Rate(u.Model, time.Now(), PromptTokens(u.Usage))
 		if !known {
-			return nil, cmp.Or(u.model, "(unnamed)")
+			return nil, cmp.Or(u.Model, "(unnamed)")
 		}
-		sum += rate.cost(u.Usage)
+		sum += rate.Cost(u.Usage)
 	}
 	if len(uses) == 0 {
 		return nil, ""
@@ -174,27 +177,27 @@ func (p *Prices) cost(uses []use) (cost *float64, unknown string) {
 	return new(math.Round(sum*1e9) / 1e9), ""
 }
 
-// costOfSum is what calls have cost of which only the sum is told: nil where
+// CostOfSum is what calls have cost of which only the sum is told: nil where
 // the price depends on how long each was.
-func (p *Prices) costOfSum(sum use) *float64 {
-	least, _ := p.rate(sum.model, time.Now(), 0)
-	most, known := p.rate(sum.model, time.Now(), promptTokens(sum.Usage))
+func (p *Prices) CostOfSum(sum Use) *float64 {
+	least, _ := p.Rate(sum.Model, time.Now(), 0)
+	most, known := p.Rate(sum.Model, time.Now(), PromptTokens(sum.Usage))
 	if !known || least != most || sum.Usage == (work.Usage{}) || !sum.Plausible() {
 		return nil
 	}
-	return new(most.cost(sum.Usage))
+	return new(most.Cost(sum.Usage))
 }
 
-// unpriced refuses a budget that nobody can keep, before anything is spent.
-func (p *Prices) unpriced(req Request, model string) *work.Failure {
+// CheckBudget refuses a budget that nobody can keep, before anything is spent.
+func (p *Prices) CheckBudget(req Request, model string) *work.Failure {
 	if req.MaxCostUSD == nil {
 		return nil
 	}
 	if model == "" && (p == nil || p.ceiling == nil) {
 		return work.Fail(work.ClassInvalidRequest, "max_cost_usd can only be kept for a model whose price is known: name the model")
 	}
-	if _, known := p.rate(model, time.Now(), 0); !known {
-		return noPrice(model)
+	if _, known := p.Rate(model, time.Now(), 0); !known {
+		return UnknownPrice(model)
 	}
 	return nil
 }
@@ -204,26 +207,26 @@ func NoPrice(model string) string {
 	return "the price of model " + model + " is not known; put it into the file that --prices names, or set --unknown-price"
 }
 
-func noPrice(model string) *work.Failure {
+func UnknownPrice(model string) *work.Failure {
 	return work.Fail(work.ClassInvalidRequest, "max_cost_usd cannot be kept: "+NoPrice(model)+", or leave max_cost_usd out")
 }
 
-// overspent stops a run that has cost more than it may, or that calls a model
+// Overspent stops a run that has cost more than it may, or that calls a model
 // without a price.
-func (p *Prices) overspent(req Request, uses []use) *work.Failure {
+func (p *Prices) Overspent(req Request, uses []Use) *work.Failure {
 	if req.MaxCostUSD == nil {
 		return nil
 	}
-	cost, unknown := p.cost(uses)
+	cost, unknown := p.Cost(uses)
 	switch {
 	case unknown != "":
-		return noPrice(unknown)
-	case deref(cost) > *req.MaxCostUSD:
-		return tooDear(req, *cost)
+		return UnknownPrice(unknown)
+	case USD(cost) > *req.MaxCostUSD:
+		return OverBudget(req, *cost)
 	}
 	return nil
 }
 
-func tooDear(req Request, cost float64) *work.Failure {
+func OverBudget(req Request, cost float64) *work.Failure {
 	return work.Fail(work.ClassMaxCost, fmt.Sprintf("max_cost_usd ($%g) was reached: $%g", *req.MaxCostUSD, cost))
 }

@@ -1,11 +1,9 @@
 package backend
 
 import (
-	"strings"
 	"testing"
 	"time"
 
-	"piecework/internal/testkit/fakemodel"
 	"piecework/internal/work"
 )
 
@@ -38,8 +36,8 @@ func TestPrices(t *testing.T) {
 		{"llama3.2", after, 0, 0},
 		{"", after, 0, 0},
 	} {
-		r, known := prices.rate(test.model, test.at, test.prompt)
-		got := r.cost(work.Usage{InputTokens: 1e6, CacheReadTokens: 1e6})
+		r, known := prices.Rate(test.model, test.at, test.prompt)
+		got := r.Cost(work.Usage{InputTokens: 1e6, CacheReadTokens: 1e6})
 		if known != (test.want > 0) || got != test.want {
 			t.Errorf("%s at %s for %d tokens: %v (%v), want %v", test.model, test.at, test.prompt, got, known, test.want)
 		}
@@ -61,19 +59,19 @@ func TestCeilingPrice(t *testing.T) {
 	dear, limit := prices.WithCeiling(10, 50), 1.0
 	used := work.Usage{InputTokens: 1e6, OutputTokens: 1e6, CacheReadTokens: 1e6, CacheCreationTokens: 1e6}
 	for model, want := range map[string]float64{"nobody-knows": 90, "": 90} {
-		if cost, unknown := dear.cost([]use{{model, used}}); unknown != "" || cost == nil || *cost != want {
-			t.Errorf("%q costs %v, not known: %q", model, deref(cost), unknown)
+		if cost, unknown := dear.Cost([]Use{{model, used}}); unknown != "" || cost == nil || *cost != want {
+			t.Errorf("%q costs %v, not known: %q", model, USD(cost), unknown)
 		}
-		if f := dear.unpriced(Request{MaxCostUSD: &limit}, model); f != nil {
+		if f := dear.CheckBudget(Request{MaxCostUSD: &limit}, model); f != nil {
 			t.Errorf("%q with a ceiling: %v", model, f)
 		}
-		if f := prices.unpriced(Request{MaxCostUSD: &limit}, model); f == nil {
+		if f := prices.CheckBudget(Request{MaxCostUSD: &limit}, model); f == nil {
 			t.Errorf("%q without a ceiling is not refused", model)
 		}
 	}
-	known := []use{{"claude-sonnet-4-5", work.Usage{OutputTokens: 1e6}}}
-	if with, _ := dear.cost(known); deref(with) != 15 {
-		t.Errorf("a model of the table costs %v", deref(with))
+	known := []Use{{"claude-sonnet-4-5", work.Usage{OutputTokens: 1e6}}}
+	if with, _ := dear.Cost(known); USD(with) != 15 {
+		t.Errorf("a model of the table costs %v", USD(with))
 	}
 	for name, want := range map[string]bool{"anthropic": true, "codex": true, "cursor": true, "gemini": true, "openai": false, "claude": false, "opencode": false, "mock": false} {
 		if prices.Unpriced(name, "nobody-knows") != want || prices.Unpriced(name, "") || dear.Unpriced(name, "nobody-knows") || (*Prices)(nil).Unpriced(name, "nobody-knows") {
@@ -82,107 +80,38 @@ func TestCeilingPrice(t *testing.T) {
 	}
 }
 
-func TestUnknownModelHasNoCost(t *testing.T) {
-	onEachAPI(t, func(t *testing.T, b Backend, model *fakemodel.Server) {
-		req := request(t, "x")
-		req.Model = "nobody-knows"
-		got := try(t.Context(), t, b, req)
-		got.wantSuccess(t, "ok")
-		got.wantUsage(t, work.Usage{InputTokens: 100, OutputTokens: 10}, nil, false)
-		asked := len(model.Requests())
-		req.MaxCostUSD = new(1.0)
-		try(t.Context(), t, b, req).wantFailure(t, work.ClassInvalidRequest, "nobody-knows", "--prices")
-		if len(model.Requests()) != asked {
-			t.Error("money was spent on a unit whose budget cannot be kept")
-		}
-	})
-}
-
 func TestCostOfCalls(t *testing.T) {
 	prices, err := ReadPrices([]byte(`[{"model":"a","input":1,"up_to":100},{"model":"a","input":2},{"model":"b","output":4}]`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := func(tokens int64) use { return use{"a", work.Usage{InputTokens: tokens}} }
+	in := func(tokens int64) Use { return Use{"a", work.Usage{InputTokens: tokens}} }
 	for _, test := range []struct {
 		name    string
-		uses    []use
+		uses    []Use
 		want    float64 // in millionths; 0: not known
 		sum     float64 // when only the sum of tokens is told
 		unknown string
 	}{
 		{name: "none"},
-		{name: "each by its own length", uses: []use{in(60), in(101)}, want: 60 + 202},
-		{name: "short together", uses: []use{in(60), in(40)}, want: 100, sum: 100},
-		{name: "two models", uses: []use{in(1), {"b", work.Usage{OutputTokens: 2}}}, want: 9},
-		{name: "one without a price", uses: []use{in(1), {"c", work.Usage{}}}, unknown: "c"},
+		{name: "each by its own length", uses: []Use{in(60), in(101)}, want: 60 + 202},
+		{name: "short together", uses: []Use{in(60), in(40)}, want: 100, sum: 100},
+		{name: "two models", uses: []Use{in(1), {"b", work.Usage{OutputTokens: 2}}}, want: 9},
+		{name: "one without a price", uses: []Use{in(1), {"c", work.Usage{}}}, unknown: "c"},
 	} {
-		cost, unknown := prices.cost(test.uses)
-		if deref(cost) != test.want/1e6 || (cost == nil) != (test.want == 0) || unknown != test.unknown {
-			t.Errorf("%s: %v, unknown %q", test.name, deref(cost), unknown)
+		cost, unknown := prices.Cost(test.uses)
+		if USD(cost) != test.want/1e6 || (cost == nil) != (test.want == 0) || unknown != test.unknown {
+			t.Errorf("%s: %v, unknown %q", test.name, USD(cost), unknown)
 		}
-		sum := use{model: "a"}
+		sum := Use{Model: "a"}
 		for _, u := range test.uses {
 			sum.Usage = sum.And(u.Usage)
 		}
 		if test.sum == 0 && test.name != "each by its own length" {
 			continue
 		}
-		if got := prices.costOfSum(sum); deref(got) != test.sum/1e6 || (got == nil) != (test.sum == 0) {
-			t.Errorf("%s: the sum costs %v", test.name, deref(got))
-		}
-	}
-}
-
-func TestServersOwnReckoningCounts(t *testing.T) {
-	model := fakemodel.Start(t)
-	model.Script(fakemodel.Turn{Text: "ok", CostUSD: 0.125})
-	got := try(t.Context(), t, modelAPIs(t, model.URL)["chat"], request(t, "x"))
-	got.wantUsage(t, work.Usage{InputTokens: 100, OutputTokens: 10}, new(0.125), false)
-}
-
-func TestMaxCostIsWatched(t *testing.T) {
-	onEachAPI(t, func(t *testing.T, b Backend, model *fakemodel.Server) {
-		req := request(t, strings.Repeat("x", 100_000)) // 20,000 tokens, 4 to 6 cents
-		req.MaxCostUSD = new(0.01)
-		try(t.Context(), t, b, req).wantFailure(t, work.ClassMaxCost, "20000 tokens")
-		if n := len(model.Requests()); n != 0 {
-			t.Errorf("the model was called %d times", n)
-		}
-
-		req.Prompt = "x"
-		model.Script(fakemodel.Turn{Text: "half", StopReason: "max_tokens"})
-		got := try(t.Context(), t, b, req)
-		got.wantFailure(t, work.ClassMaxCost, "cut after 10 tokens")
-		if n := model.Requests()[0].MaxTokens; n < 500 || n > 1300 || got.Output != "half" {
-			t.Errorf("the answer was limited to %d tokens; output %q", n, got.Output)
-		}
-		req.MaxCostUSD = new(1000.0)
-		model.Script(fakemodel.Turn{Text: "ok"})
-		try(t.Context(), t, b, req).wantSuccess(t, "ok")
-	})
-}
-
-// A cost that cannot be true is not added to others, and reaches whoever keeps
-// it, who leaves it out and says so.
-func TestAgentCostThatCannotBeTrue(t *testing.T) {
-	for _, cost := range []float64{-0.0000225, 1e30} {
-		told := &openCodeTold{}
-		told.finish(openCodePart{Cost: 0.5})
-		told.finish(openCodePart{Cost: cost})
-		if got := told.spent(); got == nil || work.PlausibleCost(*got) {
-			t.Errorf("%v: opencode: %v", cost, deref(got))
-		}
-	}
-}
-
-// A cost that a server tells and that cannot be true is treated the same.
-func TestServerCostThatCannotBeTrue(t *testing.T) {
-	for _, cost := range []float64{-0.0000225, 1e30} {
-		unit := &modelUnit{req: &Request{}, cost: new(0.5)}
-		unit.settle(&answer{answered: true, told: true, cost: &cost}, time.Now(), false)
-		if got := unit.metadata().TotalCostUSD; got == nil || work.PlausibleCost(*got) {
-			t.Errorf("%v: model API: %v", cost, deref(got))
+		if got := prices.CostOfSum(sum); USD(got) != test.sum/1e6 || (got == nil) != (test.sum == 0) {
+			t.Errorf("%s: the sum costs %v", test.name, USD(got))
 		}
 	}
 }
@@ -191,10 +120,10 @@ func TestServerCostThatCannotBeTrue(t *testing.T) {
 func TestTokensThatCannotBeTrue(t *testing.T) {
 	prices := &Prices{rates: []rate{{Model: "m", Input: 1, Output: 1}}}
 	for _, u := range []work.Usage{{InputTokens: -5_000_000, OutputTokens: 10_000_000}, {OutputTokens: 9_200_000_000_000_000_000}} {
-		if cost, _ := prices.cost([]use{{"m", u}}); cost != nil {
+		if cost, _ := prices.Cost([]Use{{"m", u}}); cost != nil {
 			t.Errorf("%+v costs %v", u, *cost)
 		}
-		if cost := prices.costOfSum(use{"m", u}); cost != nil {
+		if cost := prices.CostOfSum(Use{"m", u}); cost != nil {
 			t.Errorf("the sum %+v costs %v", u, *cost)
 		}
 	}
