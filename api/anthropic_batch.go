@@ -97,13 +97,13 @@ func (a *API) addMessageBatch(c echo.Context) error {
 		_, err = a.Store.AddFile(ctx, f)
 	}
 	if err != nil {
-		a.submitter.RemoveBlob(ctx, f.ID)
+		a.RemoveBlob(ctx, f.ID)
 		_, _ = io.CopyN(io.Discard, body, drained) // who still sends does not look for an answer
 		return messageProblem(a.uploadProblem(err, maxMessageBatch))
 	}
 	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(a.bodyTime))
 	n.Source, _ = json.Marshal(jobs.AnthropicSource{Type: jobs.TypeAnthropic, Path: f.ID.String(), Requests: count})
-	b, _, err := a.submitter.AddBatch(ctx, n)
+	b, _, err := a.AddBatch(ctx, n)
 	if err != nil {
 		return err
 	}

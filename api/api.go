@@ -78,7 +78,7 @@ import (
 
 // Options is what the front door needs to know.
 type Options struct {
-	jobs.Rules
+	*jobs.Submitter
 	Bell     *jobs.Bell
 	Version  string
 	MaxBody  int64 // bytes of a JSON body
@@ -94,15 +94,14 @@ type Options struct {
 // API serves the front door.
 type API struct {
 	Options
-	echo      *echo.Echo
-	huma      huma.API
-	watchers  *watchers
-	submitter *jobs.Submitter
-	hooks     *hooks
-	flight    *flight // bytes of bodies in memory
-	hub       *hub
-	kept      keptBatches
-	counted   map[string]*lately[counted] // by the name of the overview's window
+	echo     *echo.Echo
+	huma     huma.API
+	watchers *watchers
+	hooks    *hooks
+	flight   *flight // bytes of bodies in memory
+	hub      *hub
+	kept     keptBatches
+	counted  map[string]*lately[counted] // by the name of the overview's window
 
 	unitCounts lately[unitCounts] // of all units
 	received   *prometheus.CounterVec
@@ -126,7 +125,7 @@ func New(o Options) *API {
 		a.counted[w.Name] = &lately[counted]{}
 	}
 	a.hub = newHub(o.Store, o.Bell, o.Log, o.Registry)
-	a.submitter = jobs.NewSubmitter(&a.Rules, o.Bell, o.Log, o.Registry, a.hub.poke)
+	o.OnSubmit(a.hub.poke)
 	metrics := promauto.With(o.Registry)
 	a.received = metrics.NewCounterVec(prometheus.CounterOpts{
 		Name: "piecework_trigger_deliveries_total", Help: "Webhooks that came for triggers.",
@@ -161,14 +160,12 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.echo.ServeHTTP(w, r)
 }
 
-// Watch hears of changed units and brings them to the event streams, and makes
-// the units of batches, until ctx ends.
+// Watch hears of changed units and brings them to the event streams until ctx ends.
 func (a *API) Watch(ctx context.Context) {
 	var looking sync.WaitGroup
 	defer looking.Wait()
-	defer a.submitter.Wait() // no unit is accepted any more
+	defer a.Wait() // no unit is accepted any more
 	looking.Go(func() { a.hub.run(ctx, a.lookAgain) })
-	looking.Go(func() { jobs.NewEnumerator(a.submitter).Run(ctx) })
 	a.Bell.Listen(ctx, a.hear, jobs.NoticeUnit, jobs.NoticeSteps, jobs.NoticeDraft)
 }
 

@@ -53,7 +53,7 @@ func newFront(t *testing.T) *front {
 func openFront(t *testing.T, database, redis string, change func(*Options)) *front {
 	t.Helper()
 	book := &logBook{}
-	log := slog.New(slog.NewTextHandler(book, nil))
+	log, registry := slog.New(slog.NewTextHandler(book, nil)), prometheus.NewRegistry()
 	ledger, err := store.Open(t.Context(), database, 8)
 	if err != nil {
 		t.Fatal(err)
@@ -68,13 +68,13 @@ func openFront(t *testing.T, database, redis string, change func(*Options)) *fro
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Rules: jobs.Rules{Store: ledger, Files: files, FilePolicy: work.DefaultFilePolicy()}, Bell: bell, Version: "test", MaxBody: 1 << 20,
-		Log: log, Registry: prometheus.NewRegistry()}
+	o := Options{Submitter: jobs.NewSubmitter(&jobs.Rules{Store: ledger, Files: files, FilePolicy: work.DefaultFilePolicy()}, bell, log, registry), Bell: bell, Version: "test", MaxBody: 1 << 20,
+		Log: log, Registry: registry}
 	if change != nil {
 		change(&o)
 	}
 	f := &front{API: New(o), t: t, database: database, log: book}
-	t.Cleanup(f.submitter.Wait)
+	t.Cleanup(f.Wait)
 	f.serve()
 	return f
 }

@@ -59,7 +59,7 @@ func (a *API) submitBatch(ctx context.Context, in *batchInput) (*batchAnswer, er
 			return answerBatch(b, nil, true), err
 		}
 	}
-	n, err := a.submitter.NewBatch(&in.Body.BatchOptions)
+	n, err := a.NewBatch(&in.Body.BatchOptions)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (a *API) submitBatch(ctx context.Context, in *batchInput) (*batchAnswer, er
 	case in.Body.Source != nil && len(in.Body.Units) > 0:
 		return nil, work.Invalidf("#/units", "give either units or source, not both")
 	case in.Body.Source != nil:
-		return answerSubmitted(a.submitter.SubmitSource(ctx, n, in.Body.BatchOptions, *in.Body.Source))
+		return answerSubmitted(a.SubmitSource(ctx, n, in.Body.BatchOptions, *in.Body.Source))
 	case len(in.Body.Units) == 0:
 		return nil, work.Invalidf("#/units", "there are none; give units, or a source to make them of")
 	}
@@ -79,7 +79,7 @@ func (a *API) submitBatch(ctx context.Context, in *batchInput) (*batchAnswer, er
 			}
 		}
 	}
-	return answerSubmitted(a.submitter.SubmitUnits(ctx, n, in.Body.BatchOptions, units, func(i int) string { return fmt.Sprintf("#/units/%d", i-1) }))
+	return answerSubmitted(a.SubmitUnits(ctx, n, in.Body.BatchOptions, units, func(i int) string { return fmt.Sprintf("#/units/%d", i-1) }))
 }
 
 func answerBatch(b work.Batch, first *jobs.Sample, replayed bool) *batchAnswer {

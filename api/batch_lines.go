@@ -89,7 +89,7 @@ func (a *API) submitLines(ctx context.Context, header http.Header, body io.Reade
 	if err != nil {
 		return nil, err
 	}
-	n, err := a.submitter.NewBatch(&options)
+	n, err := a.NewBatch(&options)
 	if err != nil {
 		return nil, work.Within("#/1/batch", err)
 	}
@@ -107,7 +107,7 @@ func (a *API) submitLines(ctx context.Context, header http.Header, body io.Reade
 			}
 		}
 	}
-	return answerSubmitted(a.submitter.SubmitUnits(ctx, n, options, units, func(line int) string { return fmt.Sprintf("#/%d", line) }))
+	return answerSubmitted(a.SubmitUnits(ctx, n, options, units, func(line int) string { return fmt.Sprintf("#/%d", line) }))
 }
 
 // linesKey stands for the body of lines, which is not compared.
@@ -128,7 +128,7 @@ func (a *API) lineOptions(line source.Line) (o jobs.BatchOptions, given bool, be
 	if len(head) > 1 {
 		return o, true, 0, newProblem(http.StatusBadRequest, "line 1: beside batch there is nothing else in the line; units begin on the next")
 	}
-	if o, err = a.submitter.ReadBatchOptions(head["batch"]); err != nil {
+	if o, err = a.ReadBatchOptions(head["batch"]); err != nil {
 		return o, true, 0, work.Within("#/1/batch", err)
 	}
 	return o, true, before, nil

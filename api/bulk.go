@@ -121,7 +121,7 @@ func (a *API) retryAll(ctx context.Context, f store.UnitFilter, changes store.Ch
 
 // requeued sees to units that were retried.
 func (a *API) requeued(ctx context.Context, moved []store.Moved) {
-	for _, batch := range a.submitter.Requeued(ctx, moved) {
+	for _, batch := range a.Requeued(ctx, moved) {
 		a.kept.drop(batch)
 	}
 }

@@ -39,7 +39,7 @@ func TestAcceptDoesNotWaitForRedis(t *testing.T) {
 		f.Bell.Redis().AddHook(hold)
 		f.post("/work-units", mock("")).is(202)
 		close(hold.release)
-		f.submitter.Wait()
+		f.Wait()
 		return !strings.Contains(f.log.String(), "did not ring")
 	})
 }

@@ -246,7 +246,9 @@ func (f *front) watchFor(every time.Duration) {
 	f.lookAgain = every
 	done := make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() { defer close(done); f.Watch(ctx) }()
+	enumerated := make(chan struct{})
+	go func() { defer close(enumerated); jobs.NewEnumerator(f.Submitter).Run(ctx) }() // as worker processes do
+	go func() { defer close(done); f.Watch(ctx); <-enumerated }()
 	f.t.Cleanup(func() { f.EndStreams(); cancel(); <-done })
 }
 
@@ -342,7 +344,7 @@ func TestStreamGoesOnBehindAnyEvent(t *testing.T) {
 	second.end(work.RunSucceeded, work.Succeeded)
 	all = append(slices.Replace(all, 5, 6, "run 2 succeeded"), "end succeeded")
 	all[11] = "unit succeeded"
-	other := &front{API: New(Options{Rules: f.Rules, Bell: f.Bell, Log: f.Log, Registry: prometheus.NewRegistry()}), t: t}
+	other := &front{API: New(Options{Submitter: f.Submitter, Bell: f.Bell, Log: f.Log, Registry: prometheus.NewRegistry()}), t: t}
 	other.serve()
 	events := f.listen(f.eventsOf(unit) + from).hears(all...)
 	replays(t, other, f.eventsOf(unit), events)

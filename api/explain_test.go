@@ -86,7 +86,7 @@ func TestExplain(t *testing.T) {
 	if e := f.explained(id); e.Reasons[0].Code != "next" || !strings.Contains(e.Reasons[0].Detail, "1 units go before") {
 		t.Errorf("%+v", e)
 	}
-	f.submitter.Wait()
+	f.Wait()
 	message := "asynq:{" + f.Bell.Lane("default", "mock", work.DefaultPriority) + "}:t:" + jobs.TaskID(id, 1)
 	if err := f.Bell.Redis().HSet(t.Context(), message, "state", "active").Err(); err != nil {
 		t.Fatal(err)

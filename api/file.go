@@ -92,7 +92,7 @@ func (a *API) receive(ctx context.Context, r *http.Request, body io.Reader, in i
 		f, err = a.Store.AddFile(ctx, f)
 	}
 	if err != nil && begun {
-		a.submitter.RemoveBlob(ctx, f.ID)
+		a.RemoveBlob(ctx, f.ID)
 	}
 	return f, err
 }
@@ -352,6 +352,6 @@ func (a *API) deleteFile(ctx context.Context, in *ByID) (*struct{}, error) {
 	if err := a.Store.DeleteFile(ctx, work.DefaultTenant, id); err != nil {
 		return nil, err
 	}
-	a.submitter.RemoveBlob(ctx, id)
+	a.RemoveBlob(ctx, id)
 	return &struct{}{}, nil
 }

@@ -231,7 +231,7 @@ func (a *API) addOpenAIBatch(c echo.Context) error {
 	if key != "" {
 		n.BodyHash = fingerprint(body)
 	}
-	b, _, err := a.submitter.AddBatch(ctx, n)
+	b, _, err := a.AddBatch(ctx, n)
 	if err != nil {
 		return err
 	}

@@ -291,7 +291,7 @@ func (a *API) deletePurposeFile(c echo.Context) error {
 		err = a.Store.DeleteBatchFile(ctx, work.DefaultTenant, f.ID, f.Part)
 	default:
 		if err = a.Store.DeleteFile(ctx, work.DefaultTenant, f.ID); err == nil {
-			a.submitter.RemoveBlob(ctx, f.ID)
+			a.RemoveBlob(ctx, f.ID)
 		}
 	}
 	if err != nil {

@@ -168,7 +168,7 @@ func TestAsynqmonMayLookAndNotTouch(t *testing.T) {
 	t.Parallel()
 	f := openFront(t, testkit.DB(t, migrate), testkit.Redis(t), nil)
 	id := f.submit(mock(""))
-	f.submitter.Wait()
+	f.Wait()
 	page := string(f.get("/asynqmon").is(200).body)
 	script := regexp.MustCompile(`src="(/asynqmon/static/js/main[^"]+)"`).FindStringSubmatch(page)
 	if script == nil || !strings.Contains(page, `READ_ONLY="true"`) && !strings.Contains(page, "READ_ONLY=true") {

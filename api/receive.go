@@ -111,7 +111,7 @@ func (a *API) readHook(ctx context.Context, name string) (*hook, error) {
 		return nil, err
 	}
 	h := &hook{Trigger: t, payload: map[string]json.RawMessage{}}
-	if h.rules, err = a.submitter.CompileTrigger(t); err != nil {
+	if h.rules, err = a.CompileTrigger(t); err != nil {
 		return nil, fmt.Errorf("compile trigger %s: %w", name, errors.New(err.Error())) // not the sender's fault
 	}
 	for _, stored := range t.Sealed {
@@ -261,7 +261,7 @@ func (a *API) take(ctx context.Context, h *hook, m *message, proof webhook.Proof
 		return got, err
 	}
 	n.ID, n.Delivery = d.ID, &d
-	unit, again, err := a.submitter.Submit(ctx, n)
+	unit, again, err := a.Submit(ctx, n)
 	if errors.Is(err, store.ErrMadeBatch) {
 		noted, err := a.Store.Redelivered(ctx, d)
 		got.repeats(noted)

@@ -33,7 +33,7 @@ func (a *API) putSchedule(ctx context.Context, in *scheduleInput) (*scheduleAnsw
 	if !nameForm.MatchString(in.Name) {
 		return nil, work.Invalidf("#/name", "%.100q: a name has 1 to 64 lower-case letters, digits, - and _, and begins with no sign", in.Name)
 	}
-	made, err := a.submitter.NewSchedule(ctx, in.Name, &in.Body)
+	made, err := a.NewSchedule(ctx, in.Name, &in.Body)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func (a *API) runSchedule(ctx context.Context, in *ByName) (*unitAnswer, error) 
 	if err != nil {
 		return nil, err
 	}
-	unit, _, err := a.submitter.Submit(ctx, store.NewUnit{Unit: jobs.ScheduledUnit(s)})
+	unit, _, err := a.Submit(ctx, store.NewUnit{Unit: jobs.ScheduledUnit(s)})
 	if err != nil {
 		return nil, err
 	}

@@ -29,11 +29,11 @@ func (a *API) putTrigger(ctx context.Context, in *triggerInput) (*triggerAnswer,
 	if !nameForm.MatchString(in.Name) {
 		return nil, work.Invalidf("#/name", "%.100q: a name has 1 to 64 lower-case letters, digits, - and _, and begins with no sign", in.Name)
 	}
-	t, err := a.submitter.NewTrigger(ctx, in.Name, &in.Body)
+	t, err := a.NewTrigger(ctx, in.Name, &in.Body)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := a.submitter.CompileTrigger(t); err != nil {
+	if _, err := a.CompileTrigger(t); err != nil {
 		return nil, err
 	}
 	if err := a.setSecrets(ctx, &t, in.Body.Secrets); err != nil {

@@ -24,7 +24,7 @@ func (a *API) takeBatch(ctx context.Context, h *hook, m *message, d work.Trigger
 	}
 	noted, err := a.Store.DeliverBatch(ctx, n, d)
 	if err == nil && noted.ID == d.ID {
-		a.submitter.EnumerateSoon()
+		a.EnumerateSoon(ctx, n.ID)
 	}
 	return noted, err
 }
@@ -45,7 +45,7 @@ func (a *API) newDeliveredBatch(ctx context.Context, h *hook, m *message) (n sto
 			return n, err
 		}
 	}
-	return a.submitter.DeliveredBatch(h.Name, *h.batch, items, common)
+	return a.DeliveredBatch(h.Name, *h.batch, items, common)
 }
 
 // mapped is what the trigger's mapping finds in a message, in at most limit

@@ -92,12 +92,12 @@ func (a *API) accept(ctx context.Context, key string, body *jobs.UnitBody) (unit
 			return unit, true, err
 		}
 	}
-	n, err := a.submitter.NewUnit(ctx, body)
+	n, err := a.NewUnit(ctx, body)
 	if err != nil {
 		return work.Unit{}, false, err
 	}
 	n.IdempotencyKey, n.BodyHash = key, hash
-	return a.submitter.Submit(ctx, n)
+	return a.Submit(ctx, n)
 }
 
 // answerUnit reads a unit for an answer: 200 when it is final, 202 while it is

@@ -32,7 +32,7 @@ func schemas(tb testing.TB) (huma.Registry, map[string]*huma.Schema) {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = bell.Close() })
-	a := New(Options{Rules: jobs.Rules{Store: &store.Store{}}, Log: log, Registry: prometheus.NewRegistry(), Bell: bell})
+	a := New(Options{Submitter: jobs.NewSubmitter(&jobs.Rules{Store: &store.Store{}}, bell, log, prometheus.NewRegistry()), Log: log, Registry: prometheus.NewRegistry(), Bell: bell})
 	all := map[string]*huma.Schema{}
 	for path, item := range a.huma.OpenAPI().Paths {
 		for method, op := range map[string]*huma.Operation{"POST": item.Post, "PUT": item.Put, "PATCH": item.Patch} {

@@ -27,20 +27,24 @@ const (
 )
 
 // Enumerator makes the units of batches in the background.
-type Enumerator struct{ *Submitter }
+type Enumerator struct {
+	*Submitter
+	every time.Duration // between two looks for batches of which nobody has told
+}
 
 // NewEnumerator makes one; Run does its work.
-func NewEnumerator(s *Submitter) *Enumerator { return &Enumerator{s} }
+func NewEnumerator(s *Submitter) *Enumerator { return &Enumerator{s, fillEvery} }
 
 // Run makes the units of batches, and what comes after them, until ctx
 // ends.
 func (e *Enumerator) Run(ctx context.Context) {
 	process := uuid.Must(uuid.NewV7())
-	tick := time.NewTicker(fillEvery)
+	tick := time.NewTicker(e.every)
 	defer tick.Stop()
 	slots := make(chan struct{}, fillAtOnce)
 	var filling sync.WaitGroup
 	defer filling.Wait()
+	filling.Go(func() { e.bell.Listen(ctx, func(Notice) { e.wakeEnumerator() }, NoticeBatch) })
 	for ctx.Err() == nil {
 		slots <- struct{}{}
 		f, err := e.Store.FillBatch(ctx, process)

@@ -1,12 +1,20 @@
 package jobs
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"piecework/internal/source"
+	"piecework/internal/strictjson"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 	"piecework/store"
@@ -33,4 +41,35 @@ func TestFillingIsTriedAgain(t *testing.T) {
 		again, err := s.Store.FillBatch(t.Context(), uuid.New())
 		return err == nil && again != nil
 	})
+}
+
+// The units of a batch are made by another process, which is told of it by Redis.
+func TestBatchesAreEnumeratedElsewhere(t *testing.T) {
+	t.Parallel()
+	redis := testkit.Redis(t)
+	here := newSubmitterAt(t, "", redis)
+	there := NewEnumerator(NewSubmitter(here.Rules, connect(t, redis), slog.New(slog.DiscardHandler), prometheus.NewRegistry()))
+	there.every = time.Hour // so that it looks when it is told only
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { there.Run(ctx) })
+	options := BatchOptions{Unit: strictjson.Object(`{"backend":"mock","prompt":"Hello"}`)}
+	for i := range 5 { // it may find the first without being told
+		n, err := here.NewBatch(&options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := here.SubmitUnits(t.Context(), n, options, source.ReadLines(strings.NewReader("{}\n"), source.Place{}), func(int) string { return "#" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, "its unit is made", func() bool {
+			if i == 0 { // it may not listen yet
+				here.EnumerateSoon(t.Context(), b.ID)
+			}
+			return here.batch(t, b.ID).Status == work.BatchInProgress
+		})
+	}
 }

@@ -209,7 +209,7 @@ func (s *Submitter) addSampled(ctx context.Context, n store.NewBatch, first *Sam
 // units made.
 func (s *Submitter) AddBatch(ctx context.Context, n store.NewBatch) (b work.Batch, replayed bool, err error) {
 	if b, replayed, err = s.Store.AddBatch(ctx, n); err == nil {
-		s.EnumerateSoon()
+		s.EnumerateSoon(ctx, b.ID)
 	}
 	return b, replayed, err
 }

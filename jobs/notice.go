@@ -25,6 +25,7 @@ const (
 	NoticeSteps  Kind = "steps"  // a run of a unit wrote steps; the unit's id
 	NoticePause  Kind = "pause"  // a queue or a backend was paused or resumed; its name
 	NoticeWatch  Kind = "watch"  // somebody watches units just now; their ids
+	NoticeBatch  Kind = "batch"  // a batch was submitted; its id
 	NoticeDraft  Kind = "draft"  // words of a step that is being written; a Draft
 )
 
@@ -41,6 +42,7 @@ func kindOf(channel string) Kind {
 type Notice struct {
 	Kind  Kind
 	Unit  uuid.UUID   // of NoticeCancel, NoticeUnit and NoticeSteps
+	Batch uuid.UUID   // of NoticeBatch
 	Units []uuid.UUID // of NoticeWatch
 	Draft Draft       // of NoticeDraft
 	Lane  string      // of NoticeWake
@@ -65,6 +67,11 @@ func (b *Bell) Cancelled(ctx context.Context, units ...uuid.UUID) error {
 // Changed tells whoever watches units that they have moved.
 func (b *Bell) Changed(ctx context.Context, units ...uuid.UUID) error {
 	return b.publish(ctx, NoticeUnit, texts(units))
+}
+
+// BatchSubmitted tells worker processes that the units of a batch are to be made.
+func (b *Bell) BatchSubmitted(ctx context.Context, id uuid.UUID) error {
+	return b.publish(ctx, NoticeBatch, []string{id.String()})
 }
 
 // Watched tells worker processes that somebody watches units, for the next few
@@ -204,8 +211,11 @@ func noticeOf(k Kind, payload string) (Notice, bool) {
 		}
 		return n, true
 	}
-	unit, err := uuid.Parse(payload)
-	return Notice{Kind: k, Unit: unit}, err == nil
+	id, err := uuid.Parse(payload)
+	if k == NoticeBatch {
+		return Notice{Kind: k, Batch: id}, err == nil
+	}
+	return Notice{Kind: k, Unit: id}, err == nil
 }
 
 func texts(units []uuid.UUID) []string {

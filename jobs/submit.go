@@ -25,20 +25,24 @@ type Submitter struct {
 	log      *slog.Logger
 	schemas  strictjson.Schemas
 	language *expr.Language
-	changed  func(uuid.UUID) // of units that were accepted
+	notify   []func(uuid.UUID) // of units that were accepted
 	accepted *prometheus.CounterVec
 	wake     chan struct{}  // has one when there is a batch to enumerate
 	enqueues sync.WaitGroup // of accepted units, whose callers have their answers
 }
 
-// NewSubmitter makes a Submitter. changed is told of the units that it accepts.
-func NewSubmitter(rules *Rules, bell *Bell, log *slog.Logger, registry *prometheus.Registry, changed func(uuid.UUID)) *Submitter {
-	return &Submitter{Rules: rules, bell: bell, log: log, changed: changed, wake: make(chan struct{}, 1), language: expr.New(),
+// NewSubmitter makes a Submitter.
+func NewSubmitter(rules *Rules, bell *Bell, log *slog.Logger, registry *prometheus.Registry) *Submitter {
+	return &Submitter{Rules: rules, bell: bell, log: log, wake: make(chan struct{}, 1), language: expr.New(),
 		schemas: strictjson.NewSchemas(reflect.TypeFor[UnitBody](), reflect.TypeFor[BatchOptions]()),
 		accepted: promauto.With(registry).NewCounterVec(prometheus.CounterOpts{
 			Name: "piecework_units_accepted_total", Help: "Units committed to the ledger.",
 		}, []string{"backend"})}
 }
+
+// OnSubmit has a function called with the id of each unit that is accepted. Call it
+// before anything is submitted.
+func (s *Submitter) OnSubmit(notify func(uuid.UUID)) { s.notify = append(s.notify, notify) }
 
 // Submit commits a unit and has its message sent. replayed: its idempotency key, or
 // the delivery that it comes of, had made it before.
@@ -54,7 +58,9 @@ func (s *Submitter) Submit(ctx context.Context, n store.NewUnit) (unit work.Unit
 // Whatever goes wrong here is not the caller's problem, who does not wait for it.
 func (s *Submitter) Submitted(ctx context.Context, u work.Unit) {
 	s.accepted.WithLabelValues(u.Backend).Inc()
-	s.changed(u.ID)
+	for _, notify := range s.notify {
+		notify(u.ID)
+	}
 	if u.NotBefore != nil || u.State != work.Queued {
 		return // the reconciler sends it when the unit may run
 	}
@@ -100,7 +106,18 @@ func (s *Submitter) Requeued(ctx context.Context, moved []store.Moved) []uuid.UU
 }
 
 // EnumerateSoon says that there is a batch whose units are to be made.
-func (s *Submitter) EnumerateSoon() {
+func (s *Submitter) EnumerateSoon(ctx context.Context, batch uuid.UUID) {
+	s.wakeEnumerator()
+	ctx = context.WithoutCancel(ctx)
+	s.enqueues.Go(func() {
+		if err := s.bell.BatchSubmitted(ctx, batch); err != nil {
+			s.log.Debug("tell of a batch; a worker process will find it", "batch", batch, "err", err)
+		}
+	})
+}
+
+// wakeEnumerator wakes the Enumerator of this process, if there is one.
+func (s *Submitter) wakeEnumerator() {
 	select {
 	case s.wake <- struct{}{}:
 	default:

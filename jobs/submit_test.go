@@ -22,6 +22,11 @@ type submitter struct {
 // newSubmitter makes one; docs, if given, is a root.
 func newSubmitter(t *testing.T, docs string) submitter {
 	t.Helper()
+	return newSubmitterAt(t, docs, "redis://127.0.0.1:1")
+}
+
+func newSubmitterAt(t *testing.T, docs, redis string) submitter {
+	t.Helper()
 	url := testkit.DB(t, migrate)
 	s, err := store.Open(t.Context(), url, 8)
 	if err != nil {
@@ -38,7 +43,7 @@ func newSubmitter(t *testing.T, docs string) submitter {
 			t.Fatal(err)
 		}
 	}
-	made := NewSubmitter(&rules, connect(t, "redis://127.0.0.1:1"), slog.New(slog.DiscardHandler), prometheus.NewRegistry(), func(uuid.UUID) {})
+	made := NewSubmitter(&rules, connect(t, redis), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	t.Cleanup(made.Wait)
 	return submitter{made, url}
 }

@@ -183,7 +183,7 @@ var plants = []plant{
 	},
 	{
 		"no unit without Redis", []edit{{"api/unit.go",
-			"\tn, err := a.submitter.NewUnit(ctx, body)\n", "\tif !a.Bell.Up() {\n\t\treturn work.Unit{}, false, &work.Unavailable{What: \"redis\"}\n\t}\n\tn, err := a.submitter.NewUnit(ctx, body)\n"}},
+			"\tn, err := a.NewUnit(ctx, body)\n", "\tif !a.Bell.Up() {\n\t\treturn work.Unit{}, false, &work.Unavailable{What: \"redis\"}\n\t}\n\tn, err := a.NewUnit(ctx, body)\n"}},
 		[]string{"pause redis"}, []string{"refusals have a cause"}, 1,
 	},
 	{

@@ -63,7 +63,6 @@ func storeRow() row {
 }
 
 func bulkRow() row {
-
 	return row{
 		name: "bulk", title: "5,000 units in one call: `POST /batches` until all exist; `InsertManyFast` until committed",
 		subjects: []subject{
@@ -78,6 +77,9 @@ func bulkRow() row {
 func bulk(ctx context.Context, s *stage) (sample, error) {
 	server, err := s.startAPI()
 	if err != nil {
+		return sample{}, err
+	}
+	if _, err := s.startEnumerator(); err != nil {
 		return sample{}, err
 	}
 	units := s.units(oneCall)

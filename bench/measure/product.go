@@ -40,6 +40,12 @@ func (s *stage) startWorker(concurrency int) (*process, error) {
 	return s.startProduct(worker, concurrency)
 }
 
+// startEnumerator starts a worker process that makes the units of batches and runs
+// none of them.
+func (s *stage) startEnumerator() (*process, error) {
+	return s.start(worker, s.binary, []string{worker, "--queues", "nobody=1"}, productEnv(s.dir, s.database, s.queue.URL, 1))
+}
+
 func (s *stage) startProduct(role string, concurrency int) (*process, error) {
 	return s.start(role, s.binary, []string{role}, productEnv(s.dir, s.database, s.queue.URL, max(1, concurrency)))
 }

@@ -34,13 +34,15 @@ type Base struct {
 	RedisURL          string `name:"redis-url" env:"REDIS_URL" placeholder:"URL" help:"Redis, the bell: redis://, rediss:// or unix://, redis-sentinel://HOST:PORT,…/DB?master=NAME, redis-cluster://HOST:PORT,…" secret:"true"`
 	Data              string `env:"PIECEWORK_DATA" default:"${data}" placeholder:"DIR" help:"Directory for what units need on disk; the user's data directory when left out."`
 	Roots             string `env:"PIECEWORK_ROOTS" placeholder:"NAME=DIR,…" help:"Directories that units may use; give API and worker processes the same."`
+	Buckets           string `env:"PIECEWORK_BUCKETS" placeholder:"NAME=URL,…" help:"Buckets that batches may read objects of; give API and worker processes the same: s3://BUCKET/PREFIX?region=…, gs://BUCKET/PREFIX or file:///DIR."`
 	Storage
-	SecretsKey      string `env:"PIECEWORK_SECRETS_KEY" placeholder:"KEY" help:"Encrypts triggers' secrets in the database; give all parts the same, of at least 24 characters. Stored as they are when left out." secret:"true"`
-	WebhookAllow    string `env:"PIECEWORK_WEBHOOK_ALLOW" placeholder:"CIDR,…" help:"Addresses outside the public internet that messages to webhook endpoints may go to, such as 10.1.0.0/16; dev allows this machine."`
-	ProjectSettings string `name:"project-settings" env:"PIECEWORK_PROJECT_SETTINGS" default:"ignore" enum:"never,ignore,read" help:"Whether agents read the instructions and settings that lie in the directory they work in, of units that do not say: ${enum} (${default}); never refuses units that ask for it."`
-	MCPServers      string `name:"mcp-servers" env:"PIECEWORK_MCP_SERVERS" placeholder:"FILE" help:"JSON with MCP servers that units may name: {\"NAME\": {\"command\", \"args\", \"env\"} or {\"url\", \"headers\"}}; give API and worker processes the same."`
-	AcceptCommands  bool   `name:"accept-commands" env:"PIECEWORK_ACCEPT_COMMANDS" help:"Let units check their results by commands, which run as the worker process's user; give API and worker processes the same. dev lets them."`
-	LogLevel        string `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
+	SecretsKey      string          `env:"PIECEWORK_SECRETS_KEY" placeholder:"KEY" help:"Encrypts triggers' secrets in the database; give all parts the same, of at least 24 characters. Stored as they are when left out." secret:"true"`
+	WebhookAllow    string          `env:"PIECEWORK_WEBHOOK_ALLOW" placeholder:"CIDR,…" help:"Addresses outside the public internet that messages to webhook endpoints may go to, such as 10.1.0.0/16; dev allows this machine."`
+	ProjectSettings string          `name:"project-settings" env:"PIECEWORK_PROJECT_SETTINGS" default:"ignore" enum:"never,ignore,read" help:"Whether agents read the instructions and settings that lie in the directory they work in, of units that do not say: ${enum} (${default}); never refuses units that ask for it."`
+	MCPServers      string          `name:"mcp-servers" env:"PIECEWORK_MCP_SERVERS" placeholder:"FILE" help:"JSON with MCP servers that units may name: {\"NAME\": {\"command\", \"args\", \"env\"} or {\"url\", \"headers\"}}; give API and worker processes the same."`
+	AcceptCommands  bool            `name:"accept-commands" env:"PIECEWORK_ACCEPT_COMMANDS" help:"Let units check their results by commands, which run as the worker process's user; give API and worker processes the same. dev lets them."`
+	Known           *backend.Prices `kong:"-"` // prices, as the flags set them
+	LogLevel        string          `env:"PIECEWORK_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: ${enum} (${default})."`
 }
 
 // mcpServers reads the MCP servers that units may name.
@@ -110,13 +112,11 @@ func (Storage) secrets(getenv func(string) string) (values []string) {
 
 // Door is what a command that listens needs.
 type Door struct {
-	Listen    string          `env:"PIECEWORK_LISTEN" default:"127.0.0.1:7070" placeholder:"HOST:PORT" help:"Address to serve (${default}); port 0 picks one."`
-	NoAuth    bool            `name:"no-auth" env:"PIECEWORK_NO_AUTH" help:"Serve addresses other than loopback although no key protects them."`
-	PublicURL string          `name:"public-url" env:"PIECEWORK_PUBLIC_URL" placeholder:"URL" help:"Address under which others reach this API; messages to webhook endpoints name it."`
-	HostNames string          `name:"host-names" env:"PIECEWORK_HOST_NAMES" placeholder:"NAME,…" help:"Names in URLs under which this API is reached, beside that of --public-url and of this machine; requests to others are refused."`
-	MaxBody   int64           `env:"PIECEWORK_MAX_BODY" default:"10485760" placeholder:"BYTES" help:"Largest JSON body (${default})."`
-	Buckets   string          `env:"PIECEWORK_BUCKETS" placeholder:"NAME=URL,…" help:"Buckets that batches may read objects of: s3://BUCKET/PREFIX?region=…, gs://BUCKET/PREFIX or file:///DIR."`
-	Known     *backend.Prices `kong:"-"` // prices, as the flags set them
+	Listen    string `env:"PIECEWORK_LISTEN" default:"127.0.0.1:7070" placeholder:"HOST:PORT" help:"Address to serve (${default}); port 0 picks one."`
+	NoAuth    bool   `name:"no-auth" env:"PIECEWORK_NO_AUTH" help:"Serve addresses other than loopback although no key protects them."`
+	PublicURL string `name:"public-url" env:"PIECEWORK_PUBLIC_URL" placeholder:"URL" help:"Address under which others reach this API; messages to webhook endpoints name it."`
+	HostNames string `name:"host-names" env:"PIECEWORK_HOST_NAMES" placeholder:"NAME,…" help:"Names in URLs under which this API is reached, beside that of --public-url and of this machine; requests to others are refused."`
+	MaxBody   int64  `env:"PIECEWORK_MAX_BODY" default:"10485760" placeholder:"BYTES" help:"Largest JSON body (${default})."`
 }
 
 // Crew is what a command that runs units needs.

@@ -61,6 +61,10 @@ func (c *WorkerCommand) Run(app *App) error {
 	if err := c.needURLs(); err != nil {
 		return err
 	}
+	var err error
+	if c.Known, err = c.prices(); err != nil {
+		return err
+	}
 	return runHouse(app, &c.Base, nil, &c.Crew, c.Listen)
 }
 
@@ -114,9 +118,8 @@ type house struct {
 	files    *blob.Store
 	policy   work.FilePolicy
 
-	acceptCommands  bool
-	projectSettings string
-	mcpServers      map[string]backend.MCPServer
+	mcpServers map[string]backend.MCPServer
+	submitter  *jobs.Submitter
 
 	sealer   webhook.Sealer
 	webhooks webhook.Guard
@@ -144,9 +147,10 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		if err := door.check(); err != nil {
 			return err
 		}
-		if _, err := blob.ParseBuckets(door.Buckets); err != nil {
-			return usagef("--buckets: %w", err)
-		}
+	}
+	buckets, err := blob.ParseBuckets(base.Buckets)
+	if err != nil {
+		return usagef("--buckets: %w", err)
 	}
 	named, err := base.prepare()
 	if err != nil {
@@ -197,8 +201,11 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		return err
 	}
 	bell.OfDatabase(id)
-	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy, webhooks: guard, sealer: sealer, acceptCommands: base.AcceptCommands,
-		projectSettings: base.ProjectSettings, mcpServers: mcpServers}
+	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy, webhooks: guard, sealer: sealer, mcpServers: mcpServers}
+	h.submitter = jobs.NewSubmitter(&jobs.Rules{
+		Store: ledger, Roots: named, Files: files, Buckets: buckets, FilePolicy: policy, AcceptCommands: base.AcceptCommands,
+		ProjectSettings: base.ProjectSettings, MCPServers: slices.Sorted(maps.Keys(mcpServers)), Webhooks: guard, Prices: base.Known,
+	}, bell, log, h.registry)
 	if err := bell.Probe(app.Ctx); err != nil {
 		log.Warn("redis is away; units are accepted and claimed from postgres", "err", err)
 	}
@@ -216,6 +223,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	if crew != nil {
 		h.containment = app.Keeper.Containment()
 		log.Info("processes of agents are held together", "by", h.containment)
+		loops.Go(func() { jobs.NewEnumerator(h.submitter).Run(until); h.submitter.Wait() })
 		worker := h.worker(app, base, crew, gear, shift.hears)
 		blocked = worker.Blocked
 		group.Go(func() error { defer close(shift.drained); return worker.Run(ctx) })
@@ -276,16 +284,8 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 			return err
 		}
 	}
-	buckets, err := blob.ParseBuckets(door.Buckets)
-	if err != nil {
-		return usagef("--buckets: %w", err)
-	}
 	front := api.New(api.Options{
-		Rules: jobs.Rules{
-			Store: h.store, Roots: h.roots, Files: h.files, Buckets: buckets, FilePolicy: h.policy, AcceptCommands: h.acceptCommands,
-			ProjectSettings: h.projectSettings, MCPServers: slices.Sorted(maps.Keys(h.mcpServers)), Webhooks: h.webhooks, Prices: door.Known,
-		},
-		Bell: h.bell, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
+		Submitter: h.submitter, Bell: h.bell, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
 		Hosts: door.hosts(), Log: h.log, Registry: h.registry, Containment: h.containment,
 	})
 	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // as long as there are event streams
