@@ -24,6 +24,7 @@ import (
 
 	"piecework/handlers"
 	"piecework/internal/backend"
+	"piecework/internal/backend/model"
 	"piecework/internal/backend/model/anthropic"
 	"piecework/internal/backend/model/openai"
 	proc "piecework/internal/process"
@@ -209,9 +210,9 @@ func modelAt(name, url string) backend.Backend {
 		panic(err)
 	}
 	if name == "anthropic" {
-		return &anthropic.Backend{BaseURL: url, Prices: prices}
+		return &anthropic.Backend{Options: model.Options{BaseURL: url, Prices: prices}}
 	}
-	return &openai.Backend{BaseURL: url + "/v1", Prices: prices}
+	return &openai.Backend{Options: model.Options{BaseURL: url + "/v1", Prices: prices}}
 }
 
 // look reads this process's memory. Told to free, it first gives back what is

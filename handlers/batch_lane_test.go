@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/backend"
+	"piecework/internal/backend/model"
 	"piecework/internal/backend/model/anthropic"
 	"piecework/internal/backend/model/openai"
 	"piecework/internal/testkit"
@@ -592,10 +593,10 @@ func TestBatchLaneAtAProvider(t *testing.T) {
 	}
 	for name, make := range map[string]func(url string) backend.Backend{
 		"anthropic": func(url string) backend.Backend {
-			return &anthropic.Backend{Key: "k", BaseURL: url, Model: "claude-sonnet-4-5", Prices: prices}
+			return &anthropic.Backend{Options: model.Options{Key: "k", BaseURL: url, Model: "claude-sonnet-4-5", Prices: prices}}
 		},
 		"openai": func(url string) backend.Backend {
-			return &openai.Backend{Key: "k", BaseURL: url + "/v1", Model: "gpt-4.1", Prices: prices}
+			return &openai.Backend{Options: model.Options{Key: "k", BaseURL: url + "/v1", Model: "gpt-4.1", Prices: prices}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/internal/backend/model"
 	"piecework/internal/backend/model/openai"
 	"piecework/internal/work"
 	"piecework/store"
@@ -65,12 +66,12 @@ func (m *limitedModel) refuses(now time.Time) bool {
 func TestWaveAgainstARateLimit(t *testing.T) {
 	t.Parallel()
 	const units, allowed = 200, 25
-	model := &limitedModel{allowed: allowed, later: map[int]int{}}
-	server := httptest.NewServer(model)
+	limited := &limitedModel{allowed: allowed, later: map[int]int{}}
+	server := httptest.NewServer(limited)
 	defer server.Close()
 	h := newHouse(t)
 	h.start(func(o *Options) {
-		o.Backends, o.Slots, o.Lease = append(o.Backends, &openai.Backend{BaseURL: server.URL, Model: "m"}), units, time.Minute
+		o.Backends, o.Slots, o.Lease = append(o.Backends, &openai.Backend{Options: model.Options{BaseURL: server.URL, Model: "m"}}), units, time.Minute
 	})
 	none := 0
 	wave := make([]uuid.UUID, units)
@@ -97,13 +98,13 @@ func TestWaveAgainstARateLimit(t *testing.T) {
 			t.Errorf("unit %s: %d failures", id, u.Failures)
 		}
 	}
-	if waits == 0 || model.served != units {
-		t.Errorf("%d waits, %d requests served", waits, model.served)
+	if waits == 0 || limited.served != units {
+		t.Errorf("%d waits, %d requests served", waits, limited.served)
 	}
-	for second, asked := range model.later { // in two, for what began in one may arrive in the next
-		if asked += model.later[second-1]; asked > 2*allowed {
+	for second, asked := range limited.later { // in two, for what began in one may arrive in the next
+		if asked += limited.later[second-1]; asked > 2*allowed {
 			t.Errorf("%d requests in seconds %d and %d after the limit was met", asked, second-1, second)
 		}
 	}
-	t.Logf("%d waits; requests by second after the first refusal: %v", waits, model.later)
+	t.Logf("%d waits; requests by second after the first refusal: %v", waits, limited.later)
 }

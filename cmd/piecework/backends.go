@@ -13,6 +13,7 @@ import (
 	"piecework/internal/backend/cli/gemini"
 	"piecework/internal/backend/cli/opencode"
 	"piecework/internal/backend/mock"
+	"piecework/internal/backend/model"
 	"piecework/internal/backend/model/anthropic"
 	"piecework/internal/backend/model/openai"
 	"piecework/internal/process"
@@ -56,11 +57,13 @@ func (c Agents) backends(getenv func(string) string, keeper process.Keeper) (lis
 }
 
 func (c Models) models(getenv func(string) string, prices *backend.Prices) (*anthropic.Backend, *openai.Backend) {
-	return &anthropic.Backend{
-			Key: getenv("ANTHROPIC_API_KEY"), BaseURL: getenv("ANTHROPIC_BASE_URL"), Model: c.AnthropicModel,
-			MaxTokens: c.AnthropicMaxTokens, Prices: prices, Proxy: http.ProxyFromEnvironment,
-		}, &openai.Backend{
-			Key: getenv("OPENAI_API_KEY"), BaseURL: getenv("OPENAI_BASE_URL"), Model: c.OpenAIModel,
-			Responses: c.OpenAIAPI == "responses", Prices: prices, Proxy: http.ProxyFromEnvironment,
-		}
+	anthropicAPI := &anthropic.Backend{Options: model.Options{
+		Key: getenv("ANTHROPIC_API_KEY"), BaseURL: getenv("ANTHROPIC_BASE_URL"), Model: c.AnthropicModel,
+		Prices: prices, Proxy: http.ProxyFromEnvironment,
+	}, MaxTokens: c.AnthropicMaxTokens}
+	openaiAPI := &openai.Backend{Options: model.Options{
+		Key: getenv("OPENAI_API_KEY"), BaseURL: getenv("OPENAI_BASE_URL"), Model: c.OpenAIModel,
+		Prices: prices, Proxy: http.ProxyFromEnvironment,
+	}, Responses: c.OpenAIAPI == "responses"}
+	return anthropicAPI, openaiAPI
 }

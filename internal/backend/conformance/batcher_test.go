@@ -21,6 +21,7 @@ import (
 	openaioption "github.com/openai/openai-go/v3/option"
 
 	"piecework/internal/backend"
+	"piecework/internal/backend/model"
 	"piecework/internal/backend/model/anthropic"
 	"piecework/internal/backend/model/openai"
 	"piecework/internal/testkit/backendtest"
@@ -313,7 +314,7 @@ func TestLinesThatCannotBeMade(t *testing.T) {
 			}
 		}
 	}
-	_, failure := (&anthropic.Backend{Key: "x"}).Line(backendtest.NewCall(t, work.EndpointChat, `{"model":"m"}`))
+	_, failure := (&anthropic.Backend{Options: model.Options{Key: "x"}}).Line(backendtest.NewCall(t, work.EndpointChat, `{"model":"m"}`))
 	if failure == nil || failure.Class != work.ClassInvalidRequest || !strings.Contains(failure.Message, "leave out lane") {
 		t.Error(failure)
 	}
@@ -662,7 +663,7 @@ func TestResultsAreReadAsTheyCome(t *testing.T) {
 		_, _ = w.Write([]byte(`{"custom_id":"last","result":{"type":"expired"}}`))
 	}))
 	t.Cleanup(server.Close)
-	b := &anthropic.Backend{BaseURL: server.URL}
+	b := &anthropic.Backend{Options: model.Options{BaseURL: server.URL}}
 	count := 0
 	each := func(backend.BatchAnswer) error { count++; return nil }
 	if err := b.BatchAnswers(t.Context(), "whole", each); err != nil || count != lines+1 {

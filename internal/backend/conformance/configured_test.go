@@ -11,6 +11,7 @@ import (
 	"piecework/internal/backend/cli/cursor"
 	"piecework/internal/backend/cli/gemini"
 	"piecework/internal/backend/cli/opencode"
+	"piecework/internal/backend/model"
 	"piecework/internal/backend/model/anthropic"
 	"piecework/internal/backend/model/openai"
 )
@@ -21,8 +22,8 @@ func TestSettings(t *testing.T) {
 	options := func(env ...string) cli.Options { return cli.Options{Env: env} }
 	told := map[string]bool{}
 	for _, b := range []backend.Configured{
-		&anthropic.Backend{}, &anthropic.Backend{Model: "m"}, &anthropic.Backend{BaseURL: "http://a:secret@b"}, &anthropic.Backend{MaxTokens: 5},
-		&openai.Backend{}, &openai.Backend{Model: "m"}, &openai.Backend{BaseURL: "http://a:secret@b"}, &openai.Backend{Responses: true},
+		&anthropic.Backend{}, &anthropic.Backend{Options: model.Options{Model: "m"}}, &anthropic.Backend{Options: model.Options{BaseURL: "http://a:secret@b"}}, &anthropic.Backend{MaxTokens: 5},
+		&openai.Backend{}, &openai.Backend{Options: model.Options{Model: "m"}}, &openai.Backend{Options: model.Options{BaseURL: "http://a:secret@b"}}, &openai.Backend{Responses: true},
 		&claude.Backend{}, &claude.Backend{PermissionMode: "plan"}, &claude.Backend{AllowedTools: []string{"Bash", "Read"}}, &claude.Backend{AllowedTools: []string{"Bash Read"}}, &claude.Backend{ConfigDir: "/c"},
 		&claude.Backend{Options: options("ANTHROPIC_BASE_URL=http://a:secret@b")},
 		&codex.Backend{Sandbox: "read-only"}, &codex.Backend{Options: options("OPENAI_BASE_URL=http://a:secret@b")}, &cursor.Backend{Force: true},

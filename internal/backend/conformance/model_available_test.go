@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"piecework/internal/backend"
+	"piecework/internal/backend/model"
 	"piecework/internal/backend/model/anthropic"
 	"piecework/internal/backend/model/openai"
 	"piecework/internal/testkit/backendtest"
@@ -47,7 +48,7 @@ func TestModelNeedsAKey(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	for _, b := range []backend.Backend{&anthropic.Backend{BaseURL: server.URL}, &openai.Backend{BaseURL: server.URL}} {
+	for _, b := range []backend.Backend{&anthropic.Backend{Options: model.Options{BaseURL: server.URL}}, &openai.Backend{Options: model.Options{BaseURL: server.URL}}} {
 		if err := b.Available(t.Context()); err != nil {
 			t.Error(err)
 		}

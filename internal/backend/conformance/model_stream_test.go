@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"piecework/internal/backend"
+	"piecework/internal/backend/model"
 	"piecework/internal/backend/model/openai"
 	"piecework/internal/testkit/backendtest"
 	"piecework/internal/testkit/fakemodel"
@@ -63,7 +64,7 @@ func TestPingsAreSignsOfLife(t *testing.T) {
 	t.Cleanup(server.Close)
 	req := backendtest.NewRequest(t, "x")
 	req.IdleTimeout = 2 * time.Second
-	backendtest.Execute(t.Context(), t, &openai.Backend{BaseURL: server.URL}, req).WantSuccess(t, "here")
+	backendtest.Execute(t.Context(), t, &openai.Backend{Options: model.Options{BaseURL: server.URL}}, req).WantSuccess(t, "here")
 }
 
 // A run that its caller ends keeps what there is; only a timeout is a failure.

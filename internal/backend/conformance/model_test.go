@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"piecework/internal/backend"
+	"piecework/internal/backend/model"
 	"piecework/internal/backend/model/anthropic"
 	"piecework/internal/backend/model/openai"
 	"piecework/internal/testkit/backendtest"
@@ -30,9 +31,9 @@ func modelAPIs(t *testing.T, url string) map[string]backend.Backend {
 		t.Fatal(err)
 	}
 	return map[string]backend.Backend{
-		"anthropic": &anthropic.Backend{Key: testKey, BaseURL: url, Model: "claude-sonnet-4-5", Prices: prices},
-		"chat":      &openai.Backend{Key: testKey, BaseURL: url + "/v1", Model: "gpt-4.1", Prices: prices},
-		"responses": &openai.Backend{Key: testKey, BaseURL: url + "/v1", Model: "gpt-4.1", Responses: true, Prices: prices},
+		"anthropic": &anthropic.Backend{Options: model.Options{Key: testKey, BaseURL: url, Model: "claude-sonnet-4-5", Prices: prices}},
+		"chat":      &openai.Backend{Options: model.Options{Key: testKey, BaseURL: url + "/v1", Model: "gpt-4.1", Prices: prices}},
+		"responses": &openai.Backend{Options: model.Options{Key: testKey, BaseURL: url + "/v1", Model: "gpt-4.1", Prices: prices}, Responses: true},
 	}
 }
 

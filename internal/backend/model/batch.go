@@ -30,23 +30,26 @@ const (
 	maxBatchPage   = 16 << 20 // bytes of a page, or of what is told of one batch
 )
 
-// MakeLine makes a line of the first call of a request.
-func MakeLine(api *API, req *backend.Request) (backend.Line, *work.Failure) {
-	if req.Call != nil {
-		return makeCallLine(api.Name, req.Call)
+// Line makes a line of the first call of a request.
+func (a *API) Line(req *backend.Request) (backend.Line, *work.Failure) {
+	if err := a.check(); err != nil {
+		return backend.Line{}, work.Fail(work.ClassAuth, err.Error())
 	}
-	u := &unit{api: api, req: req, model: cmp.Or(req.Model, api.Model)}
+	if req.Call != nil {
+		return makeCallLine(a.Name, req.Call)
+	}
+	u := &unit{api: a, req: req, model: cmp.Or(req.Model, a.model())}
 	if failure := u.prepare(); failure != nil {
 		return backend.Line{}, failure
 	}
 	if failure := u.afford(); failure != nil {
 		return backend.Line{}, failure
 	}
-	body, err := api.Body(&u.conversation)
+	body, err := a.Body(&u.conversation)
 	if err != nil {
-		return backend.Line{}, work.Fail(work.ClassInvalidRequest, api.Name+": "+err.Error())
+		return backend.Line{}, work.Fail(work.ClassInvalidRequest, a.Name+": "+err.Error())
 	}
-	return backend.Line{Endpoint: api.Endpoint, Model: u.model, Body: body}, nil
+	return backend.Line{Endpoint: a.Endpoint, Model: u.model, Body: body}, nil
 }
 
 func makeCallLine(name string, c *work.Call) (backend.Line, *work.Failure) {
@@ -76,18 +79,18 @@ func CompactJSON(value any) ([]byte, error) {
 }
 
 // AnswerCost is the price of an answer to a call, or to a prompt.
-func AnswerCost(api *API, call *work.Call, model string, given backend.Answer) *float64 {
+func (a *API) AnswerCost(call *work.Call, model string, given backend.Answer) *float64 {
 	if given.Status/100 != 2 {
 		return new(0.0)
 	}
-	endpoint := api.Endpoint
+	endpoint := a.Endpoint
 	if call != nil {
 		endpoint = call.Endpoint
 	}
-	u := &unit{api: api, conversation: Conversation{Model: cmp.Or(model, api.Model)}}
-	a := &Answer{answered: true, UsageFinal: true, batched: true}
-	readUsage(endpoint, given.Body, a)
-	u.account(a, time.Now(), false)
+	u := &unit{api: a, conversation: Conversation{Model: cmp.Or(model, a.model())}}
+	answer := &Answer{answered: true, UsageFinal: true, batched: true}
+	readUsage(endpoint, given.Body, answer)
+	u.account(answer, time.Now(), false)
 	if u.untrue != nil {
 		return nil
 	}
@@ -154,7 +157,15 @@ var ErrNoID = errors.New("the provider took the batch and did not name it")
 func IsFailure(err error) bool { return errors.As(err, new(*work.Failure)) }
 
 // BatchAPI is how the batches of a provider are reached.
-type BatchAPI struct{ Name, Base string }
+type BatchAPI struct{ name, url string }
+
+// Batches are the provider's batches; the error says what is missing to use them.
+func (a *API) Batches() (BatchAPI, error) {
+	if err := a.check(); err != nil {
+		return BatchAPI{}, work.Fail(work.ClassAuth, err.Error())
+	}
+	return BatchAPI{a.Name, a.url()}, nil
+}
 
 // Read reads what the provider says to a call that asks for JSON.
 func (w BatchAPI) Read(res *http.Response, err error, into any) error {
@@ -170,7 +181,7 @@ func (w BatchAPI) Read(res *http.Response, err error, into any) error {
 		err = backend.Decode(body, into)
 	}
 	if err != nil {
-		return fmt.Errorf("read what %s says of its batches: %w", w.Name, err)
+		return fmt.Errorf("read what %s says of its batches: %w", w.name, err)
 	}
 	return nil
 }
@@ -179,7 +190,7 @@ func (w BatchAPI) Read(res *http.Response, err error, into any) error {
 // open. It closes the answer when there is an error.
 func (w BatchAPI) refused(res *http.Response, err error) error {
 	if res == nil {
-		return fmt.Errorf("reach the batches of %s: %w", w.Name, err)
+		return fmt.Errorf("reach the batches of %s: %w", w.name, err)
 	}
 	if res.StatusCode/100 == 2 {
 		return err
@@ -187,9 +198,9 @@ func (w BatchAPI) refused(res *http.Response, err error) error {
 	defer func() { _ = res.Body.Close() }()
 	said := readAPIError(res)
 	if res.StatusCode/100 == 5 {
-		return fmt.Errorf("reach the batches of %s: %w", w.Name, said)
+		return fmt.Errorf("reach the batches of %s: %w", w.name, said)
 	}
-	return said.failure(w.Name, requestID(res.Header))
+	return said.failure(w.name, requestID(res.Header))
 }
 
 // missing says of an answer to a call where all batches are that the server has
@@ -202,7 +213,7 @@ func (w BatchAPI) missing(res *http.Response) error {
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		defer func() { _ = res.Body.Close() }()
 		return work.Fail(work.ClassInvalidRequest, fmt.Sprintf(
-			"the server at %s has no Batch API: leave out lane, or set it to live (%s: %s)", backend.RedactURL(w.Base), w.Name, readAPIError(res)))
+			"the server at %s has no Batch API: leave out lane, or set it to live (%s: %s)", backend.RedactURL(w.url), w.name, readAPIError(res)))
 	}
 	return nil
 }
@@ -225,10 +236,10 @@ func (w BatchAPI) EachLine(res *http.Response, err error, each func(line []byte)
 	for {
 		line, size, err := backend.ReadLine(from, backend.MaxAnswer)
 		if err != nil && !errors.Is(err, io.EOF) {
-			return fmt.Errorf("read the results of %s: %w", w.Name, err)
+			return fmt.Errorf("read the results of %s: %w", w.name, err)
 		}
 		if size > backend.MaxAnswer {
-			return fmt.Errorf("read the results of %s: more than %d MiB in one line", w.Name, backend.MaxAnswer>>20)
+			return fmt.Errorf("read the results of %s: more than %d MiB in one line", w.name, backend.MaxAnswer>>20)
 		}
 		if line = bytes.TrimSpace(line); len(line) > 0 {
 			if err := each(line); err != nil {

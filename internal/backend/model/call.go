@@ -13,10 +13,10 @@ import (
 	"piecework/internal/work"
 )
 
-// RunCall makes the one call that a unit is, and hands the answer over as it
+// runCall makes the one call that a unit is, and hands the answer over as it
 // came. That the answer was cut or declined is the caller's to see: it is an
 // answer all the same. A refusal is handed over as well, with its status.
-func RunCall(ctx context.Context, api *API, req *backend.Request, steps *transcript.Writer) *backend.Result {
+func runCall(ctx context.Context, api *API, req *backend.Request, steps *transcript.Writer) *backend.Result {
 	u := &unit{api: api, req: req, steps: steps, begun: time.Now()}
 	u.model = backend.CallModel(req.Call)
 	u.conversation.Model = u.model

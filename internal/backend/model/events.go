@@ -27,9 +27,9 @@ type events struct {
 	data  []byte // of the event that is being read
 }
 
-// EachEvent hands over the data of each event until the stream or the answer
+// eachEvent hands over the data of each event until the stream or the answer
 // ends, and knows the mark by which chat completions end.
-func EachEvent(res *http.Response, a *Answer, take func(data []byte) error) error {
+func eachEvent(res *http.Response, a *Answer, take func(data []byte) error) error {
 	s := &events{res: res, lines: bufio.NewReaderSize(res.Body, lineBuffer)}
 	for !a.Ended {
 		piece, err := s.lines.ReadSlice('\n') // where a stream spends its life

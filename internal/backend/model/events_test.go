@@ -18,7 +18,7 @@ func TestModelEvents(t *testing.T) {
 		"at once": strings.NewReader(stream), "byte by byte": iotest.OneByteReader(strings.NewReader(stream)),
 	} {
 		var got []string
-		err := EachEvent(&http.Response{Body: io.NopCloser(body)}, &Answer{}, func(data []byte) error {
+		err := eachEvent(&http.Response{Body: io.NopCloser(body)}, &Answer{}, func(data []byte) error {
 			got = append(got, string(data))
 			return nil
 		})
@@ -27,7 +27,7 @@ func TestModelEvents(t *testing.T) {
 		}
 	}
 	endless := io.MultiReader(strings.NewReader("data: "), &io.LimitedReader{R: zeros{}, N: 2 * maxStreamEvent})
-	err := EachEvent(&http.Response{Body: io.NopCloser(endless)}, &Answer{}, nil)
+	err := eachEvent(&http.Response{Body: io.NopCloser(endless)}, &Answer{}, nil)
 	if err == nil || !strings.Contains(err.Error(), "of one event") {
 		t.Error(err)
 	}

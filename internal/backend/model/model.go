@@ -2,6 +2,7 @@
 // below: its requests, its events, its batches. Adapters import this package and
 // never each other.
 //
+//	options.go       what an operator sets; connections for thousands of streams
 //	model.go         runs one unit: calls, cost, result
 //	call.go          a unit that is one call, as its caller wrote it
 //	answer.go        an answer as it streams in, and the steps it becomes
@@ -11,7 +12,6 @@
 //	schema.go        output_schema as the APIs can enforce it
 //	batch.go         calls through batches: a line of each, what came back
 //	watchdog.go      ends a call that is silent for too long
-//	connections.go   connections for thousands of streams
 package model
 
 import (
@@ -31,25 +31,29 @@ import (
 	"piecework/internal/work"
 )
 
-// API is what differs between the HTTP model APIs.
+// API is what differs between the HTTP model APIs, and how one is configured.
 type API struct {
-	Name      string
-	Model     string // when the unit names none
-	MaxTokens int64  // of one answer; 0: the API has a limit of its own
-	Files     FileLimits
-	Prices    *backend.Prices
-	// send sends the conversation and returns the answer unread. The response
+	*Options
+	Name         string
+	Variable     string // of the environment, without _API_KEY and _BASE_URL
+	DefaultURL   string
+	DefaultModel string
+	MaxTokens    int64 // of one answer; 0: the API has a limit of its own
+	Files        FileLimits
+	// Probe asks the API for something that costs nothing.
+	Probe func(context.Context) (*http.Response, error)
+	// Send sends the conversation and returns the answer unread. The response
 	// is there as well when its status makes it an error.
 	Send func(context.Context, *Conversation) (*http.Response, error)
-	// hear reads the stream to its end and puts what it says into the answer.
-	ReadStream func(*http.Response, *Answer) error
-	// read takes an answer that came in one piece, as hear does a stream.
+	// ReadEvent puts what an event of the stream says into the answer.
+	ReadEvent func(res *http.Response, a *Answer, data []byte) error
+	// ReadBody does so with an answer that came in one piece.
 	ReadBody func(body []byte, a *Answer) error
-	// body is what send sends, but without asking for a stream, and endpoint
+	// Body is what Send sends, but without asking for a stream, and Endpoint
 	// where to.
 	Body     func(*Conversation) ([]byte, error)
 	Endpoint string
-	// post sends a call as its caller wrote it, but never asks for a stream.
+	// Post sends a call as its caller wrote it, but never asks for a stream.
 	Post func(context.Context, *work.Call) (*http.Response, error)
 }
 
@@ -93,10 +97,10 @@ type outcome struct {
 	stopped bool // the caller ended the run, and knows why
 }
 
-// Run runs one unit. What waits for the model has a small frame and keeps
+// runPrompt runs one unit. What waits for the model has a small frame and keeps
 // what is bulky on the heap: thousands of stacks wait at once.
-func Run(ctx context.Context, api *API, req *backend.Request, steps *transcript.Writer) *backend.Result {
-	u := &unit{api: api, req: req, steps: steps, begun: time.Now(), model: cmp.Or(req.Model, api.Model)}
+func runPrompt(ctx context.Context, api *API, req *backend.Request, steps *transcript.Writer) *backend.Result {
+	u := &unit{api: api, req: req, steps: steps, begun: time.Now(), model: cmp.Or(req.Model, api.model())}
 	req.Payload = nil // it is in the prompt
 	return u.result(u.execute(ctx))
 }
@@ -250,7 +254,7 @@ func (u *unit) receive(ctx context.Context, v *watchdog, a *Answer) error {
 		return notAStream(res)
 	}
 	res.Body = watchedBody{res.Body, v}
-	if err := u.api.ReadStream(res, a); err != nil {
+	if err := eachEvent(res, a, func(data []byte) error { return u.api.ReadEvent(res, a, data) }); err != nil {
 		return err
 	}
 	if !a.Ended {

@@ -8,10 +8,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/anthropics/anthropic-sdk-go"
@@ -25,19 +23,10 @@ import (
 
 // Backend runs units on Anthropic's Messages API, without tools.
 type Backend struct {
-	// Key is the API key. A server of one's own behind BaseURL may need none.
-	Key     string
-	BaseURL string // without /v1; empty is Anthropic's own
-	// Model is for units that name none.
-	Model string
+	model.Options // its BaseURL is without /v1
 	// MaxTokens bounds one answer; the API wants to be told. 0 means 32000,
 	// which every model since Claude 4 can write.
 	MaxTokens int64
-	Prices    *backend.Prices
-	// Proxy says which proxy a request takes; nil: none.
-	Proxy func(*http.Request) (*url.URL, error)
-
-	wire model.Connections
 }
 
 const (
@@ -46,43 +35,28 @@ const (
 	defaultMaxTokens = 32000
 )
 
-// anthropicFiles: 5 MB per image in base64, 32 MB per request.
+// files: 5 MB per image in base64, 32 MB per request.
 var files = model.FileLimits{Image: backend.MaxInlineImage, Total: backend.MaxInline}
 
 // Name is the backend's word.
 func (a *Backend) Name() string { return "anthropic" }
 
 // Available tells whether the API answers and takes the key.
-func (a *Backend) Available(ctx context.Context) error {
-	if err := a.configured(); err != nil {
-		return err
-	}
-	return model.Probe(ctx, "anthropic", backend.RedactURL(a.base()), "ANTHROPIC_API_KEY", func(ctx context.Context) (res *http.Response, err error) {
-		client := a.client()
-		err = client.Get(ctx, "v1/models", nil, &res)
-		return res, err
-	})
-}
+func (a *Backend) Available(ctx context.Context) error { return a.api().Available(ctx) }
 
 // Settings are what the operator has set.
-func (a *Backend) Settings() string {
-	return fmt.Sprintf("%q %q %d", backend.RedactURL(a.base()), cmp.Or(a.Model, defaultModel), cmp.Or(a.MaxTokens, defaultMaxTokens))
-}
+func (a *Backend) Settings() string { return a.api().Settings(cmp.Or(a.MaxTokens, defaultMaxTokens)) }
 
-func (a *Backend) configured() error {
-	if a.Key == "" && a.BaseURL == "" {
-		return errors.New("anthropic has no key: set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server that needs none")
-	}
-	return nil
+// Execute runs one unit.
+func (a *Backend) Execute(ctx context.Context, req backend.Request, steps *transcript.Writer) (backend.Result, error) {
+	return a.api().Execute(ctx, req, steps)
 }
-
-func (a *Backend) base() string { return cmp.Or(a.BaseURL, defaultURL) }
 
 // client has only what it is given here: the SDK's own would read the
 // environment, and retry behind our back.
 func (a *Backend) client() anthropic.Client {
 	options := []option.RequestOption{
-		option.WithBaseURL(a.base()), option.WithHTTPClient(a.wire.Client(a.Proxy)), option.WithMaxRetries(0),
+		option.WithBaseURL(cmp.Or(a.BaseURL, defaultURL)), option.WithHTTPClient(a.HTTPClient()), option.WithMaxRetries(0),
 	}
 	if a.Key != "" {
 		options = append(options, option.WithAPIKey(a.Key))
@@ -90,22 +64,17 @@ func (a *Backend) client() anthropic.Client {
 	return anthropic.Client{Options: options}
 }
 
-// Execute runs one unit.
-func (a *Backend) Execute(ctx context.Context, req backend.Request, steps *transcript.Writer) (backend.Result, error) {
-	if err := a.configured(); err != nil {
-		defer steps.Close()
-		return backend.Result{Error: work.Fail(work.ClassAuth, err.Error()), Metadata: backend.Metadata{TotalCostUSD: new(0.0)}}, nil
-	}
-	if req.Call != nil {
-		return *model.RunCall(ctx, a.api(), &req, steps), nil
-	}
-	return *model.Run(ctx, a.api(), &req, steps), nil
+func (a *Backend) probe(ctx context.Context) (res *http.Response, err error) {
+	client := a.client()
+	err = client.Get(ctx, "v1/models", nil, &res)
+	return res, err
 }
 
 func (a *Backend) api() *model.API {
 	return &model.API{
-		Name: "anthropic", Model: cmp.Or(a.Model, defaultModel), MaxTokens: cmp.Or(a.MaxTokens, defaultMaxTokens),
-		Files: files, Prices: a.Prices, Send: a.send, ReadStream: readStream, ReadBody: readBody, Post: a.post,
+		Options: &a.Options, Name: a.Name(), Variable: "ANTHROPIC", DefaultURL: defaultURL, DefaultModel: defaultModel,
+		MaxTokens: cmp.Or(a.MaxTokens, defaultMaxTokens), Files: files,
+		Probe: a.probe, Send: a.send, ReadEvent: readEvent, ReadBody: readBody, Post: a.post,
 		Body: func(t *model.Conversation) ([]byte, error) { return newParams(t).MarshalJSON() }, Endpoint: work.EndpointMessages,
 	}
 }
@@ -196,16 +165,14 @@ type usage struct {
 	CacheCreation int64 `json:"cache_creation_input_tokens"`
 }
 
-// readStream decodes events itself: the SDK's type for them has a field for
+// readEvent decodes an event itself: the SDK's type for them has a field for
 // every kind there is, and swallows the pings.
-func readStream(res *http.Response, a *model.Answer) error {
-	return model.EachEvent(res, a, func(data []byte) error {
-		var e event
-		if err := backend.Decode(data, &e); err != nil {
-			return fmt.Errorf("read an event of the stream: %w", err)
-		}
-		return e.apply(a)
-	})
+func readEvent(_ *http.Response, a *model.Answer, data []byte) error {
+	var e event
+	if err := backend.Decode(data, &e); err != nil {
+		return fmt.Errorf("read an event of the stream: %w", err)
+	}
+	return e.apply(a)
 }
 
 // readBody takes a message that came in one piece.

@@ -39,10 +39,7 @@ func (b batch) total() int {
 
 // Line makes a line of a request.
 func (a *Backend) Line(req backend.Request) (backend.Line, *work.Failure) {
-	if err := a.configured(); err != nil {
-		return backend.Line{}, work.Fail(work.ClassAuth, err.Error())
-	}
-	line, failure := model.MakeLine(a.api(), &req)
+	line, failure := a.api().Line(&req)
 	if failure == nil && line.Endpoint != work.EndpointMessages {
 		return backend.Line{}, work.Fail(work.ClassInvalidRequest, fmt.Sprintf(
 			"Anthropic's batches take requests to %s only, not to %s: leave out lane, or set it to live", work.EndpointMessages, line.Endpoint))
@@ -52,12 +49,12 @@ func (a *Backend) Line(req backend.Request) (backend.Line, *work.Failure) {
 
 // AnswerCost tells what an answer has cost that no run takes.
 func (a *Backend) AnswerCost(call *work.Call, name string, given backend.Answer) *float64 {
-	return model.AnswerCost(a.api(), call, name, given)
+	return a.api().AnswerCost(call, name, given)
 }
 
 // SendBatch hands in lines. Anthropic keeps no key.
 func (a *Backend) SendBatch(ctx context.Context, _ string, lines []backend.Line) (string, error) {
-	way, err := a.batches()
+	way, err := a.api().Batches()
 	if err != nil {
 		return "", err
 	}
@@ -86,7 +83,7 @@ func (*Backend) KeepsKey() bool { return false }
 
 // FindBatch goes by when a batch was made and how many lines it has.
 func (a *Backend) FindBatch(ctx context.Context, _ string, lines int, since time.Time) ([]string, error) {
-	way, err := a.batches()
+	way, err := a.api().Batches()
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +127,7 @@ func (a *Backend) FindBatch(ctx context.Context, _ string, lines int, since time
 // LookAtBatch tells how far a batch is. Anthropic counts at the end only, and
 // refuses no batch later than at once.
 func (a *Backend) LookAtBatch(ctx context.Context, id string) (backend.BatchNews, error) {
-	way, err := a.batches()
+	way, err := a.api().Batches()
 	if err != nil {
 		return backend.BatchNews{}, err
 	}
@@ -146,7 +143,7 @@ func (a *Backend) LookAtBatch(ctx context.Context, id string) (backend.BatchNews
 
 // BatchAnswers reads the answers of a batch.
 func (a *Backend) BatchAnswers(ctx context.Context, id string, each func(backend.BatchAnswer) error) error {
-	way, err := a.batches()
+	way, err := a.api().Batches()
 	if err != nil {
 		return err
 	}
@@ -156,7 +153,7 @@ func (a *Backend) BatchAnswers(ctx context.Context, id string, each func(backend
 	return way.EachLine(res, err, func(line []byte) error {
 		var l batchLine
 		if err := backend.Decode(line, &l); err != nil {
-			return fmt.Errorf("read the results of %s: %w", way.Name, err)
+			return fmt.Errorf("read the results of %s: %w", a.Name(), err)
 		}
 		return each(backend.BatchAnswer{ID: l.ID, Answer: l.answer()})
 	})
@@ -164,7 +161,7 @@ func (a *Backend) BatchAnswers(ctx context.Context, id string, each func(backend
 
 // CancelBatch asks to stop.
 func (a *Backend) CancelBatch(ctx context.Context, id string) error {
-	way, err := a.batches()
+	way, err := a.api().Batches()
 	if err != nil {
 		return err
 	}
@@ -172,13 +169,6 @@ func (a *Backend) CancelBatch(ctx context.Context, id string) error {
 	client := a.client()
 	err = client.Post(ctx, batchesPath+"/"+url.PathEscape(id)+"/cancel", nil, &res)
 	return way.Read(res, err, &batch{})
-}
-
-func (a *Backend) batches() (model.BatchAPI, error) {
-	if err := a.configured(); err != nil {
-		return model.BatchAPI{}, work.Fail(work.ClassAuth, err.Error())
-	}
-	return model.BatchAPI{Name: a.Name(), Base: a.base()}, nil
 }
 
 type batchLine struct {

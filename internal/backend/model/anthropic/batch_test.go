@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	"piecework/internal/backend/model"
 	"piecework/internal/testkit/backendtest"
 	"piecework/internal/work"
 )
@@ -32,7 +33,7 @@ func TestAnthropicBatchLines(t *testing.T) {
 		}
 		req := backendtest.NewRequest(t, "x")
 		req.Answer = got
-		backendtest.Execute(t.Context(), t, &Backend{BaseURL: "http://127.0.0.1:1"}, req).WantFailure(t, want.class, kind, "(request req_1)")
+		backendtest.Execute(t.Context(), t, &Backend{Options: model.Options{BaseURL: "http://127.0.0.1:1"}}, req).WantFailure(t, want.class, kind, "(request req_1)")
 	}
 	for _, kind := range []string{"canceled", "expired"} {
 		if got := (&batchLine{ID: "a", Result: struct {

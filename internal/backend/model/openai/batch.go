@@ -51,20 +51,17 @@ type batchError struct {
 
 // Line makes a line of a request.
 func (o *Backend) Line(req backend.Request) (backend.Line, *work.Failure) {
-	if err := o.configured(); err != nil {
-		return backend.Line{}, work.Fail(work.ClassAuth, err.Error())
-	}
-	return model.MakeLine(o.api(), &req)
+	return o.api().Line(&req)
 }
 
 // AnswerCost tells what an answer has cost that no run takes.
 func (o *Backend) AnswerCost(call *work.Call, name string, given backend.Answer) *float64 {
-	return model.AnswerCost(o.api(), call, name, given)
+	return o.api().AnswerCost(call, name, given)
 }
 
 // SendBatch hands in lines: as a file, then as a batch of it.
 func (o *Backend) SendBatch(ctx context.Context, key string, lines []backend.Line) (string, error) {
-	way, err := o.batches()
+	way, err := o.api().Batches()
 	if err != nil {
 		return "", err
 	}
@@ -128,7 +125,7 @@ func (*Backend) KeepsKey() bool { return true }
 
 // FindBatch goes by the key alone.
 func (o *Backend) FindBatch(ctx context.Context, key string, _ int, since time.Time) ([]string, error) {
-	way, err := o.batches()
+	way, err := o.api().Batches()
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +160,7 @@ func (o *Backend) FindBatch(ctx context.Context, key string, _ int, since time.T
 // LookAtBatch tells how far a batch is. Lines that a refusal names by number
 // are looked up in the file that was sent.
 func (o *Backend) LookAtBatch(ctx context.Context, id string) (backend.BatchNews, error) {
-	way, err := o.batches()
+	way, err := o.api().Batches()
 	if err != nil {
 		return backend.BatchNews{}, err
 	}
@@ -256,7 +253,7 @@ func (o *Backend) eachLine(ctx context.Context, way model.BatchAPI, file string,
 
 // BatchAnswers reads the answers of a batch, those that are errors last.
 func (o *Backend) BatchAnswers(ctx context.Context, id string, each func(backend.BatchAnswer) error) error {
-	way, err := o.batches()
+	way, err := o.api().Batches()
 	if err != nil {
 		return err
 	}
@@ -265,7 +262,7 @@ func (o *Backend) BatchAnswers(ctx context.Context, id string, each func(backend
 		return err
 	}
 	if !slices.Contains([]string{"completed", "expired", "cancelled", "failed"}, b.Status) {
-		return fmt.Errorf("read the results of %s: the batch %s has not ended: it is %s", way.Name, id, b.Status)
+		return fmt.Errorf("read the results of %s: the batch %s has not ended: it is %s", o.Name(), id, b.Status)
 	}
 	for _, file := range []string{b.OutputFile, b.ErrorFile} {
 		if file == "" {
@@ -274,7 +271,7 @@ func (o *Backend) BatchAnswers(ctx context.Context, id string, each func(backend
 		err := o.eachLine(ctx, way, file, func(line []byte) error {
 			var l batchLine
 			if err := backend.Decode(line, &l); err != nil {
-				return fmt.Errorf("read the results of %s: %w", way.Name, err)
+				return fmt.Errorf("read the results of %s: %w", o.Name(), err)
 			}
 			return each(backend.BatchAnswer{ID: l.ID, Answer: l.answer()})
 		})
@@ -287,7 +284,7 @@ func (o *Backend) BatchAnswers(ctx context.Context, id string, each func(backend
 
 // CancelBatch asks to stop.
 func (o *Backend) CancelBatch(ctx context.Context, id string) error {
-	way, err := o.batches()
+	way, err := o.api().Batches()
 	if err != nil {
 		return err
 	}
@@ -295,13 +292,6 @@ func (o *Backend) CancelBatch(ctx context.Context, id string) error {
 	client := o.client()
 	err = client.Post(ctx, "batches/"+url.PathEscape(id)+"/cancel", nil, &res)
 	return way.Read(res, err, &batch{})
-}
-
-func (o *Backend) batches() (model.BatchAPI, error) {
-	if err := o.configured(); err != nil {
-		return model.BatchAPI{}, work.Fail(work.ClassAuth, err.Error())
-	}
-	return model.BatchAPI{Name: o.Name(), Base: o.base()}, nil
 }
 
 type batchLine struct {

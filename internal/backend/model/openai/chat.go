@@ -107,12 +107,10 @@ type chatFunction struct {
 	Arguments string `json:"arguments"`
 }
 
-func readChatStream(res *http.Response, a *model.Answer) error {
-	return model.EachEvent(res, a, func(data []byte) error {
-		var c chatChunk
-		_ = backend.Decode(data, &c) // that it is JSON is known
-		return c.apply(a)
-	})
+func readChatEvent(_ *http.Response, a *model.Answer, data []byte) error {
+	var c chatChunk
+	_ = backend.Decode(data, &c) // that it is JSON is known
+	return c.apply(a)
 }
 
 // readChatBody takes a completion that came in one piece.

@@ -10,10 +10,7 @@ package openai
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/openai/openai-go/v3"
@@ -28,19 +25,10 @@ import (
 // Backend runs units on OpenAI's API, or on any server that speaks like it, such
 // as Ollama, vLLM, llama.cpp or OpenRouter, without tools.
 type Backend struct {
-	// Key is the API key. A server of one's own behind BaseURL may need none.
-	Key     string
-	BaseURL string // with its /v1; empty is OpenAI's own
-	// Model is for units that name none.
-	Model string
+	model.Options // its BaseURL is with /v1
 	// Responses takes the Responses API in place of chat completions, which
 	// more servers have.
 	Responses bool
-	Prices    *backend.Prices
-	// Proxy says which proxy a request takes; nil: none.
-	Proxy func(*http.Request) (*url.URL, error)
-
-	wire model.Connections
 }
 
 const (
@@ -48,43 +36,28 @@ const (
 	defaultModel = "gpt-5.4-mini"
 )
 
-// openaiFiles: 50 MB per request in base64.
+// files: 50 MB per request in base64.
 var files = model.FileLimits{Image: 20 << 20, Total: 36 << 20}
 
 // Name is the backend's word.
 func (o *Backend) Name() string { return "openai" }
 
 // Available tells whether the API answers and takes the key.
-func (o *Backend) Available(ctx context.Context) error {
-	if err := o.configured(); err != nil {
-		return err
-	}
-	return model.Probe(ctx, "openai", backend.RedactURL(o.base()), "OPENAI_API_KEY", func(ctx context.Context) (res *http.Response, err error) {
-		client := o.client()
-		err = client.Get(ctx, "models", nil, &res)
-		return res, err
-	})
-}
+func (o *Backend) Available(ctx context.Context) error { return o.api().Available(ctx) }
 
 // Settings are what the operator has set.
-func (o *Backend) Settings() string {
-	return fmt.Sprintf("%q %q %t", backend.RedactURL(o.base()), cmp.Or(o.Model, defaultModel), o.Responses)
-}
+func (o *Backend) Settings() string { return o.api().Settings(o.Responses) }
 
-func (o *Backend) configured() error {
-	if o.Key == "" && o.BaseURL == "" {
-		return errors.New("openai has no key: set OPENAI_API_KEY, or OPENAI_BASE_URL to a server that needs none")
-	}
-	return nil
+// Execute runs one unit.
+func (o *Backend) Execute(ctx context.Context, req backend.Request, steps *transcript.Writer) (backend.Result, error) {
+	return o.api().Execute(ctx, req, steps)
 }
-
-func (o *Backend) base() string { return cmp.Or(o.BaseURL, defaultURL) }
 
 // client has only what it is given here: the SDK's own would read the
 // environment, and retry behind our back.
 func (o *Backend) client() openai.Client {
 	options := []option.RequestOption{
-		option.WithBaseURL(o.base()), option.WithHTTPClient(o.wire.Client(o.Proxy)), option.WithMaxRetries(0),
+		option.WithBaseURL(cmp.Or(o.BaseURL, defaultURL)), option.WithHTTPClient(o.HTTPClient()), option.WithMaxRetries(0),
 	}
 	if o.Key != "" {
 		options = append(options, option.WithAPIKey(o.Key))
@@ -92,16 +65,10 @@ func (o *Backend) client() openai.Client {
 	return openai.Client{Options: options}
 }
 
-// Execute runs one unit.
-func (o *Backend) Execute(ctx context.Context, req backend.Request, steps *transcript.Writer) (backend.Result, error) {
-	if err := o.configured(); err != nil {
-		defer steps.Close()
-		return backend.Result{Error: work.Fail(work.ClassAuth, err.Error()), Metadata: backend.Metadata{TotalCostUSD: new(0.0)}}, nil
-	}
-	if req.Call != nil {
-		return *model.RunCall(ctx, o.api(), &req, steps), nil
-	}
-	return *model.Run(ctx, o.api(), &req, steps), nil
+func (o *Backend) probe(ctx context.Context) (res *http.Response, err error) {
+	client := o.client()
+	err = client.Get(ctx, "models", nil, &res)
+	return res, err
 }
 
 // post sends a call as it is; the base URL ends in the endpoint's /v1.
@@ -113,12 +80,12 @@ func (o *Backend) post(ctx context.Context, c *work.Call) (res *http.Response, e
 
 func (o *Backend) api() *model.API {
 	api := &model.API{
-		Name: "openai", Model: cmp.Or(o.Model, defaultModel), Files: files, Prices: o.Prices,
-		Send: o.sendChat, ReadStream: readChatStream, ReadBody: readChatBody, Post: o.post,
+		Options: &o.Options, Name: o.Name(), Variable: "OPENAI", DefaultURL: defaultURL, DefaultModel: defaultModel, Files: files,
+		Probe: o.probe, Send: o.sendChat, ReadEvent: readChatEvent, ReadBody: readChatBody, Post: o.post,
 		Body: func(t *model.Conversation) ([]byte, error) { return chatParams(t).MarshalJSON() }, Endpoint: work.EndpointChat,
 	}
 	if o.Responses {
-		api.Send, api.ReadStream, api.ReadBody = o.sendResponses, readResponsesStream, readResponsesBody
+		api.Send, api.ReadEvent, api.ReadBody = o.sendResponses, readResponsesEvent, readResponsesBody
 		api.Body = func(t *model.Conversation) ([]byte, error) { return responsesParams(t).MarshalJSON() }
 		api.Endpoint = work.EndpointResponses
 	}

@@ -104,12 +104,10 @@ type responsesState struct {
 	} `json:"incomplete_details"`
 }
 
-func readResponsesStream(res *http.Response, a *model.Answer) error {
-	return model.EachEvent(res, a, func(data []byte) error {
-		var e responsesEvent
-		_ = backend.Decode(data, &e) // that it is JSON is known
-		return e.apply(res, a, data)
-	})
+func readResponsesEvent(res *http.Response, a *model.Answer, data []byte) error {
+	var e responsesEvent
+	_ = backend.Decode(data, &e) // that it is JSON is known
+	return e.apply(res, a, data)
 }
 
 // readResponsesBody takes an answer that came in one piece.
