@@ -3,6 +3,7 @@
 // never each other.
 //
 //	cli.go          runs one process: limits, how it is stopped
+//	parser.go       its events by an adapter's parser
 //	output.go       its stdout by lines of any length, the end of its stderr
 //	options.go      what an operator sets; the program and its version
 //	unit.go         one unit: program, home, arguments, environment
@@ -22,7 +23,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync/atomic"
 	"time"
 
 	"piecework/internal/backend"
@@ -42,23 +42,11 @@ const (
 	maxStderr      = 64 << 10
 )
 
-// Invocation is what differs between command-line agents.
+// Invocation is one start of an agent's program.
 type Invocation struct {
-	name       string
 	Command    process.Command
 	StopPolicy process.Ladder // how it is best asked to stop; zero: the usual way
-	// line takes one line of stdout and tells whether the agent has said its
-	// last word. It may say more and take that back.
-	Line func(line []byte) (final bool)
-	// missed, if there is one, is the size of the newest line that was too long
-	// to be taken; the adapter makes it 0 when an answer comes after that.
-	Missed *atomic.Int64
-	// check, if there is one, is asked now and then whether the agent has
-	// reached a limit of the request that it does not keep by itself.
-	Check func() *work.Failure
-	// result makes the run's result of the lines seen. It is asked once, at the
-	// end, and sets no Error for a run that the runner itself stopped.
-	Result func(Ending) backend.Result
+	name       string
 }
 
 // limits bound one run of an agent.
@@ -102,7 +90,7 @@ type outputLimit struct{ limit int64 }
 func (f outputLimit) Error() string { return fmt.Sprintf("more than %d MiB of output", f.limit>>20) }
 
 // run starts an agent, hears it out, and leaves nothing of it alive.
-func run(ctx context.Context, a Invocation, l limits, steps *transcript.Writer) (backend.Result, error) {
+func run(ctx context.Context, a Invocation, h *Handler, l limits, steps *transcript.Writer) (backend.Result, error) {
 	child, err := process.Start(a.Command)
 	if errors.Is(err, process.ErrLapsed) {
 		return NotStarted(), err
@@ -110,10 +98,9 @@ func run(ctx context.Context, a Invocation, l limits, steps *transcript.Writer) 
 	if err != nil {
 		return NotStarted(), fmt.Errorf("%w: %w", errNotStarted, err)
 	}
-	out := newOutputReader(child.Stdout, a.Line, l)
-	missed := cmp.Or(a.Missed, new(atomic.Int64))
+	out := newOutputReader(child.Stdout, h.Line, l)
 	out.skipped = func(size int64) {
-		missed.Store(size)
+		h.skip(size)
 		steps.Add(transcript.Step{Type: transcript.SystemText, IsError: true,
 			Text: fmt.Sprintf("(a line of %d bytes from %s was left out: longer than %d bytes)", size, a.name, l.maxLine)})
 	}
@@ -122,7 +109,7 @@ func run(ctx context.Context, a Invocation, l limits, steps *transcript.Writer) 
 	go out.read()
 	go func() { _, _ = io.Copy(errs, child.Stderr); close(drained) }()
 
-	why := supervise(ctx, child, out, l, a.Check)
+	why := supervise(ctx, child, out, l, h.Check)
 	state, swept := child.Close()
 	<-out.done
 	<-drained
@@ -130,11 +117,11 @@ func run(ctx context.Context, a Invocation, l limits, steps *transcript.Writer) 
 	if swept != nil {
 		swept = fmt.Errorf("stop what %s started: %w", a.name, swept)
 	}
-	end := Ending{State: state, Stderr: steps.Redact(errs.String()), Silent: !out.state().started, Missed: missed.Load(), Stopped: why}
+	end := Ending{State: state, Stderr: steps.Redact(errs.String()), Silent: !out.state().started, Stopped: why}
 	if errors.Is(why, work.ErrFenced) && out.state().final {
 		end.Stopped = nil // an answer that had been given counts
 	}
-	result := a.Result(end)
+	result := h.Result(end)
 	if result.Error != nil {
 		end.Stopped = why // that it was ended is no answer
 	}
@@ -154,9 +141,6 @@ func NotStarted() backend.Result {
 // supervise waits until the child has ended, and makes it end when it must. It
 // returns the reason, nil when the child said all it had to say.
 func supervise(ctx context.Context, child *process.Process, out *outputReader, l limits, check func() *work.Failure) error {
-	if check == nil {
-		check = func() *work.Failure { return nil }
-	}
 	started := time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -38,8 +38,7 @@ func (u Unit) Note(format string, args ...any) {
 	u.Steps.Add(transcript.Step{Type: transcript.SystemText, Text: fmt.Sprintf(format, args...)})
 }
 
-// Run runs the program once, with the command and the ears that a holds.
-func (u Unit) Run(ctx context.Context, a Invocation) (backend.Result, error) {
+func (u Unit) run(ctx context.Context, a Invocation, h *Handler) (backend.Result, error) {
 	if f := argumentsFit(u.program.Name, a.Command.Args); f != nil {
 		return Refused(f, u.Req, u.Steps), nil
 	}
@@ -50,7 +49,7 @@ func (u Unit) Run(ctx context.Context, a Invocation) (backend.Result, error) {
 	a.name = u.program.Name
 	a.Command.Path, a.Command.Dir, a.Command.OpenedDir = u.Path, u.Dir(), u.Req.OpenedDir
 	a.Command.Mark, a.Command.Keeper, a.Command.Lease = process.NewMark(u.Req.RunID.String()), u.Options.Keeper, u.Req.Lease
-	result, err := run(ctx, a, l, u.Steps)
+	result, err := run(ctx, a, h, l, u.Steps)
 	if errors.Is(err, errNotStarted) {
 		return Refused(work.Fail(work.ClassInfra, err.Error()), u.Req, u.Steps), nil
 	}

@@ -20,17 +20,11 @@ import (
 
 var Update = flag.Bool("update", false, "write the golden files anew")
 
-// Recorder are what an adapter hears a recording with.
-type Recorder struct {
-	Line func([]byte) bool
-	End  func(cli.Ending) backend.Result
-}
-
 // Golden replays the recordings in testdata, and compares what an adapter
 // made of them. The recordings are what Claude Code 2.1.329, Codex 0.169.0,
 // opencode 1.18.33 and Gemini CLI 0.61.0 said to a fake model, cut down. Those of
 // Cursor are made up in its documented shape.
-func Golden(t *testing.T, name string, listen func(*testing.T, string, backend.Request, *transcript.Writer) Recorder) {
+func Golden(t *testing.T, name string, listen func(*testing.T, string, backend.Request, *transcript.Writer) *cli.Handler) {
 	t.Helper()
 	recordings, err := filepath.Glob("testdata/*.jsonl")
 	if err != nil || len(recordings) == 0 {
@@ -68,7 +62,7 @@ func CompareGolden(t *testing.T, golden string, got []byte) {
 	}
 }
 
-func replay(t *testing.T, name, recording string, e Recorder, steps *transcript.Writer) []byte {
+func replay(t *testing.T, name, recording string, h *cli.Handler, steps *transcript.Writer) []byte {
 	t.Helper()
 	lines, err := os.ReadFile(recording)
 	if err != nil {
@@ -76,7 +70,7 @@ func replay(t *testing.T, name, recording string, e Recorder, steps *transcript.
 	}
 	final := false
 	for line := range bytes.Lines(lines) {
-		final = e.Line(line)
+		final = h.Line(line)
 	}
 	var how cli.Ending
 	if strings.HasSuffix(recording, "stopped.jsonl") {
@@ -86,7 +80,17 @@ func replay(t *testing.T, name, recording string, e Recorder, steps *transcript.
 	if final != (how.Stopped == nil && !denied) {
 		t.Errorf("the last line is the last word: %v", final)
 	}
-	result := e.End(how)
+	var reached *work.Failure
+	if name == "opencode" { // the runner would have asked by now
+		reached = h.Check()
+	}
+	if reached != nil {
+		how.Stopped = reached
+	}
+	result := h.Result(how)
+	if reached != nil {
+		result.Error, result.Success = reached, false
+	}
 	steps.Close()
 	if name != "claude" && name != "cursor" || how.Stopped != nil {
 		result.Metadata.DurationMS = 0 // by our clock

@@ -119,7 +119,7 @@ func TestClaudeFileInput(t *testing.T) {
 // A tool may answer before its message has been written to the end.
 func TestClaudeMergesAMessageAcrossResults(t *testing.T) {
 	steps := transcript.NewWriter(nil, nil)
-	told := newParser(backendtest.NewRequest(t, ""), nil, steps)
+	told := newParser(cli.NewOutput(backendtest.NewRequest(t, ""), nil, steps, nil))
 	call := func(id string) string {
 		return `{"type":"assistant","message":{"id":"m1","content":[{"type":"tool_use","id":"` + id + `","name":"Bash","input":{}}]}}`
 	}
@@ -128,7 +128,7 @@ func TestClaudeMergesAMessageAcrossResults(t *testing.T) {
 	}
 	for _, line := range []string{call("a"), answer("a"), call("b"), answer("b"),
 		`{"type":"assistant","parent_tool_use_id":"a","message":{"id":"m1","content":[{"type":"text","text":"from below"}]}}`} {
-		told.line([]byte(line))
+		cli.NewHandler(told).Line([]byte(line))
 	}
 	got := steps.Steps()
 	if len(got) != 4 || len(got[0].Content) != 2 || got[2].CallID != "b" || got[2].Name != "Bash" || got[2].Text != "b\n[image]" {
@@ -140,9 +140,9 @@ func TestClaudeMergesAMessageAcrossResults(t *testing.T) {
 }
 
 func TestOldLimitTextTellsTheReset(t *testing.T) {
-	told := newParser(backend.Request{}, nil, transcript.NewWriter(nil, nil))
-	told.line([]byte(`{"type":"result","subtype":"success","is_error":true,"result":"Claude AI usage limit reached|1763712000"}`))
-	if r := told.end(cli.Ending{}); r.Error == nil || r.Error.Class != work.ClassRateLimit || r.Error.ResetAt.Unix() != 1763712000 {
+	told := newParser(cli.NewOutput(backend.Request{}, nil, transcript.NewWriter(nil, nil), nil))
+	cli.NewHandler(told).Line([]byte(`{"type":"result","subtype":"success","is_error":true,"result":"Claude AI usage limit reached|1763712000"}`))
+	if r := told.Result(cli.Ending{}); r.Error == nil || r.Error.Class != work.ClassRateLimit || r.Error.ResetAt.Unix() != 1763712000 {
 		t.Errorf("%+v", r.Error)
 	}
 }

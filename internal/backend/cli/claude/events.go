@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
-
 	"piecework/internal/backend"
 	"piecework/internal/backend/cli"
 	"piecework/internal/transcript"
@@ -15,9 +13,7 @@ import (
 
 // parser is what one claude process has told so far.
 type parser struct {
-	req    backend.Request
-	schema *jsonschema.Schema
-	steps  *transcript.Writer
+	cli.Output
 
 	actions map[string]int  // message id and parent → number of its step
 	denied  map[string]bool // calls that were denied, until their result comes
@@ -30,18 +26,16 @@ type parser struct {
 	text    strings.Builder // … and its text: what there is if nothing more comes
 
 	result  *resultEvent // the last one counts
-	final   bool
-	resetAt time.Time // when the limit that was hit ends
+	resetAt time.Time    // when the limit that was hit ends
 
-	Findings cli.Findings
 }
 
-func newParser(req backend.Request, schema *jsonschema.Schema, steps *transcript.Writer) *parser {
-	return &parser{req: req, schema: schema, steps: steps, actions: map[string]int{}, denied: map[string]bool{}, tasks: newPendingTasks()}
+func newParser(out cli.Output) *parser {
+	return &parser{Output: out, actions: map[string]int{}, denied: map[string]bool{}, tasks: newPendingTasks()}
 }
 
 type event struct {
-	Type      string `json:"type"`
+	cli.EventType
 	Subtype   string `json:"subtype"`
 	SessionID string `json:"session_id"`
 	Parent    string `json:"parent_tool_use_id"`
@@ -78,31 +72,25 @@ type contentBlock struct {
 	IsError   bool            `json:"is_error"`
 }
 
-// line takes one line of stdout. Nothing that it cannot read is lost: it goes
-// into the transcript as it is.
-func (t *parser) line(line []byte) bool {
-	var e event
-	if err := backend.Decode(line, &e); err != nil || e.Type == "" {
-		t.system(string(line))
-		return t.final
-	}
+// Event takes one event.
+func (t *parser) Event(e event, line []byte) {
 	if e.SessionID != "" {
 		t.session = e.SessionID
 	}
 	switch {
 	case e.Type == "result":
-		t.result, t.final = readResult(line), true
+		t.result, t.Final = readResult(line), true
 		for _, d := range t.result.Denials {
-			t.steps.Deny(d.ID, d.Name, string(d.Input))
+			t.Steps.Deny(d.ID, d.Name, string(d.Input))
 		}
 	case e.Type == "assistant":
-		t.final = false
+		t.Final = false
 		t.assistant(e)
 	case e.Type == "user":
-		t.final = false
+		t.Final = false
 		t.user(e)
 	case e.Type == "system" && e.Subtype == "init":
-		t.final = false
+		t.Final = false
 		t.init(e)
 	case e.Type == "system" && e.Subtype == "permission_denied":
 		t.denied[e.ToolUseID] = true
@@ -114,13 +102,12 @@ func (t *parser) line(line []byte) bool {
 		t.tasks.take(e.Subtype, e.taskEvent)
 		t.keep(e, line)
 	}
-	return t.final
 }
 
-func (t *parser) system(text string) { cli.AddSystem(t.steps, text) }
+func (t *parser) system(text string) { cli.AddSystem(t.Steps, text) }
 
 func (t *parser) keep(e event, line []byte) {
-	cli.AddEvent(t.steps, strings.Trim(e.Type+"/"+e.Subtype, "/"), line)
+	cli.AddEvent(t.Steps, strings.Trim(e.Type+"/"+e.Subtype, "/"), line)
 }
 
 func (t *parser) init(e event) {
@@ -156,7 +143,7 @@ func (t *parser) assistant(e event) {
 	}
 	if e.Message.Model == synthetic {
 		for _, b := range blocks {
-			t.steps.Add(transcript.Step{Type: transcript.SystemText, Text: b.Text, IsError: true, Parent: e.Parent})
+			t.Steps.Add(transcript.Step{Type: transcript.SystemText, Text: b.Text, IsError: true, Parent: e.Parent})
 		}
 		return
 	}
@@ -171,7 +158,7 @@ func (t *parser) assistant(e event) {
 			}
 			t.act(e, transcript.Content{Type: transcript.ToolCall, ID: b.ID, Name: b.Name, Args: string(b.Input)})
 		case "thinking":
-			t.steps.Add(transcript.Step{Type: transcript.Reasoning, Text: b.Thinking, Parent: e.Parent})
+			t.Steps.Add(transcript.Step{Type: transcript.Reasoning, Text: b.Thinking, Parent: e.Parent})
 		default:
 			t.system("assistant/" + b.Type)
 		}
@@ -195,12 +182,12 @@ func (t *parser) say(e event, text string) {
 func (t *parser) act(e event, c transcript.Content) {
 	key := e.Parent + " " + e.Message.ID
 	if number, ok := t.actions[key]; ok && e.Message.ID != "" {
-		if number = t.steps.Grow(number, c); number > 0 {
+		if number = t.Steps.Grow(number, c); number > 0 {
 			t.actions[key] = number
 		}
 		return
 	}
-	t.actions[key] = t.steps.Add(transcript.Step{
+	t.actions[key] = t.Steps.Add(transcript.Step{
 		Type: transcript.Action, Content: []transcript.Content{c}, Parent: e.Parent,
 	})
 }
@@ -214,7 +201,7 @@ func (t *parser) user(e event) {
 	}
 	for _, b := range blocks {
 		if b.Type != "tool_result" {
-			t.steps.Add(transcript.Step{Type: transcript.UserText, Text: textOf(b), Parent: e.Parent})
+			t.Steps.Add(transcript.Step{Type: transcript.UserText, Text: textOf(b), Parent: e.Parent})
 			continue
 		}
 		parts, text := contentOf(b.Content)
@@ -222,7 +209,7 @@ func (t *parser) user(e event) {
 		for _, part := range parts {
 			texts = append(texts, textOf(part))
 		}
-		t.steps.Add(transcript.Step{
+		t.Steps.Add(transcript.Step{
 			Type: transcript.ToolResult, CallID: b.ToolUseID, Text: text + strings.Join(texts, "\n"),
 			IsError: b.IsError, Denied: t.denied[b.ToolUseID], Parent: e.Parent,
 		})

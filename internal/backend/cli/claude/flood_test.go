@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"piecework/internal/backend"
+	"piecework/internal/backend/cli"
 	"piecework/internal/transcript"
 )
 
@@ -14,12 +15,13 @@ import (
 // not with their square. It is measured in bytes that were allocated.
 func TestManyLinesOfOneMessageAreLinear(t *testing.T) {
 	hear := func(lines int) uint64 {
-		told := newParser(backend.Request{}, nil, transcript.NewWriter(nil, func(s string) string { return s }))
+		told := newParser(cli.NewOutput(backend.Request{}, nil, transcript.NewWriter(nil, func(s string) string { return s }), nil))
+		handler := cli.NewHandler(told)
 		line := []byte(fmt.Sprintf(`{"type":"assistant","message":{"id":"msg_1","content":[{"type":"text","text":%q}]}}`, strings.Repeat("x", 1000)))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		for range lines {
-			told.line(line)
+			handler.Line(line)
 		}
 		runtime.ReadMemStats(&after)
 		if told.text.Len() != 1000*lines {

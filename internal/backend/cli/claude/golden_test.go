@@ -13,7 +13,7 @@ import (
 
 func TestGolden(t *testing.T) { backendtest.Golden(t, "claude", listen) }
 
-func listen(t *testing.T, recording string, req backend.Request, steps *transcript.Writer) backendtest.Recorder {
+func listen(t *testing.T, recording string, req backend.Request, steps *transcript.Writer) *cli.Handler {
 	if strings.Contains(recording, "schema") {
 		req.OutputSchema = json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`)
 	}
@@ -21,6 +21,5 @@ func listen(t *testing.T, recording string, req backend.Request, steps *transcri
 	if failure != nil {
 		t.Fatal(failure)
 	}
-	told := newParser(req, schema, steps)
-	return backendtest.Recorder{Line: told.line, End: told.end}
+	return cli.NewHandler(newParser(cli.NewOutput(req, schema, steps, nil)))
 }

@@ -64,8 +64,8 @@ func (r *resultEvent) words() string {
 	return strings.Join(words, "; ")
 }
 
-// end makes the run's result of all that was told.
-func (t *parser) end(end cli.Ending) backend.Result {
+// Result makes the run's result of all that was told.
+func (t *parser) Result(end cli.Ending) backend.Result {
 	result := backend.Result{Output: t.text.String(), Metadata: t.metadata()}
 	r := t.result
 	if r == nil {
@@ -85,10 +85,9 @@ func (t *parser) end(end cli.Ending) backend.Result {
 		result.Output = r.Result
 		result.Error = work.Fail(work.ClassIncomplete, "claude ended its turn before the work was done: there was still "+t.tasks.open())
 		t.Findings.Unfinished = true
-	case t.schema != nil:
+	case t.Schema != nil:
 		result.Output = cmp.Or(string(r.StructuredOutput), backend.Unfence(r.Result)) // models also answer in text
-		result.Error = backend.CheckOutput(t.schema, result.Output)
-		t.Findings.SchemaMismatch = result.Error != nil
+		result.Error = t.CheckSchema(result.Output)
 	default:
 		result.Output = r.Result
 	}
@@ -97,7 +96,7 @@ func (t *parser) end(end cli.Ending) backend.Result {
 }
 
 func (t *parser) metadata() backend.Metadata {
-	m := backend.Metadata{SessionID: t.req.SessionID, Model: t.req.Model}
+	m := backend.Metadata{SessionID: t.Req.SessionID, Model: t.Req.Model}
 	if t.session != "" {
 		m.SessionID = t.session
 	}
@@ -114,11 +113,11 @@ func (t *parser) metadata() backend.Metadata {
 		CacheReadTokens: r.Usage.CacheRead, CacheCreationTokens: r.Usage.CacheCreation,
 	}
 	if r.TotalCostUSD != nil {
-		m.SessionTotalUSD, m.SessionResumed = r.TotalCostUSD, t.req.Resume
+		m.SessionTotalUSD, m.SessionResumed = r.TotalCostUSD, t.Req.Resume
 		cost := *r.TotalCostUSD
-		if cost >= t.req.SessionCostUSD { // otherwise the client began to count anew
+		if cost >= t.Req.SessionCostUSD { // otherwise the client began to count anew
 			// Rounded, because the difference of two sums of floats has noise in it.
-			cost = math.Round((cost-t.req.SessionCostUSD)*1e9) / 1e9
+			cost = math.Round((cost-t.Req.SessionCostUSD)*1e9) / 1e9
 		}
 		m.TotalCostUSD = &cost
 	}
@@ -130,7 +129,7 @@ func (t *parser) failure(r *resultEvent, stderr string) *work.Failure {
 	class, words := t.classify(r), r.words()
 	switch class {
 	case work.ClassMaxTurns:
-		words = fmt.Sprintf("max_turns (%d) was reached", t.req.MaxTurns)
+		words = fmt.Sprintf("max_turns (%d) was reached", t.Req.MaxTurns)
 	case work.ClassMaxCost:
 		words = "max_cost_usd was reached: " + words
 	}

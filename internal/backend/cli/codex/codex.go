@@ -125,13 +125,11 @@ func (u *unit) findThread() bool {
 }
 
 func (u unit) once(ctx context.Context) (backend.Result, cli.Findings, error) {
-	told := newParser(u.Req, u.schema, u.home, u.Steps)
-	told.prices, told.unconfined = u.Options.Prices, u.c.Sandbox == "danger-full-access"
-	result, err := u.Run(ctx, cli.Invocation{
+	told := newParser(u.home, u.Output(u.schema))
+	told.unconfined = u.c.Sandbox == "danger-full-access"
+	return cli.Run(ctx, u.Unit, cli.Invocation{
 		Command: process.Command{Args: u.args(), Env: u.env(), Stdin: strings.NewReader(u.prompt)},
-		Line:    told.line, Check: told.check, Result: told.end, Missed: &told.missed,
-	})
-	return result, told.Findings, err
+	}, told)
 }
 
 // args is the command line. The client's options come before the subcommand

@@ -5,11 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"piecework/internal/backend"
 	"piecework/internal/backend/cli"
@@ -19,14 +15,10 @@ import (
 
 // parser is what one codex process has told so far.
 type parser struct {
-	req    backend.Request
-	schema *jsonschema.Schema
-	home   home
-	steps  *transcript.Writer
-	prices *backend.Prices
-	began  time.Time
+	cli.Output
 
-	mu         sync.Mutex // events and checks come from two sides
+	home home
+
 	record     *rollout
 	thread     string
 	text       string            // the last message
@@ -39,9 +31,6 @@ type parser struct {
 	usage      *tokens           // of the thread
 	failed     *string
 	limited    *work.Failure // it waits for a limit to end, for as long as the server says
-	final      bool
-	missed     atomic.Int64 // see agent
-	Findings   cli.Findings
 }
 
 type tokens struct {
@@ -60,19 +49,19 @@ func (u tokens) since(former tokens) work.Usage {
 	}
 }
 
-func newParser(req backend.Request, schema *jsonschema.Schema, home home, steps *transcript.Writer) *parser {
+func newParser(home home, out cli.Output) *parser {
 	t := &parser{
-		req: req, schema: schema, home: home, steps: steps, began: time.Now(), calls: map[string]string{},
+		Output: out, home: home, calls: map[string]string{},
 		record: openRollout(""),
 	}
-	if req.Resume {
-		t.thread, t.record = req.SessionID, openRollout(home.rollout(req.SessionID))
+	if out.Req.Resume {
+		t.thread, t.record = out.Req.SessionID, openRollout(home.rollout(out.Req.SessionID))
 	}
 	return t
 }
 
 type event struct {
-	Type     string  `json:"type"`
+	cli.EventType
 	ThreadID string  `json:"thread_id"`
 	Message  string  `json:"message"`
 	Item     item    `json:"item"`
@@ -104,26 +93,18 @@ type item struct {
 	} `json:"error"`
 }
 
-// line takes one line of stdout. Nothing that it cannot read is lost: it goes
-// into the transcript as it is.
-func (t *parser) line(line []byte) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var e event
-	if err := backend.Decode(line, &e); err != nil || e.Type == "" {
-		cli.AddSystem(t.steps, string(line))
-		return t.final
-	}
+// Event takes one event.
+func (t *parser) Event(e event, line []byte) {
 	switch e.Type {
 	case "thread.started":
 		t.start(e.ThreadID)
 	case "turn.started":
-		t.final = false
+		t.Final = false
 		t.turn++
 	case "turn.completed":
-		t.final, t.usage = true, e.Usage
+		t.Final, t.usage = true, e.Usage
 	case "turn.failed":
-		t.final, t.failed = true, &e.Error.Message
+		t.Final, t.failed = true, &e.Error.Message
 	case "error": // some are fatal: then turn.failed says so
 		t.complain(e.Message, true)
 		t.waits(e.Message)
@@ -131,12 +112,11 @@ func (t *parser) line(line []byte) bool {
 		t.begin(e.Item)
 	case "item.updated": // a part of what comes whole
 	case "item.completed":
-		t.final = false
+		t.Final = false
 		t.complete(e.Item, line)
 	default:
-		cli.AddEvent(t.steps, e.Type, line)
+		cli.AddEvent(t.Steps, e.Type, line)
 	}
-	return t.final
 }
 
 func (t *parser) start(thread string) {
@@ -146,7 +126,7 @@ func (t *parser) start(thread string) {
 }
 
 func (t *parser) complain(text string, isError bool) {
-	t.steps.Add(transcript.Step{Type: transcript.SystemText, Text: text, IsError: isError})
+	t.Steps.Add(transcript.Step{Type: transcript.SystemText, Text: text, IsError: isError})
 }
 
 // call gives a call an id that no other process of the unit has given.
@@ -154,7 +134,7 @@ func (t *parser) call(item item) string {
 	if id, ok := t.calls[item.ID]; ok {
 		return id
 	}
-	id := fmt.Sprintf("%s-%d-%d", item.ID, t.req.Attempt, t.turn)
+	id := fmt.Sprintf("%s-%d-%d", item.ID, t.Req.Attempt, t.turn)
 	t.calls[item.ID] = id
 	return id
 }
@@ -209,12 +189,12 @@ func (t *parser) begin(item item) {
 	if call == nil {
 		return
 	}
-	t.final = false
+	t.Final = false
 	if _, begun := t.calls[item.ID]; begun {
 		return
 	}
 	call.ID = t.call(item)
-	t.steps.Extend(*call)
+	t.Steps.Extend(*call)
 }
 
 func (t *parser) complete(item item, line []byte) {
@@ -223,10 +203,10 @@ func (t *parser) complete(item item, line []byte) {
 	switch {
 	case item.Type == "agent_message":
 		t.text = item.Text
-		t.missed.Store(0)
-		t.steps.Extend(transcript.Content{Type: transcript.Text, Text: item.Text})
+		t.Missed = 0
+		t.Steps.Extend(transcript.Content{Type: transcript.Text, Text: item.Text})
 	case item.Type == "reasoning":
-		t.steps.Add(transcript.Step{Type: transcript.Reasoning, Text: item.Text})
+		t.Steps.Add(transcript.Step{Type: transcript.Reasoning, Text: item.Text})
 	case item.Type == "error": // a warning
 		t.complain(item.Message, false)
 	case item.tool() != nil:
@@ -237,13 +217,13 @@ func (t *parser) complete(item item, line []byte) {
 		})
 		delete(t.calls, item.ID)
 	default:
-		cli.AddEvent(t.steps, item.Type, line)
+		cli.AddEvent(t.Steps, item.Type, line)
 	}
 }
 
 func (t *parser) addUnreported(calls []unreported) {
 	for _, c := range calls {
-		t.steps.Extend(c.call)
+		t.Steps.Extend(c.call)
 		t.answered(c.answer)
 	}
 }
@@ -259,7 +239,7 @@ func (t *parser) answered(step transcript.Step) {
 		t.walled++
 		t.wall, _, _ = strings.Cut(step.Text[at:], "\n")
 	}
-	t.steps.Add(step)
+	t.Steps.Add(step)
 }
 
 // read brings the thread's own record up to date.
@@ -270,25 +250,23 @@ func (t *parser) read() {
 	t.record.read()
 }
 
-// check stops a run that is at a limit: the client keeps none.
-func (t *parser) check() *work.Failure {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.limited != nil || t.req.MaxTurns < 1 && t.req.MaxCostUSD == nil {
+// Check stops a run that is at a limit: the client keeps none.
+func (t *parser) Check() *work.Failure {
+	if t.limited != nil || t.Req.MaxTurns < 1 && t.Req.MaxCostUSD == nil {
 		return t.limited
 	}
 	t.read()
-	if f := t.prices.Overspent(t.req, t.record.uses); f != nil {
+	if f := t.Prices.Overspent(t.Req, t.record.uses); f != nil {
 		return f
 	}
-	over := t.record.turnOver(t.req.MaxTurns)
+	over := t.record.turnOver(t.Req.MaxTurns)
 	if t.record.path == "" {
-		over = t.answers >= t.req.MaxTurns && len(t.calls) == 0
+		over = t.answers >= t.Req.MaxTurns && len(t.calls) == 0
 	}
-	if t.req.MaxTurns < 1 || !over {
+	if t.Req.MaxTurns < 1 || !over {
 		return nil
 	}
-	return backend.TooManyTurns(t.req)
+	return backend.TooManyTurns(t.Req)
 }
 
 // maxWait is how long the client may wait for a limit to end; a unit's own

@@ -18,7 +18,7 @@ func TestGolden(t *testing.T) { backendtest.Golden(t, "codex", listen) }
 
 // listen lays the thread's record, where there is one, where the client
 // would have written it.
-func listen(t *testing.T, recording string, req backend.Request, steps *transcript.Writer) backendtest.Recorder {
+func listen(t *testing.T, recording string, req backend.Request, steps *transcript.Writer) *cli.Handler {
 	home := home{config: t.TempDir()}
 	record, err := os.ReadFile(strings.TrimSuffix(recording, ".jsonl") + ".rollout.jsonl")
 	if err == nil {
@@ -40,6 +40,5 @@ func listen(t *testing.T, recording string, req backend.Request, steps *transcri
 			t.Fatal(err)
 		}
 	}
-	told := newParser(req, nil, home, steps)
-	return backendtest.Recorder{Line: told.line, End: told.end}
+	return cli.NewHandler(newParser(home, cli.NewOutput(req, nil, steps, nil)))
 }

@@ -9,33 +9,30 @@ import (
 	"piecework/internal/work"
 )
 
-// end makes the run's result of all that was told.
-func (t *parser) end(end cli.Ending) backend.Result {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// Result makes the run's result of all that was told.
+func (t *parser) Result(end cli.Ending) backend.Result {
 	t.read()
 	t.addUnreported(t.record.rest())
-	result := backend.Result{Output: t.text, Metadata: t.metadata(), CostIncomplete: t.turn > 0 && !t.final && !t.toolsAtWork()}
-	t.Findings.SessionUnknown = cli.SessionMissing(t.req, end)
+	result := backend.Result{Output: t.text, Metadata: t.metadata(), CostIncomplete: t.turn > 0 && !t.Final && !t.toolsAtWork()}
+	t.Findings.SessionUnknown = cli.SessionMissing(t.Req, end)
 	switch {
 	case end.Stopped != nil:
 		return result
 	case t.failed != nil:
 		result.Error = apiFailure(*t.failed, end.Stderr)
-	case !t.final:
+	case !t.Final:
 		result.Error = cli.NoResult("codex", end)
-	case t.req.MaxTurns > 0 && result.Metadata.NumTurns > t.req.MaxTurns: // it was faster than our check
-		result.Error = backend.TooManyTurns(t.req)
-	case t.prices.Overspent(t.req, t.record.uses) != nil:
-		result.Error = t.prices.Overspent(t.req, t.record.uses)
+	case t.Req.MaxTurns > 0 && result.Metadata.NumTurns > t.Req.MaxTurns: // it was faster than our check
+		result.Error = backend.TooManyTurns(t.Req)
+	case t.Prices.Overspent(t.Req, t.record.uses) != nil:
+		result.Error = t.Prices.Overspent(t.Req, t.record.uses)
 	case t.walled > 0 && t.walled == t.answers:
 		result.Error = work.Fail(work.ClassInfra, "codex's sandbox does not work here, every command failed: "+t.wall+
 			"; mend it, or set PIECEWORK_CODEX_SANDBOX=danger-full-access where the machine itself is one")
 	case end.Missed > 0:
 		result.Error = cli.LostAnswer("codex", end)
-	case t.schema != nil:
-		result.Error = backend.CheckOutput(t.schema, t.text)
-		t.Findings.SchemaMismatch = result.Error != nil
+	case t.Schema != nil:
+		result.Error = t.CheckSchema(t.text)
 	}
 	result.Success = result.Error == nil
 	return result
@@ -50,7 +47,7 @@ func (t *parser) toolsAtWork() bool {
 
 func (t *parser) metadata() backend.Metadata {
 	m := backend.Metadata{
-		SessionID: t.req.SessionID, Model: t.req.Model, NumTurns: t.turns(), DurationMS: time.Since(t.began).Milliseconds(),
+		SessionID: t.Req.SessionID, Model: t.Req.Model, NumTurns: t.turns(), DurationMS: time.Since(t.Began).Milliseconds(),
 	}
 	if t.thread != "" {
 		m.SessionID = t.thread
@@ -65,10 +62,10 @@ func (t *parser) metadata() backend.Metadata {
 	for _, u := range t.record.uses {
 		m.Usage = m.Usage.And(u.Usage)
 	}
-	m.TotalCostUSD, _ = t.prices.Cost(t.record.uses)
+	m.TotalCostUSD, _ = t.Prices.Cost(t.record.uses)
 	if len(t.record.uses) == 0 {
 		m.Usage = total.since(former)
-		m.TotalCostUSD = t.prices.CostOfSum(backend.Use{Model: m.Model, Usage: m.Usage})
+		m.TotalCostUSD = t.Prices.CostOfSum(backend.Use{Model: m.Model, Usage: m.Usage})
 	}
 	return m
 }

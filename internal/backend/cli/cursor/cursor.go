@@ -102,13 +102,11 @@ type unit struct {
 }
 
 func (u unit) once(ctx context.Context, prompt string) (backend.Result, cli.Findings, error) {
-	told := newParser(u.Req, u.schema, u.Steps)
-	told.remember, told.prices = u.SaveSession, u.Options.Prices
-	result, err := u.Run(ctx, cli.Invocation{
+	told := newParser(u.Output(u.schema))
+	told.saveSession = u.SaveSession
+	return cli.Run(ctx, u.Unit, cli.Invocation{
 		Command: process.Command{Args: u.args(), Env: u.env(), Stdin: strings.NewReader(prompt)},
-		Line:    told.line, Check: told.check, Result: told.end, Missed: &told.missed,
-	})
-	return result, told.Findings, err
+	}, told)
 }
 
 func (u unit) args() []string {

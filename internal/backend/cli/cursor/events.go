@@ -6,11 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"piecework/internal/backend"
 	"piecework/internal/backend/cli"
@@ -20,14 +16,10 @@ import (
 
 // parser is what one cursor process has told so far.
 type parser struct {
-	req      backend.Request
-	schema   *jsonschema.Schema
-	steps    *transcript.Writer
-	prices   *backend.Prices
-	began    time.Time
-	remember func(session string)
+	cli.Output
 
-	mu       sync.Mutex // events and checks come from two sides
+	saveSession func(session string)
+
 	session  string
 	model    string
 	text     string // the newest of the model's
@@ -36,17 +28,14 @@ type parser struct {
 	answers  int
 	took     bool // the model has answered: the session has the prompt
 	result   *event
-	final    bool
-	missed   atomic.Int64 // see agent
-	Findings cli.Findings
 }
 
-func newParser(req backend.Request, schema *jsonschema.Schema, steps *transcript.Writer) *parser {
-	return &parser{req: req, schema: schema, steps: steps, began: time.Now(), open: map[string]bool{}, remember: func(string) {}}
+func newParser(out cli.Output) *parser {
+	return &parser{Output: out, open: map[string]bool{}, saveSession: func(string) {}}
 }
 
 type event struct {
-	Type           string `json:"type"`
+	cli.EventType
 	Subtype        string `json:"subtype"`
 	SessionID      string `json:"session_id"`
 	Model          string `json:"model"`
@@ -70,51 +59,42 @@ type event struct {
 	} `json:"usage"`
 }
 
-// line takes one line of stdout. Nothing that it cannot read is lost: it goes
-// into the transcript as it is.
-func (t *parser) line(line []byte) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var e event
-	if err := backend.Decode(line, &e); err != nil || e.Type == "" {
-		cli.AddSystem(t.steps, string(line))
-		return t.final
-	}
+// Event takes one event.
+func (t *parser) Event(e event, line []byte) {
 	t.session = cmp.Or(e.SessionID, t.session)
 	switch e.Type {
 	case "result":
-		t.result, t.final = &e, true
+		t.result, t.Final = &e, true
 	case "assistant", "tool_call", "thinking":
-		t.final = false
+		t.Final = false
 		t.act(e)
 	case "user": // the prompt again
 	case "system":
 		t.system(e, line)
 	default:
-		cli.AddEvent(t.steps, strings.Trim(e.Type+"/"+e.Subtype, "/"), line)
+		cli.AddEvent(t.Steps, strings.Trim(e.Type+"/"+e.Subtype, "/"), line)
 	}
-	return t.final
 }
 
 func (t *parser) system(e event, line []byte) {
 	if e.Subtype != "init" {
-		cli.AddEvent(t.steps, "system/"+e.Subtype, line)
+		cli.AddEvent(t.Steps, "system/"+e.Subtype, line)
 		return
 	}
-	t.final, t.model = false, e.Model
-	cli.AddSystem(t.steps, fmt.Sprintf("Cursor CLI, model %s, permission mode %s", e.Model, e.PermissionMode))
+	t.Final, t.model = false, e.Model
+	cli.AddSystem(t.Steps, fmt.Sprintf("Cursor CLI, model %s, permission mode %s", e.Model, e.PermissionMode))
 }
 
 func (t *parser) act(e event) {
 	if !t.took {
 		t.took = true
-		t.remember(t.session)
+		t.saveSession(t.session)
 	}
 	switch e.Type + "/" + e.Subtype {
 	case "thinking/delta":
 		t.thinking.WriteString(e.Text)
 	case "thinking/completed":
-		t.steps.Add(transcript.Step{Type: transcript.Reasoning, Text: t.thinking.String() + e.Text})
+		t.Steps.Add(transcript.Step{Type: transcript.Reasoning, Text: t.thinking.String() + e.Text})
 		t.thinking.Reset()
 	case "tool_call/started":
 		t.call(e)
@@ -125,11 +105,11 @@ func (t *parser) act(e event) {
 		rejected := len(body.Result.Rejected) > 0
 		t.answers++
 		delete(t.open, e.CallID)
-		t.steps.Add(transcript.Step{Type: transcript.ToolResult, CallID: e.CallID, Text: text, IsError: isError, Denied: rejected})
+		t.Steps.Add(transcript.Step{Type: transcript.ToolResult, CallID: e.CallID, Text: text, IsError: isError, Denied: rejected})
 	case "assistant/":
 		t.text = cli.OutputText(e.Message.Content)
-		t.missed.Store(0)
-		t.steps.Extend(transcript.Content{Type: transcript.Text, Text: t.text})
+		t.Missed = 0
+		t.Steps.Extend(transcript.Content{Type: transcript.Text, Text: t.text})
 	}
 }
 
@@ -140,7 +120,7 @@ func (t *parser) call(e event) {
 	}
 	t.open[e.CallID] = true
 	call, _ := e.tool()
-	t.steps.Extend(call)
+	t.Steps.Extend(call)
 }
 
 type tool struct {
@@ -220,23 +200,19 @@ func oneOf(raw json.RawMessage, names ...string) string {
 	return string(raw)
 }
 
-// check stops a run that wants more turns than it may have: the client has no
+// Check stops a run that wants more turns than it may have: the client has no
 // limit of its own.
-func (t *parser) check() *work.Failure {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.req.MaxTurns < 1 || t.answers < t.req.MaxTurns || len(t.open) > 0 {
+func (t *parser) Check() *work.Failure {
+	if t.Req.MaxTurns < 1 || t.answers < t.Req.MaxTurns || len(t.open) > 0 {
 		return nil
 	}
-	return backend.TooManyTurns(t.req)
+	return backend.TooManyTurns(t.Req)
 }
 
-// end makes the run's result of all that was told.
-func (t *parser) end(end cli.Ending) backend.Result {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// Result makes the run's result of all that was told.
+func (t *parser) Result(end cli.Ending) backend.Result {
 	result := backend.Result{Output: t.text, Metadata: t.metadata(), CostIncomplete: t.session != "" && t.result == nil}
-	t.Findings.SessionUnknown = cli.SessionMissing(t.req, end)
+	t.Findings.SessionUnknown = cli.SessionMissing(t.Req, end)
 	if t.result != nil && !t.result.IsError && t.result.Result != "" {
 		result.Output = t.result.Result
 	}
@@ -247,14 +223,13 @@ func (t *parser) end(end cli.Ending) backend.Result {
 		result.Error = startFailure(end)
 	case t.result.IsError || t.result.Subtype != "success":
 		result.Error = cli.FailureOf("cursor", t.result.Result, end.Stderr)
-	case t.req.MaxTurns > 0 && result.Metadata.NumTurns > t.req.MaxTurns: // it was faster than our check
-		result.Error = backend.TooManyTurns(t.req)
+	case t.Req.MaxTurns > 0 && result.Metadata.NumTurns > t.Req.MaxTurns: // it was faster than our check
+		result.Error = backend.TooManyTurns(t.Req)
 	case end.Missed > 0 && t.result.Result == "":
 		result.Error = cli.LostAnswer("cursor", end)
-	case t.schema != nil:
+	case t.Schema != nil:
 		result.Output = backend.Unfence(result.Output)
-		result.Error = backend.CheckOutput(t.schema, result.Output)
-		t.Findings.SchemaMismatch = result.Error != nil
+		result.Error = t.CheckSchema(result.Output)
 	}
 	result.Success = result.Error == nil
 	return result
@@ -269,7 +244,7 @@ func startFailure(end cli.Ending) *work.Failure {
 }
 
 func (t *parser) metadata() backend.Metadata {
-	m := backend.Metadata{SessionID: t.req.SessionID, Model: t.req.Model, DurationMS: time.Since(t.began).Milliseconds()}
+	m := backend.Metadata{SessionID: t.Req.SessionID, Model: t.Req.Model, DurationMS: time.Since(t.Began).Milliseconds()}
 	if t.session != "" {
 		m.SessionID, m.NumTurns = t.session, t.answers+1
 	}
@@ -282,9 +257,9 @@ func (t *parser) metadata() backend.Metadata {
 			InputTokens: r.Usage.Input, OutputTokens: r.Usage.Output,
 			CacheReadTokens: r.Usage.CacheRead, CacheCreationTokens: r.Usage.CacheWrite,
 		}
-		m.TotalCostUSD = t.prices.CostOfSum(backend.Use{Model: m.Model, Usage: m.Usage})
+		m.TotalCostUSD = t.Prices.CostOfSum(backend.Use{Model: m.Model, Usage: m.Usage})
 		if m.TotalCostUSD == nil { // the client shows models by other names
-			m.TotalCostUSD = t.prices.CostOfSum(backend.Use{Model: t.req.Model, Usage: m.Usage})
+			m.TotalCostUSD = t.Prices.CostOfSum(backend.Use{Model: t.Req.Model, Usage: m.Usage})
 		}
 	}
 	return m

@@ -4,13 +4,13 @@ import (
 	"testing"
 
 	"piecework/internal/backend"
+	"piecework/internal/backend/cli"
 	"piecework/internal/testkit/backendtest"
 	"piecework/internal/transcript"
 )
 
 func TestGolden(t *testing.T) { backendtest.Golden(t, "cursor", listen) }
 
-func listen(_ *testing.T, _ string, req backend.Request, steps *transcript.Writer) backendtest.Recorder {
-	told := newParser(req, nil, steps)
-	return backendtest.Recorder{Line: told.line, End: told.end}
+func listen(_ *testing.T, _ string, req backend.Request, steps *transcript.Writer) *cli.Handler {
+	return cli.NewHandler(newParser(cli.NewOutput(req, nil, steps, nil)))
 }

@@ -5,12 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 	"unicode"
-
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"piecework/internal/backend"
 	"piecework/internal/backend/cli"
@@ -20,36 +15,29 @@ import (
 
 // parser is what one process of the Gemini CLI has told so far.
 type parser struct {
-	req    backend.Request
-	schema *jsonschema.Schema
-	record *record
-	steps  *transcript.Writer
-	prices *backend.Prices
-	began  time.Time
+	cli.Output
 
-	mu       sync.Mutex // events and checks come from two sides
-	session  string
-	model    string
-	text     string          // the newest of the model's
-	saying   strings.Builder // what it is just saying
-	draft    int             // the step that shows it, 0: none yet
-	stride   int             // show it again when it is so long
-	open     map[string]bool // calls without an answer
-	rounds   int             // of the model, as far as the events show
-	due      bool            // a call was answered, or nothing said yet: what comes is a new round
-	warned   string          // the newest error that ended nothing
-	result   *event
-	final    bool
-	missed   atomic.Int64 // see agent
-	Findings cli.Findings
+	record *record
+
+	session string
+	model   string
+	text    string          // the newest of the model's
+	saying  strings.Builder // what it is just saying
+	draft   int             // the step that shows it, 0: none yet
+	stride  int             // show it again when it is so long
+	open    map[string]bool // calls without an answer
+	rounds  int             // of the model, as far as the events show
+	due     bool            // a call was answered, or nothing said yet: what comes is a new round
+	warned  string          // the newest error that ended nothing
+	result  *event
 }
 
-func newParser(req backend.Request, schema *jsonschema.Schema, record *record, steps *transcript.Writer) *parser {
-	return &parser{req: req, schema: schema, record: record, steps: steps, began: time.Now(), open: map[string]bool{}, due: true}
+func newParser(record *record, out cli.Output) *parser {
+	return &parser{Output: out, record: record, open: map[string]bool{}, due: true}
 }
 
 type event struct {
-	Type       string          `json:"type"`
+	cli.EventType
 	SessionID  string          `json:"session_id"`
 	Model      string          `json:"model"`
 	Role       string          `json:"role"`
@@ -74,45 +62,36 @@ type event struct {
 	} `json:"stats"`
 }
 
-// line takes one line of stdout. Nothing that it cannot read is lost: it goes
-// into the transcript as it is.
-func (t *parser) line(line []byte) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var e event
-	if err := backend.Decode(line, &e); err != nil || e.Type == "" {
-		cli.AddSystem(t.steps, string(line))
-		return t.final
-	}
+// Event takes one event.
+func (t *parser) Event(e event, line []byte) {
 	if e.Type == "message" && e.Role == "assistant" {
-		t.final = false
+		t.Final = false
 		t.round()
-		t.missed.Store(0)
+		t.Missed = 0
 		t.say(e.Content)
-		return false
+		return
 	}
 	t.said()
 	switch e.Type {
 	case "init":
-		t.final, t.session, t.model = false, e.SessionID, e.Model
-		cli.AddSystem(t.steps, "Gemini CLI, model "+e.Model)
+		t.Final, t.session, t.model = false, e.SessionID, e.Model
+		cli.AddSystem(t.Steps, "Gemini CLI, model "+e.Model)
 	case "message": // the prompt again
 	case "tool_use":
-		t.final = false
+		t.Final = false
 		t.round()
 		t.open[e.ToolID] = true
-		t.steps.Extend(transcript.Content{Type: transcript.ToolCall, ID: e.ToolID, Name: e.ToolName, Args: string(e.Parameters)})
+		t.Steps.Extend(transcript.Content{Type: transcript.ToolCall, ID: e.ToolID, Name: e.ToolName, Args: string(e.Parameters)})
 	case "tool_result":
 		t.answer(e)
 	case "error":
 		t.warned = e.Message
-		t.steps.Add(transcript.Step{Type: transcript.SystemText, Text: e.Message, IsError: true})
+		t.Steps.Add(transcript.Step{Type: transcript.SystemText, Text: e.Message, IsError: true})
 	case "result":
-		t.result, t.final = &e, true
+		t.result, t.Final = &e, true
 	default:
-		cli.AddEvent(t.steps, e.Type, line)
+		cli.AddEvent(t.Steps, e.Type, line)
 	}
-	return t.final
 }
 
 // round counts the model's turns: what it says after an answer is a new one.
@@ -140,10 +119,10 @@ func (t *parser) say(delta string) {
 
 func (t *parser) show(text string) {
 	if t.draft > 0 {
-		t.steps.Rewrite(t.draft, text)
+		t.Steps.Rewrite(t.draft, text)
 		return
 	}
-	t.draft = t.steps.Extend(transcript.Content{Type: transcript.Text, Text: text})
+	t.draft = t.Steps.Extend(transcript.Content{Type: transcript.Text, Text: text})
 }
 
 // said ends what the model was saying: whatever is no word of it does.
@@ -163,7 +142,7 @@ func (t *parser) answer(e event) {
 	if text == "" {
 		text = e.Error.Message
 	}
-	t.steps.Add(transcript.Step{
+	t.Steps.Add(transcript.Step{
 		Type: transcript.ToolResult, CallID: e.ToolID, Text: text, IsError: e.Status == "error", Denied: e.Error.Type == "policy_violation",
 	})
 	delete(t.open, e.ToolID)
@@ -173,31 +152,29 @@ func (t *parser) answer(e event) {
 // think adds the thoughts that the record has: the events have none.
 func (t *parser) think() {
 	for _, text := range t.record.update() {
-		t.steps.Add(transcript.Step{Type: transcript.Reasoning, Text: text})
+		t.Steps.Add(transcript.Step{Type: transcript.Reasoning, Text: text})
 	}
 }
 
-// check stops a run that is at a limit. The client keeps max_turns too, by its
+// Check stops a run that is at a limit. The client keeps max_turns too, by its
 // settings.
-func (t *parser) check() *work.Failure {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.req.MaxCostUSD != nil {
+func (t *parser) Check() *work.Failure {
+	if t.Req.MaxCostUSD != nil {
 		t.think()
 	}
-	if f := t.prices.Overspent(t.req, t.uses()); f != nil {
+	if f := t.Prices.Overspent(t.Req, t.uses()); f != nil {
 		return f
 	}
-	if t.req.MaxTurns < 1 || t.rounds < t.req.MaxTurns || !t.due || len(t.open) > 0 {
+	if t.Req.MaxTurns < 1 || t.rounds < t.Req.MaxTurns || !t.due || len(t.open) > 0 {
 		return nil
 	}
-	return backend.TooManyTurns(t.req)
+	return backend.TooManyTurns(t.Req)
 }
 
 // uses is what the calls of the model have used, by the record.
 func (t *parser) uses() (uses []backend.Use) {
 	for _, u := range t.record.uses {
-		u.Model = cmp.Or(u.Model, t.model, t.req.Model)
+		u.Model = cmp.Or(u.Model, t.model, t.Req.Model)
 		uses = append(uses, u)
 	}
 	return uses

@@ -110,17 +110,14 @@ func (u unit) once(ctx context.Context, prompt string) (backend.Result, cli.Find
 	if err != nil {
 		return cli.NotStarted(), cli.Findings{}, err
 	}
-	told := newParser(u.Req, u.schema, openRecord(u.Home.Dir, u.Req.SessionID), u.Steps)
-	told.prices = u.Options.Prices
-	result, err := u.Run(ctx, cli.Invocation{
+	told := newParser(openRecord(u.Home.Dir, u.Req.SessionID), u.Output(u.schema))
+	return cli.Run(ctx, u.Unit, cli.Invocation{
 		Command: process.Command{
 			Args: u.args(), Env: u.env(), Stdin: strings.NewReader(prompt),
 			// It ends without waiting for a pipe to take what it said last.
 			StdoutFile: filepath.Join(u.Home.Tmp, "stdout.jsonl"),
 		},
-		Line: told.line, Check: told.check, Result: told.end, Missed: &told.missed,
-	})
-	return result, told.Findings, err
+	}, told)
 }
 
 // configure writes the client's settings.

@@ -12,16 +12,14 @@ import (
 	"piecework/internal/work"
 )
 
-// end makes the run's result of all that was told.
-func (t *parser) end(end cli.Ending) backend.Result {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// Result makes the run's result of all that was told.
+func (t *parser) Result(end cli.Ending) backend.Result {
 	t.said()
 	t.think()
 	// Between two calls of the model all that was used is known.
 	known := t.result != nil || t.rounds == 0 && t.session == "" || len(t.open) > 0 && len(t.record.uses) >= t.rounds
 	result := backend.Result{Output: t.text, Metadata: t.metadata(), CostIncomplete: !known}
-	t.Findings.SessionUnknown = cli.SessionMissing(t.req, end)
+	t.Findings.SessionUnknown = cli.SessionMissing(t.Req, end)
 	if t.result != nil && t.record.last != "" {
 		result.Output = t.record.last // without what was cut off and said again
 	}
@@ -34,16 +32,15 @@ func (t *parser) end(end cli.Ending) backend.Result {
 		result.Error = t.failure(end)
 	case t.warned != "":
 		result.Error = cutOff(t.warned)
-	case t.req.MaxTurns > 0 && result.Metadata.NumTurns > t.req.MaxTurns: // it was faster than our check
-		result.Error = backend.TooManyTurns(t.req)
-	case t.prices.Overspent(t.req, t.uses()) != nil:
-		result.Error = t.prices.Overspent(t.req, t.uses())
+	case t.Req.MaxTurns > 0 && result.Metadata.NumTurns > t.Req.MaxTurns: // it was faster than our check
+		result.Error = backend.TooManyTurns(t.Req)
+	case t.Prices.Overspent(t.Req, t.uses()) != nil:
+		result.Error = t.Prices.Overspent(t.Req, t.uses())
 	case end.Missed > 0:
 		result.Error = cli.LostAnswer("gemini", end)
-	case t.schema != nil:
+	case t.Schema != nil:
 		result.Output = backend.Unfence(result.Output)
-		result.Error = backend.CheckOutput(t.schema, result.Output)
-		t.Findings.SchemaMismatch = result.Error != nil
+		result.Error = t.CheckSchema(result.Output)
 	}
 	result.Success = result.Error == nil
 	return result
@@ -51,8 +48,8 @@ func (t *parser) end(end cli.Ending) backend.Result {
 
 func (t *parser) metadata() backend.Metadata {
 	m := backend.Metadata{
-		SessionID: cmp.Or(t.session, t.req.SessionID), Model: cmp.Or(t.model, t.req.Model), NumTurns: t.turns(),
-		DurationMS: time.Since(t.began).Milliseconds(),
+		SessionID: cmp.Or(t.session, t.Req.SessionID), Model: cmp.Or(t.model, t.Req.Model), NumTurns: t.turns(),
+		DurationMS: time.Since(t.Began).Milliseconds(),
 	}
 	uses := t.uses()
 	for _, used := range uses {
@@ -60,7 +57,7 @@ func (t *parser) metadata() backend.Metadata {
 		m.Usage.OutputTokens += used.OutputTokens
 		m.Usage.CacheReadTokens += used.CacheReadTokens
 	}
-	m.TotalCostUSD, _ = t.prices.Cost(uses)
+	m.TotalCostUSD, _ = t.Prices.Cost(uses)
 	if r := t.result; r != nil && r.Stats.Total > 0 {
 		if r.Stats.DurationMS > 0 {
 			m.DurationMS = int64(r.Stats.DurationMS)
@@ -70,7 +67,7 @@ func (t *parser) metadata() backend.Metadata {
 			OutputTokens: max(r.Stats.Output, r.Stats.Total-r.Stats.Input), // thoughts too
 		}
 		if len(uses) == 0 {
-			m.TotalCostUSD = t.prices.CostOfSum(backend.Use{Model: m.Model, Usage: m.Usage})
+			m.TotalCostUSD = t.Prices.CostOfSum(backend.Use{Model: m.Model, Usage: m.Usage})
 		}
 	}
 	return m
@@ -131,7 +128,7 @@ func (t *parser) failure(end cli.Ending) *work.Failure {
 	f := cli.FailureOf("gemini", words, end.Stderr)
 	switch class := backend.ClassOfStatus(status); {
 	case t.result.Error.Type == "FatalTurnLimitedError":
-		return backend.TooManyTurns(t.req)
+		return backend.TooManyTurns(t.Req)
 	case t.result.Error.Type == "FatalAuthenticationError":
 		f.Class = work.ClassAuth
 	case class == work.ClassRateLimit: // its words for it speak of plans and billing, always

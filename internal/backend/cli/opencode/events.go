@@ -6,11 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"piecework/internal/backend"
 	"piecework/internal/backend/cli"
@@ -20,39 +16,32 @@ import (
 
 // parser is what one opencode process has told so far.
 type parser struct {
-	req      backend.Request
-	schema   *jsonschema.Schema
-	steps    *transcript.Writer
-	prices   *backend.Prices
-	began    time.Time
-	remember func(session string)
+	cli.Output
 
-	mu       sync.Mutex // events and checks come from two sides
-	session  string
-	took     bool          // the client is at work on it: the session has the prompt
-	text     string        // the newest of the model's
-	turns    int           // that are over
-	reason   string        // why the last one is
-	cuts     int           // of the last ones, in a row, that ended before their end
-	busy     bool          // a turn is going on, whose cost is not known
-	cost     float64       // of the turns whose price it knows
-	untrue   *float64      // what a turn is said to have cost and cannot have
-	uses     []backend.Use // of the others
-	usage    work.Usage
-	denied   bool // the newest answer of a tool is that it is not allowed
-	failed   *apiError
-	retry    *status
-	final    bool
-	missed   atomic.Int64 // see agent
-	Findings cli.Findings
+	saveSession func(session string)
+
+	session string
+	took    bool          // the client is at work on it: the session has the prompt
+	text    string        // the newest of the model's
+	turns   int           // that are over
+	reason  string        // why the last one is
+	cuts    int           // of the last ones, in a row, that ended before their end
+	busy    bool          // a turn is going on, whose cost is not known
+	cost    float64       // of the turns whose price it knows
+	untrue  *float64      // what a turn is said to have cost and cannot have
+	uses    []backend.Use // of the others
+	usage   work.Usage
+	denied  bool // the newest answer of a tool is that it is not allowed
+	failed  *apiError
+	retry   *status
 }
 
-func newParser(req backend.Request, schema *jsonschema.Schema, steps *transcript.Writer) *parser {
-	return &parser{req: req, schema: schema, steps: steps, began: time.Now(), remember: func(string) {}}
+func newParser(out cli.Output) *parser {
+	return &parser{Output: out, saveSession: func(string) {}}
 }
 
 type event struct {
-	Type      string   `json:"type"`
+	cli.EventType
 	SessionID string   `json:"sessionID"`
 	Part      part     `json:"part"`
 	Error     apiError `json:"error"`
@@ -102,43 +91,34 @@ type status struct {
 	Next    float64 `json:"next"` // when it will try again, in milliseconds since 1970
 }
 
-// line takes one line of stdout. Nothing that it cannot read is lost: it goes
-// into the transcript as it is.
-func (t *parser) line(line []byte) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var e event
-	if err := backend.Decode(line, &e); err != nil || e.Type == "" {
-		cli.AddSystem(t.steps, string(line))
-		return t.final
-	}
+// Event takes one event.
+func (t *parser) Event(e event, line []byte) {
 	t.session = cmp.Or(e.SessionID, t.session)
 	if t.session != "" && e.Type != "error" && !t.took {
 		t.took = true
-		t.remember(t.session)
+		t.saveSession(t.session)
 	}
 	switch e.Type {
 	case "ready": // our plugin's word that the client has started
 	case "status":
 		t.status(e.Status)
 	case "step_start":
-		t.busy, t.final, t.failed, t.retry = true, false, nil, nil
+		t.busy, t.Final, t.failed, t.retry = true, false, nil, nil
 	case "text":
 		t.text = e.Part.Text
-		t.missed.Store(0)
-		t.steps.Extend(transcript.Content{Type: transcript.Text, Text: t.text})
+		t.Missed = 0
+		t.Steps.Extend(transcript.Content{Type: transcript.Text, Text: t.text})
 	case "reasoning":
-		t.steps.Add(transcript.Step{Type: transcript.Reasoning, Text: e.Part.Text})
+		t.Steps.Add(transcript.Step{Type: transcript.Reasoning, Text: e.Part.Text})
 	case "tool_use":
 		t.tool(e.Part)
 	case "step_finish":
 		t.finish(e.Part)
 	case "error":
-		t.failed, t.final, t.busy = &e.Error, true, false
+		t.failed, t.Final, t.busy = &e.Error, true, false
 	default:
-		cli.AddEvent(t.steps, e.Type, line)
+		cli.AddEvent(t.Steps, e.Type, line)
 	}
-	return t.final
 }
 
 func (t *parser) status(s status) {
@@ -148,14 +128,14 @@ func (t *parser) status(s status) {
 	if s.Type != "retry" {
 		return
 	}
-	t.retry, t.final = &s, false
-	t.steps.Add(transcript.Step{Type: transcript.SystemText, IsError: true, Text: fmt.Sprintf("the model's API failed (attempt %d): %s", s.Attempt, s.Message)})
+	t.retry, t.Final = &s, false
+	t.Steps.Add(transcript.Step{Type: transcript.SystemText, IsError: true, Text: fmt.Sprintf("the model's API failed (attempt %d): %s", s.Attempt, s.Message)})
 }
 
 // tool adds a call and its answer: the client tells of both when the tool has
 // ended.
 func (t *parser) tool(p part) {
-	t.steps.Extend(transcript.Content{Type: transcript.ToolCall, ID: p.CallID, Name: p.Tool, Args: string(p.State.Input)})
+	t.Steps.Extend(transcript.Content{Type: transcript.ToolCall, ID: p.CallID, Name: p.Tool, Args: string(p.State.Input)})
 	text, isError := p.State.Output, p.State.Status == "error"
 	denied := isError && deniedPattern.MatchString(p.State.Error)
 	if isError {
@@ -165,7 +145,7 @@ func (t *parser) tool(p part) {
 		text = strings.TrimSuffix(text, "\n") + fmt.Sprintf("\n(exit code %d)", *exit)
 		isError = true
 	}
-	t.steps.Add(transcript.Step{
+	t.Steps.Add(transcript.Step{
 		Type: transcript.ToolResult, CallID: p.CallID, Text: strings.TrimPrefix(text, "\n"), IsError: isError, Denied: denied,
 	})
 	t.denied = denied
@@ -186,7 +166,7 @@ func (t *parser) finish(p part) {
 		t.untrue = new(p.Cost)
 	}
 	if t.cost += p.Cost; p.Cost == 0 && used != (work.Usage{}) {
-		_, model, _ := strings.Cut(t.req.Model, "/")
+		_, model, _ := strings.Cut(t.Req.Model, "/")
 		t.uses = append(t.uses, backend.Use{Model: model, Usage: used})
 	}
 	t.usage = t.usage.And(used)
@@ -196,7 +176,7 @@ func (t *parser) finish(p part) {
 	case "tool-calls":
 		t.cuts = 0
 	default:
-		t.cuts, t.final = 0, true
+		t.cuts, t.Final = 0, true
 	}
 }
 
@@ -208,10 +188,8 @@ const (
 	maxCuts = 3
 )
 
-// check stops a run that is at a limit: the client keeps none.
-func (t *parser) check() *work.Failure {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// Check stops a run that is at a limit: the client keeps none.
+func (t *parser) Check() *work.Failure {
 	switch {
 	case t.retry != nil && (t.retry.Attempt >= maxRetries || time.Until(t.retry.next()) > maxWait):
 		return t.retry.failure()
@@ -221,8 +199,8 @@ func (t *parser) check() *work.Failure {
 	if f := t.overBudget(); f != nil {
 		return f
 	}
-	if t.req.MaxTurns > 0 && t.turns >= t.req.MaxTurns && t.reason == "tool-calls" {
-		return backend.TooManyTurns(t.req)
+	if t.Req.MaxTurns > 0 && t.turns >= t.Req.MaxTurns && t.reason == "tool-calls" {
+		return backend.TooManyTurns(t.Req)
 	}
 	return nil
 }
@@ -234,7 +212,7 @@ func (t *parser) spent() *float64 {
 	if t.untrue != nil {
 		return t.untrue
 	}
-	cost, _ := t.prices.Cost(t.uses)
+	cost, _ := t.Prices.Cost(t.uses)
 	if t.cost > 0 {
 		return new(t.cost + backend.USD(cost))
 	}
@@ -243,13 +221,13 @@ func (t *parser) spent() *float64 {
 
 // unpriced tells whether a turn has used tokens whose price nobody knows.
 func (t *parser) unpriced() bool {
-	cost, _ := t.prices.Cost(t.uses)
+	cost, _ := t.Prices.Cost(t.uses)
 	return len(t.uses) > 0 && cost == nil
 }
 
 func (t *parser) overBudget() *work.Failure {
-	if cost := t.spent(); t.req.MaxCostUSD != nil && backend.USD(cost) > *t.req.MaxCostUSD {
-		return backend.OverBudget(t.req, *cost)
+	if cost := t.spent(); t.Req.MaxCostUSD != nil && backend.USD(cost) > *t.Req.MaxCostUSD {
+		return backend.OverBudget(t.Req, *cost)
 	}
 	return nil
 }

@@ -205,9 +205,9 @@ func (u unit) providers() map[string]any {
 }
 
 func (u unit) once(ctx context.Context, prompt string) (backend.Result, cli.Findings, error) {
-	told := newParser(u.Req, u.schema, u.Steps)
-	told.remember, told.prices = u.SaveSession, u.Options.Prices
-	result, err := u.Run(ctx, cli.Invocation{
+	told := newParser(u.Output(u.schema))
+	told.saveSession = u.SaveSession
+	return cli.Run(ctx, u.Unit, cli.Invocation{
 		Command: process.Command{
 			Args: u.args(), Env: u.env(), Stdin: strings.NewReader(prompt),
 			// It ends without waiting for a pipe to take what it said last.
@@ -215,9 +215,7 @@ func (u unit) once(ctx context.Context, prompt string) (backend.Result, cli.Find
 		},
 		// It does not hear SIGINT.
 		StopPolicy: process.Ladder{Interrupt: time.Millisecond, Terminate: process.DefaultLadder.Terminate},
-		Line:       told.line, Check: told.check, Result: told.end, Missed: &told.missed,
-	})
-	return result, told.Findings, err
+	}, told)
 }
 
 // unpriced refuses a budget for a model of which neither our table nor the

@@ -11,12 +11,10 @@ import (
 	"piecework/internal/work"
 )
 
-// end makes the run's result of all that was told.
-func (t *parser) end(end cli.Ending) backend.Result {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// Result makes the run's result of all that was told.
+func (t *parser) Result(end cli.Ending) backend.Result {
 	result := backend.Result{Output: t.text, Metadata: t.metadata(), CostIncomplete: t.busy || t.unpriced()}
-	t.Findings.SessionUnknown = cli.SessionMissing(t.req, end)
+	t.Findings.SessionUnknown = cli.SessionMissing(t.Req, end)
 	switch {
 	case end.Stopped != nil:
 		return result
@@ -24,20 +22,19 @@ func (t *parser) end(end cli.Ending) backend.Result {
 		result.Error = t.failed.failure(end.Stderr)
 	case t.reason == "length":
 		result.Error = work.Fail(work.ClassInvalidRequest, "the answer reached the limit on its length and was cut off")
-	case !t.final && t.denied && (end.State == nil || end.State.Success()): // it ends there, without a word
+	case !t.Final && t.denied && (end.State == nil || end.State.Success()): // it ends there, without a word
 		result.Error = work.Fail(work.ClassToolDenied, "opencode ended because a tool that it called is not allowed"+cli.WithStderr(end.Stderr))
-	case !t.final:
+	case !t.Final:
 		result.Error = cli.NoResult("opencode", end)
-	case t.req.MaxTurns > 0 && t.turns > t.req.MaxTurns: // it was faster than our check
-		result.Error = backend.TooManyTurns(t.req)
+	case t.Req.MaxTurns > 0 && t.turns > t.Req.MaxTurns: // it was faster than our check
+		result.Error = backend.TooManyTurns(t.Req)
 	case t.overBudget() != nil:
 		result.Error = t.overBudget()
 	case end.Missed > 0:
 		result.Error = cli.LostAnswer("opencode", end)
-	case t.schema != nil:
+	case t.Schema != nil:
 		result.Output = backend.Unfence(t.text)
-		result.Error = backend.CheckOutput(t.schema, result.Output)
-		t.Findings.SchemaMismatch = result.Error != nil
+		result.Error = t.CheckSchema(result.Output)
 	}
 	result.Success = result.Error == nil
 	return result
@@ -45,8 +42,8 @@ func (t *parser) end(end cli.Ending) backend.Result {
 
 func (t *parser) metadata() backend.Metadata {
 	m := backend.Metadata{
-		SessionID: cmp.Or(t.session, t.req.SessionID), Model: t.req.Model, NumTurns: t.turns,
-		DurationMS: time.Since(t.began).Milliseconds(), Usage: t.usage, TotalCostUSD: t.spent(),
+		SessionID: cmp.Or(t.session, t.Req.SessionID), Model: t.Req.Model, NumTurns: t.turns,
+		DurationMS: time.Since(t.Began).Milliseconds(), Usage: t.usage, TotalCostUSD: t.spent(),
 	}
 	return m
 }
