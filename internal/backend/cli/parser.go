@@ -19,14 +19,18 @@ type Parser[E Event] interface {
 	// Event takes an event, which is one line. Final is to be set when it is the
 	// agent's last; the agent may say more and take that back.
 	Event(e E, line []byte)
-	// Check is asked now and then whether the agent has reached a limit of the
-	// request that it does not keep by itself.
-	Check() *work.Failure
 	// Result makes the run's result of the events. It is asked once, at the
 	// end, and sets no Error for a run that the runner itself stopped.
 	Result(end Ending) backend.Result
 
 	output() *Output
+}
+
+// Limiter is a parser of an agent that does not keep all limits of a request by
+// itself.
+type Limiter interface {
+	// Check is asked now and then whether the agent has reached one.
+	Check() *work.Failure
 }
 
 // Event is what all agents' events have in common. They embed an EventType.
@@ -66,9 +70,6 @@ func (u Unit) Output(schema *jsonschema.Schema) Output {
 
 func (o *Output) output() *Output { return o }
 
-// Check is for agents that keep all limits by themselves.
-func (o *Output) Check() *work.Failure { return nil }
-
 // CheckSchema tells how an answer does not fit the schema, nil when it does.
 func (o *Output) CheckSchema(answer string) *work.Failure {
 	failure := backend.CheckOutput(o.Schema, answer)
@@ -80,7 +81,7 @@ func (o *Output) CheckSchema(answer string) *work.Failure {
 type Handler struct {
 	mu     sync.Mutex
 	parse  func(line []byte)
-	check  func() *work.Failure
+	limits Limiter // nil: the agent keeps them
 	result func(Ending) backend.Result
 	out    *Output
 }
@@ -96,7 +97,8 @@ func NewHandler[E Event](p Parser[E]) *Handler {
 		}
 		p.Event(e, line)
 	}
-	return &Handler{parse: parse, check: p.Check, result: p.Result, out: out}
+	limits, _ := p.(Limiter)
+	return &Handler{parse: parse, limits: limits, result: p.Result, out: out}
 }
 
 // Line takes one line of stdout, and tells whether it is the agent's last.
@@ -114,11 +116,15 @@ func (h *Handler) skip(size int64) {
 	h.out.Missed = size
 }
 
-// Check tells whether the agent has reached a limit.
+// Check tells whether the agent has reached a limit. It waits for no line if
+// there is nothing to check.
 func (h *Handler) Check() *work.Failure {
+	if h.limits == nil {
+		return nil
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.check()
+	return h.limits.Check()
 }
 
 // Result makes the run's result.
