@@ -69,7 +69,7 @@ func (a *attempt) refuse(v accept.Verdict) {
 func (w *Worker) check(ctx context.Context, a *attempt) (accept.Verdict, error) {
 	verdict, err := a.prep.accept.Run(ctx, accept.Result{
 		Output: a.ran.Output, Dir: a.prep.req.Dir, OpenedDir: a.prep.req.OpenedDir, Env: append([]string{"HOME=" + a.prep.req.Home}, w.CommandEnv...),
-		Mark: process.NewMark(a.claimed.RunID.String()), Keeper: w.Keeper, Lease: a.lease,
+		Mark: process.NewMark(a.claimed.RunID.String()), Supervisor: w.Supervisor, Lease: a.lease,
 	})
 	if err != nil || ctx.Err() != nil {
 		a.ran.Success, a.ran.Error = false, nil

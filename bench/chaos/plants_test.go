@@ -27,7 +27,7 @@ var plants = []plant{
 	},
 	{
 		"run closed before its agents are dead", []edit{
-			{"internal/backend/cli/cli.go", "child.Stop(l.ladder)\n\t\t\treturn cause", "return cause"},
+			{"internal/backend/cli/cli.go", "child.Stop(l.stop)\n\t\t\treturn cause", "return cause"},
 			{"internal/backend/cli/cli.go", "state, swept := child.Close()\n\t<-out.done\n\t<-drained\n\tchild.Release()",
 				"var state *process.State\n\tvar swept error\n\ttime.AfterFunc(5*time.Second, func() { child.Close(); <-out.done; <-drained; child.Release() })"},
 		},
@@ -56,19 +56,19 @@ var plants = []plant{
 	},
 	{
 		"lease not watched by its holder", []edit{{"handlers/beat.go",
-			"silent > w.Lease-w.margin()", "silent > time.Hour"}, {"internal/process/keeper_linux.go",
+			"silent > w.Lease-w.margin()", "silent > time.Hour"}, {"internal/process/supervisor_linux.go",
 			"k.alarm == never || !k.lease.Lapsed()", "true"}},
 		[]string{"cut worker off from postgres"}, []string{"one live tree"}, 5,
 	},
 	{
-		"lease not watched by keepers", []edit{{"internal/process/keeper_linux.go",
+		"lease not watched by keepers", []edit{{"internal/process/supervisor_linux.go",
 			"k.alarm == never || !k.lease.Lapsed()", "true"}},
 		[]string{"freeze worker"}, []string{"one live tree"}, 5,
 	},
 	{
 		"what an agent leaves behind lives on", []edit{
 			{"internal/process/tree.go", "endAll(look(), end)", "endAll(nil, end)"},
-			{"internal/process/keeper.go", "len(k.try) == 0", "len(k.try) >= 0"},
+			{"internal/process/supervisor.go", "len(k.kinds) == 0", "len(k.kinds) >= 0"},
 		},
 		[]string{"stop worker"}, []string{"no orphans", "one live tree", "closed means dead"}, 1, // another's worker process on this machine may sweep the orphans
 	},

@@ -157,7 +157,7 @@ func rollingRestart(t *testing.T) {
 // poison lets a unit kill every worker process that runs it.
 func poison(t *testing.T) {
 	s := newStage(t, 0, "PIECEWORK_CONCURRENCY=8")
-	// The keeper's pid namespace hides the worker process from its agents, so
+	// The supervisor's pid namespace hides the worker process from its agents, so
 	// the killing is done from outside, for the agent that asks for it.
 	victims := filepath.Join(s.plan.Out, "victims")
 	s.must(os.Mkdir(victims, 0o777))

@@ -21,7 +21,7 @@ import (
 
 // backends makes every backend there is, as the flags and the environment
 // configure it, and returns the secrets that they were given.
-func (c Agents) backends(getenv func(string) string, keeper process.Keeper) (list []backend.Backend, secrets []string, err error) {
+func (c Agents) backends(getenv func(string) string, supervisor process.Supervisor) (list []backend.Backend, secrets []string, err error) {
 	prices, err := c.prices()
 	if err != nil {
 		return nil, nil, err
@@ -29,7 +29,7 @@ func (c Agents) backends(getenv func(string) string, keeper process.Keeper) (lis
 	options := func(path string, own []string) cliagent.Options {
 		env, found := c.environment(getenv, own)
 		secrets = append(secrets, found...)
-		return cliagent.Options{Path: path, Env: env, Keeper: keeper, Prices: prices}
+		return cliagent.Options{Path: path, Env: env, Supervisor: supervisor, Prices: prices}
 	}
 	claudeCode := &claude.Backend{
 		Options: options(c.ClaudePath, claudeEnv), PermissionMode: c.ClaudePermissionMode, ConfigDir: absolute(c.ClaudeConfigDir),

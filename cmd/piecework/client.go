@@ -25,7 +25,7 @@ type App struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 	Version        string
-	Keeper         process.Keeper // for what runs agents
+	Supervisor     process.Supervisor // for what runs agents
 }
 
 // Remote is the flags that every client command shares.

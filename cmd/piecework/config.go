@@ -249,12 +249,12 @@ type gear struct {
 	env      []string // of commands that check results
 }
 
-func (c Crew) gear(getenv func(string) string, keeper process.Keeper) (g gear, err error) {
+func (c Crew) gear(getenv func(string) string, supervisor process.Supervisor) (g gear, err error) {
 	if g.queues, err = c.check(); err != nil {
 		return g, err
 	}
 	g.env, _ = c.environment(getenv, nil) // its secrets are those of every agent
-	g.backends, g.secrets, err = c.backends(getenv, keeper)
+	g.backends, g.secrets, err = c.backends(getenv, supervisor)
 	return g, err
 }
 

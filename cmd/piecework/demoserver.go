@@ -22,7 +22,7 @@ const (
 )
 
 // Time for the server to let its runs go and to stop Postgres.
-var demoLadder = process.Ladder{Interrupt: 30 * time.Second, Terminate: 5 * time.Second}
+var demoStopPolicy = process.StopPolicy{Interrupt: 30 * time.Second, Terminate: 5 * time.Second}
 
 // demoServer is a `piecework dev` of our own. It runs in a session of its own,
 // so that Ctrl-C is ours to pass on.
@@ -111,7 +111,7 @@ func (s *demoServer) stay(ctx context.Context) error {
 // stop ends the server and whatever it started. It may be called again.
 func (s *demoServer) stop() error {
 	s.once.Do(func() {
-		s.process.Stop(demoLadder)
+		s.process.Stop(demoStopPolicy)
 		_, s.stopped = s.process.Close()
 		s.readers.Wait()
 		s.process.Release()

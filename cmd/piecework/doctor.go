@@ -46,8 +46,8 @@ func (c *DoctorCommand) plug(app *App) (err error) {
 	if address := c.Files; address != "" {
 		c.checks = append(c.checks, func(ctx context.Context) []work.Finding { return []work.Finding{checkFiles(ctx, address)} })
 	}
-	c.checks = append(c.checks, func(context.Context) []work.Finding { return []work.Finding{checkContainment(app.Keeper)} })
-	c.backends, _, err = c.Agents.backends(app.Getenv, app.Keeper) // nothing is stored, so no secret needs to be known
+	c.checks = append(c.checks, func(context.Context) []work.Finding { return []work.Finding{checkContainment(app.Supervisor)} })
+	c.backends, _, err = c.Agents.backends(app.Getenv, app.Supervisor) // nothing is stored, so no secret needs to be known
 	return err
 }
 
@@ -120,8 +120,8 @@ func checkFiles(ctx context.Context, address string) work.Finding {
 
 // checkContainment tells how sure it is that no process of an agent outlives
 // its run.
-func checkContainment(keeper process.Keeper) work.Finding {
-	kind := keeper.Containment()
+func checkContainment(supervisor process.Supervisor) work.Finding {
+	kind := supervisor.Containment()
 	finding := work.Finding{Name: "containment", Status: work.FindingOK, Detail: kind.String()}
 	if kind == process.MarksOnly {
 		finding.Status = work.FindingWarn

@@ -50,7 +50,7 @@ import (
 var version = "dev"
 
 func main() {
-	keeper := process.Main(os.Args, os.Environ()) // does not return in a keeper
+	supervisor := process.Main(os.Args, os.Environ()) // does not return in a supervisor
 	ctx, stop := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -61,7 +61,7 @@ func main() {
 		os.Exit(exitInterrupted)
 	}()
 	dropEmpty(os.Environ())
-	app := &App{Ctx: ctx, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version, Keeper: keeper}
+	app := &App{Ctx: ctx, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version, Supervisor: supervisor}
 	os.Exit(run(app, os.Args[1:]))
 }
 

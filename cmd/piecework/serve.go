@@ -136,7 +136,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	var gear gear
 	if crew != nil {
 		var err error
-		if gear, err = crew.gear(app.Getenv, app.Keeper); err != nil {
+		if gear, err = crew.gear(app.Getenv, app.Supervisor); err != nil {
 			return err
 		}
 	}
@@ -221,7 +221,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	blocked := func() string { return "" }
 	shift := shift{hears: make(chan struct{}), drained: make(chan struct{})}
 	if crew != nil {
-		h.containment = app.Keeper.Containment()
+		h.containment = app.Supervisor.Containment()
 		log.Info("processes of agents are held together", "by", h.containment)
 		loops.Go(func() { jobs.NewEnumerator(h.submitter).Run(until); h.submitter.Wait() })
 		worker := h.worker(app, base, crew, gear, shift.hears)
@@ -258,7 +258,7 @@ func (h house) worker(app *App, base *Base, crew *Crew, gear gear, hears chan st
 	return handlers.New(handlers.Options{
 		Store: h.store, Bell: h.bell, Backends: gear.backends, Queues: gear.queues, Slots: crew.Concurrency,
 		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Pack: crew.Pack, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
-		Files: h.files, FilePolicy: h.policy, Sender: sender, MCPServers: h.mcpServers, AcceptCommands: base.AcceptCommands, CommandEnv: gear.env, Keeper: app.Keeper,
+		Files: h.files, FilePolicy: h.policy, Sender: sender, MCPServers: h.mcpServers, AcceptCommands: base.AcceptCommands, CommandEnv: gear.env, Supervisor: app.Supervisor,
 		Secrets: slices.Concat(gear.secrets, serverSecrets(h.mcpServers), base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
 		Keep: crew.retention(),
 	})

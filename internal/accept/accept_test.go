@@ -16,10 +16,10 @@ import (
 	"piecework/internal/work"
 )
 
-var keeper process.Keeper
+var supervisor process.Supervisor
 
 func TestMain(m *testing.M) {
-	keeper = process.Main(os.Args, os.Environ())
+	supervisor = process.Main(os.Args, os.Environ())
 	os.Exit(m.Run())
 }
 
@@ -73,7 +73,7 @@ func verdict(t *testing.T, check string, r Result) Verdict {
 	if r.Env == nil {
 		r.Env = []string{"PATH=/usr/bin:/bin"}
 	}
-	r.Keeper, r.Mark = keeper, process.NewMark(t.Name())
+	r.Supervisor, r.Mark = supervisor, process.NewMark(t.Name())
 	v, err := c.Run(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestCommandLeavesNothing(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}()
-	if _, err := c.Run(ctx, Result{Dir: dir, Env: []string{"PATH=/usr/bin:/bin"}, Keeper: keeper, Mark: process.NewMark(t.Name())}); err != nil || ctx.Err() == nil {
+	if _, err := c.Run(ctx, Result{Dir: dir, Env: []string{"PATH=/usr/bin:/bin"}, Supervisor: supervisor, Mark: process.NewMark(t.Name())}); err != nil || ctx.Err() == nil {
 		t.Errorf("error %v, context %v", err, ctx.Err())
 	}
 }

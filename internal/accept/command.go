@@ -23,7 +23,7 @@ func (c *Check) runCommand(ctx context.Context, r Result) (Verdict, error) {
 	}
 	child, err := process.Start(process.Command{
 		Path: program, Args: c.Command.Args[1:], Env: r.Env, Dir: r.Dir, OpenedDir: r.OpenedDir, Mark: r.Mark,
-		Stdin: strings.NewReader(r.Output), Keeper: r.Keeper, Lease: r.Lease,
+		Stdin: strings.NewReader(r.Output), Supervisor: r.Supervisor, Lease: r.Lease,
 	})
 	switch {
 	case errors.Is(err, process.ErrLapsed):

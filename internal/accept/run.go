@@ -21,11 +21,11 @@ type Result struct {
 	Dir    string // the unit's directory; empty: it has none
 	// OpenedDir is the directory that was looked at, which is what is used:
 	// another may lie at Dir by now. When nil, Dir is opened.
-	OpenedDir *os.Root
-	Env       []string
-	Mark      string
-	Keeper    process.Keeper
-	Lease     *process.Lease
+	OpenedDir  *os.Root
+	Env        []string
+	Mark       string
+	Supervisor process.Supervisor
+	Lease      *process.Lease
 }
 
 // Verdict is what a check came to.

@@ -10,8 +10,7 @@ import (
 	"piecework/internal/work"
 )
 
-// CheckCall refuses what the door refuses, too: a unit may be older than the
-// rules.
+// CheckCall refuses what the API refuses, too: a unit may be older than the rules.
 func CheckCall(name string, c *work.Call) *work.Failure {
 	if slices.Contains(profiles[name].endpoints, c.Endpoint) {
 		return nil

@@ -8,11 +8,12 @@ import (
 	"piecework/internal/work"
 )
 
-// The runner's own reasons to stop an agent. The context's causes are others.
+// Silence is an error: nothing came for too long.
 type Silence struct{ What string }
 
 func (h Silence) Error() string { return h.What }
 
+// TooManyTurns is the failure of a run that has had all its turns.
 func TooManyTurns(req Request) *work.Failure {
 	return work.Fail(work.ClassMaxTurns, fmt.Sprintf("max_turns (%d) was reached", req.MaxTurns))
 }

@@ -47,6 +47,7 @@ func (f File) InPlace() bool {
 	return err == nil && os.SameFile(was, now)
 }
 
+// Read reads the whole file.
 func (f File) Read() ([]byte, error) {
 	file, err := f.Open()
 	if err != nil {
@@ -64,6 +65,7 @@ const (
 	MaxInline      = 20 << 20
 )
 
+// InlineImages are the types of images that models take.
 var InlineImages = []string{"image/png", "image/jpeg", "image/gif", "image/webp"}
 
 // DetectType tells what a file is by its first bytes: an API refuses an image that
@@ -90,6 +92,7 @@ func AsText(file File, data []byte) (string, bool) {
 	return fmt.Sprintf("<file name=\"%s\">\n%s\n</file>", html.EscapeString(file.Name), data), true
 }
 
+// FileFailure is the failure of a unit whose file cannot be read.
 func FileFailure(file File, err error) *work.Failure {
 	class := work.ClassInfra
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {

@@ -12,9 +12,9 @@ func BenchmarkStartAndClose(b *testing.B) {
 	}
 }
 
-func startAndClose(b *testing.B, k Keeper) {
+func startAndClose(b *testing.B, k Supervisor) {
 	for range b.N {
-		child, err := Start(Command{Path: "/bin/true", Env: testEnv(), Mark: NewMark("bench"), Keeper: k})
+		child, err := Start(Command{Path: "/bin/true", Env: testEnv(), Mark: NewMark("bench"), Supervisor: k})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -29,7 +29,7 @@ func startAndClose(b *testing.B, k Keeper) {
 // BenchmarkFollowedOutput is a child that writes to a file and ends at once.
 func BenchmarkFollowedOutput(b *testing.B) {
 	for range b.N {
-		child, err := Start(Command{Path: "/bin/echo", Args: []string{"hi"}, Env: testEnv(), Mark: NewMark("bench"), Keeper: by(Subreaper), StdoutFile: filepath.Join(b.TempDir(), "out")})
+		child, err := Start(Command{Path: "/bin/echo", Args: []string{"hi"}, Env: testEnv(), Mark: NewMark("bench"), Supervisor: by(Subreaper), StdoutFile: filepath.Join(b.TempDir(), "out")})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 
 // A child starts in the directory that is open, whatever lies at its path.
 func TestChildStartsInTheOpenDirectory(t *testing.T) {
-	eachContainment(t, func(t *testing.T, k Keeper) {
+	eachContainment(t, func(t *testing.T, k Supervisor) {
 		base := t.TempDir()
 		dir, away := filepath.Join(base, "dir"), filepath.Join(base, "away")
 		for _, d := range []string{dir, away} {
@@ -29,7 +29,7 @@ func TestChildStartsInTheOpenDirectory(t *testing.T) {
 		defer opened.Close()
 		start := func() (string, error) {
 			child, err := Start(Command{
-				Path: "/bin/sh", Args: []string{"-c", "cat word"}, Env: testEnv(), Mark: NewMark("dir"), Dir: dir, OpenedDir: opened, Keeper: k,
+				Path: "/bin/sh", Args: []string{"-c", "cat word"}, Env: testEnv(), Mark: NewMark("dir"), Dir: dir, OpenedDir: opened, Supervisor: k,
 			})
 			if err != nil {
 				return "", err

@@ -8,14 +8,14 @@ import (
 )
 
 // Lease is until when children may live. Their worker process renews it as long
-// as the ledger confirms that it is alive; when it does not, because it is
-// frozen or cut off, the keepers end them. All children share one word of
-// memory: to renew it costs the same for one as for thousands, and a keeper
-// wakes only when the time that it last read there has come. Without a keeper
+// as the database confirms that it is alive; when it does not, because it is
+// frozen or cut off, the supervisors end them. All children share one word of
+// memory: to renew it costs the same for one as for thousands, and a supervisor
+// wakes only when the time that it last read there has come. Without a supervisor
 // nobody ends them.
 type Lease struct {
 	until *atomic.Int64 // nanoseconds of Uptime
-	file  *os.File      // the word's memory, for keepers; nil where there are none
+	file  *os.File      // the word's memory, for supervisors; nil where there are none
 }
 
 // ErrLapsed: the lease has run out, so the child was ended, or not started.

@@ -30,7 +30,7 @@ func newTestLease(t *testing.T, lasts time.Duration) *Lease {
 func leasedShell(t *testing.T, kind Containment, lease *Lease, script string) *Process {
 	t.Helper()
 	child, err := Start(Command{
-		Path: "/bin/sh", Args: []string{"-c", script}, Env: testEnv(), Mark: NewMark(t.Name()), Keeper: by(kind), Lease: lease,
+		Path: "/bin/sh", Args: []string{"-c", script}, Env: testEnv(), Mark: NewMark(t.Name()), Supervisor: by(kind), Lease: lease,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ const slack = 2 * time.Minute
 
 // Without a sign of life everything ends, and not before its time.
 func TestLeaseRunsOut(t *testing.T) {
-	eachKeeper(t, func(t *testing.T, kind Containment) {
+	eachSupervisor(t, func(t *testing.T, kind Containment) {
 		t.Parallel()
 		const lasts = time.Second
 		begun := time.Now()
@@ -79,7 +79,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = busy.Process.Kill(); _ = busy.Wait() })
 	}
-	eachKeeper(t, func(t *testing.T, kind Containment) {
+	eachSupervisor(t, func(t *testing.T, kind Containment) {
 		t.Parallel()
 		const lasts, beat = 5 * time.Second, time.Second // a fifth of a worker process's own
 		lease := newTestLease(t, lasts)
@@ -104,14 +104,14 @@ func TestLeaseIsRenewed(t *testing.T) {
 // What was to begin under a lease that has run out does not, however alive the
 // worker process is again.
 func TestLapsedLease(t *testing.T) {
-	eachKeeper(t, func(t *testing.T, kind Containment) {
+	eachSupervisor(t, func(t *testing.T, kind Containment) {
 		lease := newTestLease(t, 0)
 		if lease.Renew(Uptime()+time.Hour) || !lease.Lapsed() || lease.Renew(Uptime()+time.Hour) {
 			t.Error("a lease that has run out was renewed")
 		}
 		began := t.TempDir() + "/began"
 		child, err := Start(Command{
-			Path: "/bin/sh", Args: []string{"-c", "touch " + began}, Env: testEnv(), Mark: NewMark(t.Name()), Keeper: by(kind), Lease: lease,
+			Path: "/bin/sh", Args: []string{"-c", "touch " + began}, Env: testEnv(), Mark: NewMark(t.Name()), Supervisor: by(kind), Lease: lease,
 		})
 		if !errors.Is(err, ErrLapsed) {
 			t.Errorf("Start: %v", err)
@@ -127,7 +127,7 @@ func TestLapsedLease(t *testing.T) {
 
 // A child that ended by itself has not lapsed, whatever its lease does later.
 func TestEndBeforeTheLease(t *testing.T) {
-	eachKeeper(t, func(t *testing.T, kind Containment) {
+	eachSupervisor(t, func(t *testing.T, kind Containment) {
 		child := leasedShell(t, kind, newTestLease(t, time.Hour), "exit 3")
 		<-child.Exited()
 		if state := shut(t, child); state.String() != "exit status 3" || child.Lapsed() {
@@ -136,9 +136,9 @@ func TestEndBeforeTheLease(t *testing.T) {
 	})
 }
 
-// A keeper knows nothing of its lease that its agent could take.
+// A supervisor knows nothing of its lease that its agent could take.
 func TestLeaseIsNotInherited(t *testing.T) {
-	eachKeeper(t, func(t *testing.T, kind Containment) {
+	eachSupervisor(t, func(t *testing.T, kind Containment) {
 		child := leasedShell(t, kind, newTestLease(t, time.Hour), "ls -l /proc/self/fd /proc/$PPID/fd")
 		out, _ := io.ReadAll(child.Stdout)
 		<-child.Exited()
@@ -149,9 +149,9 @@ func TestLeaseIsNotInherited(t *testing.T) {
 	})
 }
 
-// A worker process that is stopped cannot end its agents; their keepers do.
+// A worker process that is stopped cannot end its agents; their supervisors do.
 func TestFrozenWorkerLosesItsAgents(t *testing.T) {
-	eachKeeper(t, func(t *testing.T, kind Containment) {
+	eachSupervisor(t, func(t *testing.T, kind Containment) {
 		t.Parallel()
 		script, seconds := hiding()
 		worker := startWorker(t, kind, script+"; setsid sleep 1000 & echo ready; exec sleep 1000")

@@ -2,23 +2,23 @@
 // shells its tools started in sessions of their own, not the daemons they
 // forked, not the orphan that still holds its stdout.
 //
-//	process.go         Process: start, ask to stop, close
-//	dir.go             the directory that a child starts in
-//	state.go           how a child ended
-//	keeper.go          Keeper: how descendants are held together
-//	keeper_linux.go    the process that does it, by a pid namespace or as a subreaper
-//	keeper_other.go    no such process
-//	lease.go           Lease: until when children may live, whatever becomes of us
-//	lease_linux.go     a word of shared memory, and the clock that it is about
-//	lease_other.go     the same without keepers that could see it
-//	outlet.go          stdout and stderr, which always end
-//	mark.go            the mark that a child's descendants inherit
-//	tree.go            who belongs to a child, and the sweep
-//	tree_linux.go      the process table by /proc, kills by pidfd
-//	tree_other.go      the same, as well as ps allows
-//	lockfile_linux.go  a lock that says so to other containers
-//	identity_linux.go  a name by which others can tell whether we still live
-//	identity_other.go  no such name
+//	process.go            Process: start, ask to stop, close
+//	dir.go                the directory that a child starts in
+//	state.go              how a child ended
+//	supervisor.go         Supervisor: how descendants are held together
+//	supervisor_linux.go   the process that does it, by a pid namespace or as a subreaper
+//	supervisor_other.go   no such process
+//	lease.go              Lease: until when children may live, whatever becomes of us
+//	lease_linux.go        a word of shared memory, and the clock that it is about
+//	lease_other.go        the same without supervisors that could see it
+//	output.go             stdout and stderr, which always end
+//	mark.go               the mark that a child's descendants inherit
+//	tree.go               who belongs to a child, and the sweep
+//	tree_linux.go         the process table by /proc, kills by pidfd
+//	tree_other.go         the same, as well as ps allows
+//	lockfile_linux.go     a lock that says so to other containers
+//	identity_linux.go     a name by which others can tell whether we still live
+//	identity_other.go     no such name
 package process
 
 import (
@@ -47,52 +47,52 @@ type Command struct {
 	// for a child that ends before a pipe has taken all it has to say. Empty: a
 	// pipe.
 	StdoutFile string
-	Keeper     Keeper // what Main returned; the zero one has its limits
-	Lease      *Lease // the keeper ends the child when it runs out; nil: it never does
+	Supervisor Supervisor // what Main returned; the zero one has its limits
+	Lease      *Lease     // the supervisor ends the child when it runs out; nil: it never does
 
-	probe bool // start the keeper only
+	probe bool // start the supervisor only
 }
 
 // Process is a running child. Its Stdout and Stderr must be read until they
 // end, each by one goroutine. Stop is optional, Close is not; one goroutine
 // calls them.
 type Process struct {
-	Stdout, Stderr *Outlet
+	Stdout, Stderr *Output
 
 	containment Containment
-	cmd         *exec.Cmd     // the child, or its keeper
-	link        *link         // to the keeper, nil without one
-	tree        *tree         // who belongs to the child, for when no keeper can tell
+	cmd         *exec.Cmd     // the child, or its supervisor
+	link        *link         // to the supervisor, nil without one
+	tree        *tree         // who belongs to the child, for when no supervisor can tell
 	gone        chan struct{} // what cmd started has ended, and is a zombie until released
 	exited      chan struct{} // the child has ended
 	release     chan struct{}
 	reaped      chan struct{}
 	stdin       *os.File
-	state       State // once exited (with a keeper) or reaped (without)
+	state       State // once exited (with a supervisor) or reaped (without)
 }
 
 // Start starts a child in a session of its own. On Linux it dies when this
-// process dies, however that happens, and with a Keeper its descendants die
+// process dies, however that happens, and with a Supervisor its descendants die
 // too. It is held together by the best means that there is.
 func Start(c Command) (*Process, error) {
-	p := &Process{Stdout: &Outlet{}, Stderr: &Outlet{}}
+	p := &Process{Stdout: &Output{}, Stderr: &Output{}}
 	theirs, err := p.connect(c)
 	defer closeAll(theirs)
 	if err != nil {
-		closeAll(p.ours())
+		closeAll(p.ownEnds())
 		return nil, err
 	}
-	for _, p.containment = range c.Keeper.containments() {
+	for _, p.containment = range c.Supervisor.containments() {
 		if err = p.launch(c, theirs); !errors.Is(err, errDenied) {
 			break
 		}
 	}
 	if err != nil {
-		closeAll(p.ours())
+		closeAll(p.ownEnds())
 		return nil, fmt.Errorf("start %s: %w", c.Path, err)
 	}
 	if p.stdin != nil {
-		go p.feed(c.Stdin)
+		go p.writeStdin(c.Stdin)
 	}
 	return p, nil
 }
@@ -123,14 +123,14 @@ func (p *Process) launch(c Command, theirs []*os.File) error {
 	if p.link, err = newLink(); err != nil {
 		return err
 	}
-	p.link.keep(p.cmd, p.containment, c)
+	p.link.wrap(p.cmd, p.containment, c)
 	err = p.spawn()
 	closeAll(p.link.theirs)
 	if err != nil {
 		p.link.close()
 		return fmt.Errorf("%w: %w", errDenied, err)
 	}
-	pid, err := p.link.begun()
+	pid, err := p.link.awaitStart()
 	if err != nil {
 		p.link.close()
 		close(p.release)
@@ -143,7 +143,7 @@ func (p *Process) launch(c Command, theirs []*os.File) error {
 	p.tree = newTree(pid, c.Mark)
 	p.exited = make(chan struct{})
 	go func() {
-		p.state = State{p.link.ended()}
+		p.state = State{p.link.awaitEnd()}
 		close(p.exited)
 	}()
 	return nil
@@ -151,13 +151,13 @@ func (p *Process) launch(c Command, theirs []*os.File) error {
 
 func (p *Process) spawn() error {
 	started := make(chan error)
-	go p.live(started)
+	go p.hold(started)
 	return <-started
 }
 
-// live is the life of what cmd starts, on one thread: the kernel kills the
+// hold starts cmd and waits for it, on one thread: the kernel kills the
 // child when the thread that forked it ends.
-func (p *Process) live(started chan<- error) {
+func (p *Process) hold(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := p.cmd.Start()
@@ -198,7 +198,7 @@ func (p *Process) connect(c Command) (theirs []*os.File, err error) {
 	return []*os.File{in, out, errs}, err
 }
 
-func (p *Process) ours() []*os.File { return []*os.File{p.stdin, p.Stdout.file, p.Stderr.file} }
+func (p *Process) ownEnds() []*os.File { return []*os.File{p.stdin, p.Stdout.file, p.Stderr.file} }
 
 func closeAll(files []*os.File) {
 	for _, f := range files {
@@ -208,9 +208,9 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// feed writes stdin and closes it. A child that does not care to read all of
+// writeStdin writes stdin and closes it. A child that does not care to read all of
 // it has done nothing wrong.
-func (p *Process) feed(from io.Reader) {
+func (p *Process) writeStdin(from io.Reader) {
 	_, _ = io.Copy(p.stdin, from)
 	_ = p.stdin.Close()
 }
@@ -219,36 +219,36 @@ func (p *Process) feed(from io.Reader) {
 // on until Close.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Lapsed tells, once the child has ended, whether its keeper ended it because
+// Lapsed tells, once the child has ended, whether its supervisor ended it because
 // the lease had run out.
 func (p *Process) Lapsed() bool { return p.link != nil && p.link.lapsed }
 
-// Ladder is how long a child may take to follow each request to stop.
-type Ladder struct {
+// StopPolicy is how long a child may take to follow each request to stop.
+type StopPolicy struct {
 	Interrupt time.Duration // after SIGINT
 	Terminate time.Duration // after SIGTERM
 }
 
-// DefaultLadder leaves an agent the time to stop its tools and write down what
+// DefaultStopPolicy leaves an agent the time to stop its tools and write down what
 // it has done and spent.
-var DefaultLadder = Ladder{Interrupt: 5 * time.Second, Terminate: 2 * time.Second}
+var DefaultStopPolicy = StopPolicy{Interrupt: 5 * time.Second, Terminate: 2 * time.Second}
 
 // Stop asks the child's process group to end, by SIGINT, then SIGTERM, ends it by
 // SIGKILL, and returns when the child itself has ended. A request that there is no
 // time for is not made: the child would begin to say that it was cut off.
-func (p *Process) Stop(l Ladder) {
-	for _, rung := range []struct {
+func (p *Process) Stop(l StopPolicy) {
+	for _, step := range []struct {
 		signal syscall.Signal
 		wait   time.Duration
 	}{{syscall.SIGINT, l.Interrupt}, {syscall.SIGTERM, l.Terminate}} {
-		if rung.wait <= 0 {
+		if step.wait <= 0 {
 			continue
 		}
-		p.signal(rung.signal)
+		p.signal(step.signal)
 		select {
 		case <-p.exited:
 			return
-		case <-time.After(rung.wait):
+		case <-time.After(step.wait):
 		}
 	}
 	p.kill()
@@ -265,7 +265,7 @@ func (p *Process) kill() {
 }
 
 // signal reaches the child's whole group. Until release, the group's number,
-// or the keeper's, is not used again.
+// or the supervisor's, is not used again.
 func (p *Process) signal(s syscall.Signal) {
 	if p.link == nil {
 		p.tree.look() // while the chain of parents is still whole
@@ -276,7 +276,7 @@ func (p *Process) signal(s syscall.Signal) {
 	_, _ = p.link.orders.Write([]byte{byte(s)})
 }
 
-// wake lets a keeper go on that an agent has stopped.
+// wake lets a supervisor go on that an agent has stopped.
 func (p *Process) wake() { _ = syscall.Kill(p.cmd.Process.Pid, syscall.SIGCONT) }
 
 // sweepLimit is how long SIGKILL may take to end a process.
@@ -289,7 +289,7 @@ const sweepLimit = 10 * time.Second
 func (p *Process) Close() (*State, error) {
 	var left error
 	if p.link != nil {
-		p.dismiss()
+		p.stopSupervisor()
 	} else {
 		if !done(p.exited) {
 			p.kill()
@@ -309,7 +309,7 @@ func (p *Process) Close() (*State, error) {
 		p.state = stateOf(p.cmd.ProcessState)
 		return &p.state, err
 	}
-	<-p.exited // the reports have ended with the keeper
+	<-p.exited // the reports have ended with the supervisor
 	_ = p.link.reports.Close()
 	if !p.cmd.ProcessState.Success() {
 		// It was killed, or could not kill: nothing is proven.
@@ -318,8 +318,8 @@ func (p *Process) Close() (*State, error) {
 	return &p.state, err
 }
 
-// dismiss makes the keeper end everything and itself.
-func (p *Process) dismiss() {
+// stopSupervisor makes the supervisor end everything and itself.
+func (p *Process) stopSupervisor() {
 	p.wake()
 	_ = p.link.orders.Close()
 	select {

@@ -18,13 +18,15 @@ import (
 )
 
 // kept is what Main gives a program.
-var kept Keeper
+var kept Supervisor
 
-// by returns a keeper that contains by one kind only.
-func by(kind Containment) Keeper { return Keeper{program: kept.program, try: []Containment{kind}} }
+// by returns a supervisor that contains by one kind only.
+func by(kind Containment) Supervisor {
+	return Supervisor{program: kept.program, kinds: []Containment{kind}}
+}
 
 // eachContainment runs a test by every kind that this machine allows.
-func eachContainment(t *testing.T, test func(*testing.T, Keeper)) {
+func eachContainment(t *testing.T, test func(*testing.T, Supervisor)) {
 	for _, kind := range kept.containments() {
 		t.Run(string(kind), func(t *testing.T) {
 			if got := by(kind).Containment(); got != kind {
@@ -53,7 +55,7 @@ func TestMain(m *testing.M) {
 		child, err := Start(Command{
 			Lease: lease,
 			Path:  "/bin/sh", Args: []string{"-c", script}, Env: testEnv(), Mark: NewMark(os.Getenv("PROCESS_TEST_RUN")),
-			Keeper: by(cmp.Or(Containment(os.Getenv("PROCESS_TEST_KIND")), MarksOnly)),
+			Supervisor: by(cmp.Or(Containment(os.Getenv("PROCESS_TEST_KIND")), MarksOnly)),
 		})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -80,10 +82,10 @@ func TestMain(m *testing.M) {
 
 func testEnv() []string { return []string{"PATH=" + os.Getenv("PATH")} }
 
-func shell(t *testing.T, k Keeper, script string, stdin io.Reader) *Process {
+func shell(t *testing.T, k Supervisor, script string, stdin io.Reader) *Process {
 	t.Helper()
 	child, err := Start(Command{
-		Path: "/bin/sh", Args: []string{"-c", script}, Env: testEnv(), Mark: NewMark(t.Name()), Stdin: stdin, Keeper: k,
+		Path: "/bin/sh", Args: []string{"-c", script}, Env: testEnv(), Mark: NewMark(t.Name()), Stdin: stdin, Supervisor: k,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -107,18 +109,18 @@ func firstLine(t *testing.T, child *Process) string {
 	return strings.TrimSpace(line)
 }
 
-// shut closes the child and sees that nothing is left, and that its keeper did
+// shut closes the child and sees that nothing is left, and that its supervisor did
 // not have to be killed for that.
 func shut(t *testing.T, child *Process) *State {
 	t.Helper()
 	state := shutByForce(t, child)
 	if child.link != nil && !child.cmd.ProcessState.Success() {
-		t.Errorf("the keeper ended by %v", child.cmd.ProcessState)
+		t.Errorf("the supervisor ended by %v", child.cmd.ProcessState)
 	}
 	return state
 }
 
-// shutByForce does not ask how the keeper ended.
+// shutByForce does not ask how the supervisor ended.
 func shutByForce(t *testing.T, child *Process) *State {
 	t.Helper()
 	state, err := child.Close()
@@ -132,7 +134,7 @@ func shutByForce(t *testing.T, child *Process) *State {
 }
 
 func TestOutputAndExitCode(t *testing.T) {
-	eachContainment(t, func(t *testing.T, k Keeper) {
+	eachContainment(t, func(t *testing.T, k Supervisor) {
 		child := shell(t, k, "cat; echo err >&2; exit 3", strings.NewReader("in"))
 		out, _ := io.ReadAll(child.Stdout)
 		errs, _ := io.ReadAll(child.Stderr)
@@ -177,7 +179,7 @@ func TestStdoutInAFile(t *testing.T) {
 }
 
 func TestLargeInputIsWrittenWhileOutputIsRead(t *testing.T) {
-	eachContainment(t, func(t *testing.T, k Keeper) {
+	eachContainment(t, func(t *testing.T, k Supervisor) {
 		in := bytes.Repeat([]byte("0123456789abcdef"), 1<<17) // 2 MiB, beyond any pipe
 		child := shell(t, k, "cat", bytes.NewReader(in))
 		out, err := io.ReadAll(child.Stdout)
@@ -189,7 +191,7 @@ func TestLargeInputIsWrittenWhileOutputIsRead(t *testing.T) {
 }
 
 func TestUnreadInputIsNoFailure(t *testing.T) {
-	eachContainment(t, func(t *testing.T, k Keeper) {
+	eachContainment(t, func(t *testing.T, k Supervisor) {
 		child := shell(t, k, "exit 0", bytes.NewReader(make([]byte, 1<<20)))
 		<-child.Exited()
 		if state := shut(t, child); !state.Success() {
@@ -199,8 +201,8 @@ func TestUnreadInputIsNoFailure(t *testing.T) {
 }
 
 func TestStartFails(t *testing.T) {
-	eachContainment(t, func(t *testing.T, k Keeper) {
-		if _, err := Start(Command{Path: "/nonexistent/program", Mark: "x", Keeper: k}); err == nil {
+	eachContainment(t, func(t *testing.T, k Supervisor) {
+		if _, err := Start(Command{Path: "/nonexistent/program", Mark: "x", Supervisor: k}); err == nil {
 			t.Error("a program that is not there was started")
 		}
 	})
@@ -209,7 +211,7 @@ func TestStartFails(t *testing.T) {
 // Everything that a tool can leave behind is gone after Close, also when the
 // child itself ended well.
 func TestCloseLeavesNothing(t *testing.T) {
-	eachContainment(t, func(t *testing.T, k Keeper) {
+	eachContainment(t, func(t *testing.T, k Supervisor) {
 		for name, script := range map[string]string{
 			"background":    "sleep 1000 & echo ready",
 			"own session":   "setsid sleep 1000 & echo ready",
@@ -244,7 +246,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 // An orphan in another session, without the mark, whose parent is gone cannot
 // be found: its stdout must not block us.
 func TestHiddenOrphanDoesNotBlock(t *testing.T) {
-	child := shell(t, Keeper{}, "(env -i setsid sh -c 'echo $$; exec sleep 1000' &)", nil)
+	child := shell(t, Supervisor{}, "(env -i setsid sh -c 'echo $$; exec sleep 1000' &)", nil)
 	orphan, err := strconv.Atoi(firstLine(t, child))
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +262,7 @@ func TestHiddenOrphanDoesNotBlock(t *testing.T) {
 // A reader that is busy when the child ends still gets all that was written,
 // even if an orphan holds the pipe.
 func TestSlowReaderLosesNothing(t *testing.T) {
-	eachContainment(t, func(t *testing.T, k Keeper) {
+	eachContainment(t, func(t *testing.T, k Supervisor) {
 		child := shell(t, k, "head -c 60000 /dev/zero; (env -i setsid sh -c 'echo ready >&2; exec sleep 8' &)", nil)
 		if _, err := bufio.NewReader(child.Stderr).ReadString('\n'); err != nil {
 			t.Fatal(err)
@@ -274,24 +276,24 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 	})
 }
 
-func TestStopClimbsTheLadder(t *testing.T) {
-	eachContainment(t, func(t *testing.T, k Keeper) {
+func TestStopFollowsItsPolicy(t *testing.T) {
+	eachContainment(t, func(t *testing.T, k Supervisor) {
 		const short = 300 * time.Millisecond // for one that does not follow
 		for _, test := range []struct {
 			name, trap string
 			signal     syscall.Signal
-			ladder     Ladder
+			policy     StopPolicy
 			atLeast    time.Duration
 		}{
-			{"follows SIGINT", "trap 'exit 7' INT", 0, Ladder{slack, slack}, 0},
-			{"ignores SIGINT", "trap '' INT", syscall.SIGTERM, Ladder{short, slack}, short},
-			{"ignores both", "trap '' INT TERM", syscall.SIGKILL, Ladder{short, short}, 2 * short},
+			{"follows SIGINT", "trap 'exit 7' INT", 0, StopPolicy{slack, slack}, 0},
+			{"ignores SIGINT", "trap '' INT", syscall.SIGTERM, StopPolicy{short, slack}, short},
+			{"ignores both", "trap '' INT TERM", syscall.SIGKILL, StopPolicy{short, short}, 2 * short},
 		} {
 			t.Run(test.name, func(t *testing.T) {
 				child := shell(t, k, test.trap+"; sleep 1000 & echo ready; wait", nil) // a loop of sleeps would now and then lose a signal while it forks
 				firstLine(t, child)
 				started := time.Now()
-				child.Stop(test.ladder)
+				child.Stop(test.policy)
 				if took := time.Since(started); took < test.atLeast {
 					t.Errorf("it took %v, want at least %v", took, test.atLeast)
 				}
@@ -306,8 +308,8 @@ func TestStopClimbsTheLadder(t *testing.T) {
 }
 
 func TestOtherChildrenLive(t *testing.T) {
-	eachContainment(t, func(t *testing.T, k Keeper) {
-		a, err := Start(Command{Path: "/bin/sleep", Args: []string{"1000"}, Env: testEnv(), Mark: NewMark("neighbour"), Keeper: k})
+	eachContainment(t, func(t *testing.T, k Supervisor) {
+		a, err := Start(Command{Path: "/bin/sleep", Args: []string{"1000"}, Env: testEnv(), Mark: NewMark("neighbour"), Supervisor: k})
 		if err != nil {
 			t.Fatal(err)
 		}

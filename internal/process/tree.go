@@ -118,16 +118,16 @@ func SweepDead() (int, error) {
 		}
 		return dead
 	}
-	// A keeper finds what nobody else can; killed too early, it could not. It is
+	// A supervisor finds what nobody else can; killed too early, it could not. It is
 	// the first to know that its worker process is dead, which may have died a
-	// moment ago: each keeper has its time from when it was found.
-	keepers := map[int]time.Time{}
+	// moment ago: each supervisor has its time from when it was found.
+	supervisors := map[int]time.Time{}
 	end := func(p proc) {
-		if isKeeper(p.pid) {
-			if _, known := keepers[p.pid]; !known {
-				keepers[p.pid] = time.Now()
+		if isSupervisor(p.pid) {
+			if _, known := supervisors[p.pid]; !known {
+				supervisors[p.pid] = time.Now()
 			}
-			if time.Since(keepers[p.pid]) < keeperLimit {
+			if time.Since(supervisors[p.pid]) < supervisorLimit {
 				_ = syscall.Kill(p.pid, syscall.SIGCONT) // its agent may have stopped it
 				return
 			}
@@ -138,9 +138,9 @@ func SweepDead() (int, error) {
 	return len(found), err
 }
 
-// keeperLimit is how long a keeper whose worker process has died may take to
+// supervisorLimit is how long a supervisor whose worker process has died may take to
 // end what it keeps.
-const keeperLimit = 5 * time.Second
+const supervisorLimit = 5 * time.Second
 
 // Marked returns the living processes whose mark match holds for.
 func Marked(match func(mark string) bool) []int {

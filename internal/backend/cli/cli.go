@@ -36,7 +36,7 @@ import (
 const (
 	defaultStartup = 60 * time.Second
 	checkEvery     = time.Second      // an agent may do much without a word
-	defaultGrace   = 10 * time.Second // from the agent's last word to its end
+	defaultGrace   = 10 * time.Second // from the agent's final result to its end
 	MaxLine        = 32 << 20
 	maxOutput      = 512 << 20
 	maxStderr      = 64 << 10
@@ -45,21 +45,21 @@ const (
 // Invocation is one start of an agent's program.
 type Invocation struct {
 	Command    process.Command
-	StopPolicy process.Ladder // how it is best asked to stop; zero: the usual way
+	StopPolicy process.StopPolicy // how it is best asked to stop; zero: the usual way
 	name       string
 }
 
 // limits bound one run of an agent.
 type limits struct {
 	startup, idle, grace time.Duration
-	ladder               process.Ladder
+	stop                 process.StopPolicy
 	maxLine, maxOutput   int64
 }
 
 func limitsOf(req backend.Request) limits {
 	l := limits{
 		startup: cmp.Or(req.StartupTimeout, defaultStartup), idle: req.IdleTimeout, grace: defaultGrace,
-		ladder: process.DefaultLadder, maxLine: MaxLine, maxOutput: maxOutput,
+		stop: process.DefaultStopPolicy, maxLine: MaxLine, maxOutput: maxOutput,
 	}
 	if l.idle <= 0 {
 		l.idle = work.DefaultIdle.Duration()
@@ -70,17 +70,18 @@ func limitsOf(req backend.Request) limits {
 // Ending is how an agent's process came to its end.
 type Ending struct {
 	State  *process.State // nil when it could not be killed
-	Stderr string         // its last words
+	Stderr string         // the end of it
 	Silent bool           // nothing came on stdout, not one byte
 	Missed int64          // the size of a line that may have been the answer and was too long to be taken; 0: none
-	// stopped is why the runner ended it, nil when it ended by itself or after
-	// its last word.
+	// Stopped is why the runner ended it, nil when it ended by itself or after
+	// its final result.
 	Stopped error
 }
 
 // errNotStarted: there was no process at all.
 var errNotStarted = errors.New("the agent's process could not be started")
 
+// The runner has reasons of its own to stop an agent; those of the context are others.
 type limitReached struct{ failure *work.Failure }
 
 func (r limitReached) Error() string { return r.failure.Message }
@@ -89,7 +90,7 @@ type outputLimit struct{ limit int64 }
 
 func (f outputLimit) Error() string { return fmt.Sprintf("more than %d MiB of output", f.limit>>20) }
 
-// run starts an agent, hears it out, and leaves nothing of it alive.
+// run starts an agent, reads all it writes, and leaves nothing of it alive.
 func run(ctx context.Context, a Invocation, h *Handler, l limits, steps *transcript.Writer) (backend.Result, error) {
 	child, err := process.Start(a.Command)
 	if errors.Is(err, process.ErrLapsed) {
@@ -154,20 +155,20 @@ func supervise(ctx context.Context, child *process.Process, out *outputReader, l
 		case <-ctx.Done():
 			if out.state().final {
 				out.discard() // what it says on being stopped does not count
-				child.Stop(l.ladder)
+				child.Stop(l.stop)
 				return nil
 			}
 			cause := context.Cause(ctx)
 			if errors.Is(cause, work.ErrFenced) {
-				l.ladder = process.Ladder{} // another may begin any moment: no time to ask
+				l.stop = process.StopPolicy{} // another may begin any moment: no time to ask
 			}
-			child.Stop(l.ladder)
+			child.Stop(l.stop)
 			return cause
 		case <-out.changed:
 		case <-timer.C:
 		}
 		if f := check(); f != nil && !out.state().final {
-			child.Stop(l.ladder)
+			child.Stop(l.stop)
 			return limitReached{f}
 		}
 		now := time.Now()
@@ -179,7 +180,7 @@ func supervise(ctx context.Context, child *process.Process, out *outputReader, l
 		if why == nil {
 			out.discard()
 		}
-		child.Stop(l.ladder)
+		child.Stop(l.stop)
 		return why
 	}
 }

@@ -45,7 +45,7 @@ func LostAnswer(agent string, end Ending) *work.Failure {
 		agent, end.Missed, MaxLine, MaxLine>>20, answerInFileHint)+WithStderr(end.Stderr))
 }
 
-// NoResult says what it means that an agent ended without its last word.
+// NoResult says what it means that an agent ended without its final result.
 func NoResult(agent string, end Ending) *work.Failure {
 	if f := LostAnswer(agent, end); f != nil {
 		return f

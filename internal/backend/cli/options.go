@@ -23,15 +23,15 @@ type Options struct {
 	// Env is what the child may have of our environment, as NAME=VALUE: API
 	// key, base URL, PATH for its tools. Nothing else is passed on.
 	Env []string
-	// Keeper holds the agent's processes together. Without one, what an agent
+	// Supervisor holds the agent's processes together. Without one, what an agent
 	// hides well enough may outlive its run.
-	Keeper process.Keeper
+	Supervisor process.Supervisor
 	// Prices is for agents that tell tokens and no cost.
 	Prices *backend.Prices
 
 	// Limits the tests shorten; 0: the usual ones.
 	Grace      time.Duration
-	StopPolicy process.Ladder
+	StopPolicy process.StopPolicy
 	MaxOutput  int64 // in bytes
 }
 
@@ -100,7 +100,7 @@ func (c Options) Variable(name string) string {
 }
 
 // Prepare finds the program and makes the unit's directories. What it made for
-// the run alone is to be removed by leave.
+// the run alone is to be removed by Cleanup.
 func (c Options) Prepare(p Program, req backend.Request, steps *transcript.Writer) (Unit, *work.Failure, error) {
 	u := Unit{Options: c, program: p, Req: req, Steps: steps}
 	var err error

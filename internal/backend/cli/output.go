@@ -10,14 +10,14 @@ import (
 	"piecework/internal/backend"
 )
 
-// outputReader reads an agent's stdout line by line and keeps its pulse.
+// outputReader reads an agent's stdout line by line and what is known of it.
 type outputReader struct {
 	from    io.Reader
 	line    func([]byte) bool
 	skipped func(size int64)
 	limits  limits
 
-	changed chan struct{} // something has changed in the pulse
+	changed chan struct{} // something has changed in the state
 	done    chan struct{} // nothing more will come
 
 	mu         sync.Mutex
@@ -29,7 +29,7 @@ type outputReader struct {
 type outputState struct {
 	started bool      // a byte has come
 	last    time.Time // of the last whole line, or of the end
-	final   bool      // it has said its last word
+	final   bool      // it has given its final result
 	closed  bool      // stdout has ended
 	flooded bool      // it said more than it may
 	bytes   int64
@@ -48,7 +48,7 @@ func (l *outputReader) state() outputState {
 	return l.current
 }
 
-// discard makes the listener throw away what comes from now on.
+// discard throws away what comes from now on.
 func (l *outputReader) discard() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

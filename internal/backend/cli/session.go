@@ -30,13 +30,13 @@ const finishPrompt = "Nobody will come back to this session, and whatever was le
 
 // Conversation is what a unit and its agent say to each other.
 type Conversation struct {
-	// prompt is the whole of it; after is what a session is told that was cut
-	// off and has the prompt.
+	// Prompt is the whole of it; FollowUp is for a session that was interrupted
+	// and has the prompt.
 	Prompt, FollowUp string
-	// holds tells whether the session to go on with has the prompt: a client
+	// HasPrompt tells whether the session to resume has the prompt: a client
 	// may have been killed before it wrote it down.
 	HasPrompt func() bool
-	// once runs one process. It attaches the unit's files to the whole prompt
+	// Once runs one process. It attaches the unit's files to the whole prompt
 	// only: the session has them then.
 	Once func(req backend.Request, words string, whole bool) (backend.Result, Findings, error)
 }
@@ -64,18 +64,18 @@ func (u Unit) Converse(ctx context.Context, x Conversation) (backend.Result, err
 		}
 		return x.Once(req, x.Prompt, true)
 	}
-	first, heard, err := open()
+	first, found, err := open()
 	switch {
 	case err != nil || ctx.Err() != nil:
 		return first, err
-	case heard.SessionTaken && !req.Resume:
+	case found.SessionTaken && !req.Resume:
 		u.Note("session %s was begun by an earlier run: resuming it", req.SessionID)
 		req.Resume = true
-		first, heard, err = open()
-	case heard.SessionUnknown && req.Resume:
+		first, found, err = open()
+	case found.SessionUnknown && req.Resume:
 		u.Note(RestartNote)
 		req.Resume, req.SessionCostUSD = false, 0
-		first, heard, err = open()
+		first, found, err = open()
 	}
 	again := func(words string) {
 		if err != nil || ctx.Err() != nil || !req.ContinueAfter(first.Metadata) {
@@ -83,21 +83,22 @@ func (u Unit) Converse(ctx context.Context, x Conversation) (backend.Result, err
 		}
 		u.Note("%s; asking once more", first.Error.Message)
 		var second backend.Result
-		second, heard, err = x.Once(req, words, false)
+		second, found, err = x.Once(req, words, false)
 		second.Output = cmp.Or(second.Output, first.Output)
 		second.Metadata = first.Metadata.And(second.Metadata)
 		second.CostIncomplete = second.CostIncomplete || first.CostIncomplete
 		first = second
 	}
-	if heard.Unfinished {
+	if found.Unfinished {
 		again(finishPrompt)
 	}
-	if heard.SchemaMismatch {
+	if found.SchemaMismatch {
 		again(first.Error.Message + "\n\nGive the whole answer again as JSON that fits, and nothing else.")
 	}
 	return first, err
 }
 
+// RestartNote says that a session is gone.
 const RestartNote = "the session to resume is not here: starting from the beginning"
 
 // noSession matches what an agent says of a session that it does not have.
@@ -132,6 +133,7 @@ func AnyLine(path string, sought func(line []byte) bool) bool {
 // themselves, and a run that was lost cannot tell it.
 func (u Unit) sessionFile() string { return u.program.Name + "-session" }
 
+// SaveSession keeps the id of the session for a run that comes later.
 func (u Unit) SaveSession(session string) {
 	_, _ = u.Home.WriteFile(u.sessionFile(), session) // without it a lost run starts anew
 }

@@ -24,6 +24,7 @@ type Unit struct {
 	Steps   *transcript.Writer
 }
 
+// Cleanup removes what was made for the run alone.
 func (u Unit) Cleanup() { _ = os.RemoveAll(u.Home.Tmp) }
 
 // Refused is the result of a unit that did not get as far as a process.
@@ -38,17 +39,18 @@ func (u Unit) Note(format string, args ...any) {
 	u.Steps.Add(transcript.Step{Type: transcript.SystemText, Text: fmt.Sprintf(format, args...)})
 }
 
+// run runs the program once.
 func (u Unit) run(ctx context.Context, a Invocation, h *Handler) (backend.Result, error) {
 	if f := argumentsFit(u.program.Name, a.Command.Args); f != nil {
 		return Refused(f, u.Req, u.Steps), nil
 	}
 	l := limitsOf(u.Req)
 	l.grace = cmp.Or(u.Options.Grace, l.grace)
-	l.ladder = cmp.Or(u.Options.StopPolicy, a.StopPolicy, l.ladder)
+	l.stop = cmp.Or(u.Options.StopPolicy, a.StopPolicy, l.stop)
 	l.maxOutput = cmp.Or(u.Options.MaxOutput, l.maxOutput)
 	a.name = u.program.Name
 	a.Command.Path, a.Command.Dir, a.Command.OpenedDir = u.Path, u.Dir(), u.Req.OpenedDir
-	a.Command.Mark, a.Command.Keeper, a.Command.Lease = process.NewMark(u.Req.RunID.String()), u.Options.Keeper, u.Req.Lease
+	a.Command.Mark, a.Command.Supervisor, a.Command.Lease = process.NewMark(u.Req.RunID.String()), u.Options.Supervisor, u.Req.Lease
 	result, err := run(ctx, a, h, l, u.Steps)
 	if errors.Is(err, errNotStarted) {
 		return Refused(work.Fail(work.ClassInfra, err.Error()), u.Req, u.Steps), nil

@@ -23,7 +23,7 @@ import (
 // dialects are the command-line agents that the fake one can be.
 var dialects = []string{"claude", "codex", "cursor", "opencode", "gemini"}
 
-// FakeAs returns the backend of that name with a fake agent behind it.
+// fakeAs returns the backend of that name with a fake agent behind it.
 func fakeAs(t *testing.T, name string, change ...func(*cli.Options)) backend.Backend {
 	t.Helper()
 	cli := backendtest.FakeOptions(fakecli.BuildAs(t, name))

@@ -26,7 +26,7 @@ func real(t *testing.T) (*claude.Backend, *fakemodel.Server) {
 	t.Helper()
 	path := fakecli.Real(t, "claude")
 	model := fakemodel.Start(t)
-	return &claude.Backend{AllowedTools: []string{"Bash"}, Options: cli.Options{Path: path, Keeper: backendtest.Keeper, Env: []string{
+	return &claude.Backend{AllowedTools: []string{"Bash"}, Options: cli.Options{Path: path, Supervisor: backendtest.Supervisor, Env: []string{
 		"ANTHROPIC_API_KEY=sk-secret-value", "ANTHROPIC_BASE_URL=" + model.URL, "CLAUDE_CODE_MAX_RETRIES=1",
 	}}}, model
 }

@@ -178,7 +178,7 @@ func TestFencedAgentIsNotAsked(t *testing.T) {
 					cancel(work.ErrFenced)
 				}
 			}, nil)
-			agent := fakeAs(t, name, func(c *cli.Options) { c.StopPolicy = process.Ladder{Interrupt: time.Hour, Terminate: time.Hour} })
+			agent := fakeAs(t, name, func(c *cli.Options) { c.StopPolicy = process.StopPolicy{Interrupt: time.Hour, Terminate: time.Hour} })
 			result, err := agent.Execute(ctx, req, steps)
 			if err != nil || result.Success || result.Error != nil || result.CostIncomplete != backend.Can(name, work.CanCost) {
 				t.Errorf("%v, %+v", err, result)

@@ -24,7 +24,7 @@ func realCodex(t *testing.T, script ...codexTurn) (*codex.Backend, *codexModel) 
 	t.Helper()
 	path := fakecli.Real(t, "codex")
 	model := startCodexModel(t, script...)
-	return &codex.Backend{Options: cli.Options{Path: path, Keeper: backendtest.Keeper, Env: []string{"OPENAI_API_KEY=sk-secret-value", "OPENAI_BASE_URL=" + model.URL + "/v1"}}}, model
+	return &codex.Backend{Options: cli.Options{Path: path, Supervisor: backendtest.Supervisor, Env: []string{"OPENAI_API_KEY=sk-secret-value", "OPENAI_BASE_URL=" + model.URL + "/v1"}}}, model
 }
 
 func codexRequest(t *testing.T, prompt string) backend.Request {

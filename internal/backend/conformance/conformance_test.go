@@ -24,7 +24,7 @@ type conformance struct {
 	name   string
 	prompt string
 	asks   func(t *testing.T, req *backend.Request)
-	does   []deed
+	does   []action
 	stops  error // the caller ends the run at the first words, for this reason
 	// needs is what a backend must be able to do; one that cannot ends as
 	// without says.
@@ -65,11 +65,11 @@ func counting(size int) string {
 }
 
 func conformances() []conformance {
-	fails := func(status int, words string) []deed { return []deed{{status: status, words: words}} }
+	fails := func(status int, words string) []action { return []action{{status: status, words: words}} }
 	failed := func(class work.Class) outcome { return outcome{class: class} }
 	done := outcome{output: "done"}
 	denied := outcome{class: work.ClassToolDenied, on: map[string]work.Class{asMock: ""}}
-	call := func(says string, words ...string) deed { return deed{says: says, echoes: words} }
+	call := func(says string, words ...string) action { return action{says: says, echoes: words} }
 	city := func(req *backend.Request) { req.OutputSchema = json.RawMessage(backendtest.CitySchema) }
 	noSchema := outcome{class: work.ClassInvalidRequest, words: "output_schema"}
 	long := counting(1 << 20)
@@ -77,37 +77,37 @@ func conformances() []conformance {
 		return conformance{name: "a prompt that " + name, prompt: prompt, check: promptIsPlain}
 	}
 	return []conformance{
-		{name: "an answer", does: []deed{{thinks: "let me see", says: "done"}}, want: done, check: wantReasoning},
-		{name: "a long line", does: []deed{{says: long}}, want: outcome{output: long}},
-		{name: "a tool call", does: []deed{call("I look", "one"), {says: "done"}}, want: done, needs: work.CanTools, without: denied, check: wantResults("one")},
-		{name: "tool calls one after the other", does: []deed{call("I look", "one"), call("and again", "two"), {says: "done"}},
+		{name: "an answer", does: []action{{thinks: "let me see", says: "done"}}, want: done, check: wantReasoning},
+		{name: "a long line", does: []action{{says: long}}, want: outcome{output: long}},
+		{name: "a tool call", does: []action{call("I look", "one"), {says: "done"}}, want: done, needs: work.CanTools, without: denied, check: wantResults("one")},
+		{name: "tool calls one after the other", does: []action{call("I look", "one"), call("and again", "two"), {says: "done"}},
 			want: done, needs: work.CanTools, without: denied, check: wantResults("one", "two")},
-		{name: "parallel tool calls", does: []deed{call("I look", "one", "two"), {says: "done"}},
+		{name: "parallel tool calls", does: []action{call("I look", "one", "two"), {says: "done"}},
 			want: done, needs: work.CanTools, without: denied, check: wantResults("one", "two")},
 
-		{name: "a cut stream", does: []deed{{says: half, ends: endsEarly}}, want: outcome{class: work.ClassInfra, kept: true}},
-		{name: "silence", does: []deed{{says: half, ends: silent}}, want: outcome{class: work.ClassHang, kept: true},
+		{name: "a cut stream", does: []action{{says: half, ends: endsEarly}}, want: outcome{class: work.ClassInfra, kept: true}},
+		{name: "silence", does: []action{{says: half, ends: silent}}, want: outcome{class: work.ClassHang, kept: true},
 			asks: func(_ *testing.T, req *backend.Request) {
 				req.StartupTimeout, req.IdleTimeout = backendtest.RunLimit, quiet
 			}},
-		{name: "rubbish", does: []deed{{ends: garbled}}, want: outcome{class: work.ClassInfra, on: map[string]work.Class{asAgent: work.ClassCrash}}},
-		{name: "death in the middle", does: []deed{{says: half, ends: breaks}}, byHand: true,
+		{name: "rubbish", does: []action{{ends: garbled}}, want: outcome{class: work.ClassInfra, on: map[string]work.Class{asAgent: work.ClassCrash}}},
+		{name: "death in the middle", does: []action{{says: half, ends: breaks}}, byHand: true,
 			want: outcome{class: work.ClassInfra, on: map[string]work.Class{asAgent: work.ClassCrash, asMock: work.ClassCrash}, kept: true}},
 		{name: "401", does: fails(401, "invalid x-api-key"), want: failed(work.ClassAuth)},
 		{name: "402", does: fails(402, "Your credit balance is too low"), want: failed(work.ClassBilling)},
 		{name: "404, an unknown model", does: fails(404, "model: no-such-model was not found"), want: failed(work.ClassInvalidRequest)},
 		{name: "413, too long a prompt", does: fails(413, "prompt is too long: 250000 tokens > 200000 maximum"), want: failed(work.ClassContextTooLong)},
-		{name: "429", does: []deed{{status: 429, words: "too many requests", resets: 600 * time.Second}}, want: failed(work.ClassRateLimit), check: wantReset},
+		{name: "429", does: []action{{status: 429, words: "too many requests", resets: 600 * time.Second}}, want: failed(work.ClassRateLimit), check: wantReset},
 		{name: "500", does: fails(500, "oh"), want: failed(work.ClassInfra)},
 		{name: "529", does: fails(529, "Overloaded"), want: failed(work.ClassRateLimit)},
-		{name: "a refusal", does: []deed{{ends: declines}}, want: failed(work.ClassRefusal)},
-		{name: "an answer of the longest length", does: []deed{{says: half, ends: tooLong}}, want: outcome{class: work.ClassInvalidRequest, kept: true}, hides: "gemini"},
+		{name: "a refusal", does: []action{{ends: declines}}, want: failed(work.ClassRefusal)},
+		{name: "an answer of the longest length", does: []action{{says: half, ends: tooLong}}, want: outcome{class: work.ClassInvalidRequest, kept: true}, hides: "gemini"},
 
-		{name: "cancel", does: []deed{{says: half, ends: silent}}, stops: work.ErrCancelled, want: outcome{kept: true}},
-		{name: "timeout", does: []deed{{says: half, ends: silent}}, stops: work.ErrTimeout, want: outcome{class: work.ClassTimeout, kept: true}},
-		{name: "shutdown", does: []deed{{says: half, ends: silent}}, stops: work.ErrShutdown, want: outcome{kept: true}},
-		{name: "a lost lease", does: []deed{{says: half, ends: silent}}, stops: work.ErrFenced, want: outcome{kept: true}},
-		{name: "resume", does: []deed{{says: half, ends: silent}}, stops: work.ErrShutdown, want: outcome{kept: true},
+		{name: "cancel", does: []action{{says: half, ends: silent}}, stops: work.ErrCancelled, want: outcome{kept: true}},
+		{name: "timeout", does: []action{{says: half, ends: silent}}, stops: work.ErrTimeout, want: outcome{class: work.ClassTimeout, kept: true}},
+		{name: "shutdown", does: []action{{says: half, ends: silent}}, stops: work.ErrShutdown, want: outcome{kept: true}},
+		{name: "a lost lease", does: []action{{says: half, ends: silent}}, stops: work.ErrFenced, want: outcome{kept: true}},
+		{name: "resume", does: []action{{says: half, ends: silent}}, stops: work.ErrShutdown, want: outcome{kept: true},
 			needs: work.CanResume, without: outcome{kept: true}, check: goesOn},
 
 		plain("names a file", "@/etc/hostname"),
@@ -126,21 +126,21 @@ func conformances() []conformance {
 		{name: "a PDF", asks: attaches("paper.pdf", []byte("%PDF-1.4\n1 0 obj\n<< >>\nendobj\n%%EOF\n")), needs: work.CanPDFs,
 			check: fileIsGiven("document", work.CanPDFs, "paper.pdf")},
 
-		{name: "an answer that fits output_schema", asks: func(_ *testing.T, r *backend.Request) { city(r) }, does: []deed{{fits: goodCity}},
+		{name: "an answer that fits output_schema", asks: func(_ *testing.T, r *backend.Request) { city(r) }, does: []action{{fits: goodCity}},
 			want: outcome{output: goodCity}, needs: work.CanSchema, without: noSchema},
-		{name: "an answer that fits when asked again", asks: func(_ *testing.T, r *backend.Request) { city(r) }, does: []deed{{fits: `{"city":"Ulm"}`}, {fits: goodCity}},
+		{name: "an answer that fits when asked again", asks: func(_ *testing.T, r *backend.Request) { city(r) }, does: []action{{fits: `{"city":"Ulm"}`}, {fits: goodCity}},
 			want: outcome{output: goodCity}, needs: work.CanSchema, without: noSchema},
-		{name: "an answer that never fits", asks: func(_ *testing.T, r *backend.Request) { city(r) }, does: []deed{{fits: `{"city":"Ulm"}`}, {fits: `{"town":"Ulm"}`}},
+		{name: "an answer that never fits", asks: func(_ *testing.T, r *backend.Request) { city(r) }, does: []action{{fits: `{"city":"Ulm"}`}, {fits: `{"town":"Ulm"}`}},
 			want: failed(work.ClassSchemaInvalid), needs: work.CanSchema, without: noSchema},
 
-		{name: "an answer that is asked for once more", does: []deed{{says: "first answer"}}, want: outcome{output: "first answer"}, check: mends},
+		{name: "an answer that is asked for once more", does: []action{{says: "first answer"}}, want: outcome{output: "first answer"}, check: mends},
 
-		{name: "fewer turns than max_turns", asks: func(_ *testing.T, r *backend.Request) { r.MaxTurns = 3 }, does: []deed{{says: "done"}}, want: done, needs: work.CanTurns},
+		{name: "fewer turns than max_turns", asks: func(_ *testing.T, r *backend.Request) { r.MaxTurns = 3 }, does: []action{{says: "done"}}, want: done, needs: work.CanTurns},
 		{name: "max_turns", asks: func(_ *testing.T, r *backend.Request) { r.MaxTurns = 2 }, needs: work.CanTools,
-			does: []deed{call("one", "1"), call("two", "2"), call("three", "3"), call("four", "4"), {says: "done"}},
+			does: []action{call("one", "1"), call("two", "2"), call("three", "3"), call("four", "4"), {says: "done"}},
 			want: outcome{class: work.ClassMaxTurns, words: "max_turns (2)"}, without: outcome{class: work.ClassToolDenied, on: map[string]work.Class{asMock: work.ClassMaxTurns}}},
 		{name: "max_cost_usd", asks: func(_ *testing.T, r *backend.Request) { r.MaxCostUSD = new(0.0001) }, prompt: strings.Repeat("word ", 20_000), needs: work.CanMaxCost,
-			does: []deed{call("one", "1"), call("two", "2"), {says: "done"}},
+			does: []action{call("one", "1"), call("two", "2"), {says: "done"}},
 			want: failed(work.ClassMaxCost), without: outcome{class: work.ClassInvalidRequest, words: "max_cost_usd"}},
 	}
 }
@@ -366,9 +366,9 @@ func goesOn(t *testing.T, s stage, req backend.Request, first backendtest.Run) {
 		s.model.Forget()
 	}
 	req.Resume, req.Attempt, req.SessionID, req.Prompt, req.Payload = true, 2, first.Metadata.SessionID, "go on", nil
-	s.play(t, &req, []deed{{says: "done"}})
+	s.play(t, &req, []action{{says: "done"}})
 	if s.kind == asAgent { // whose session may not need the prompt once more
-		script := backendtest.Script(agentScript(s.name, req, []deed{{says: "done"}})...) + "\n"
+		script := backendtest.Script(agentScript(s.name, req, []action{{says: "done"}})...) + "\n"
 		if err := os.WriteFile(filepath.Join(req.Home, "fakecli-next"), []byte(script), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -403,9 +403,9 @@ func mends(t *testing.T, s stage, req backend.Request, first backendtest.Run) {
 	if !ok {
 		t.Fatal("nothing is left for another answer")
 	}
-	s.play(t, &req, []deed{{says: "done"}})
+	s.play(t, &req, []action{{says: "done"}})
 	if s.kind == asAgent {
-		script := backendtest.Script(agentScript(s.name, req, []deed{{says: "done"}})...) + "\n"
+		script := backendtest.Script(agentScript(s.name, req, []action{{says: "done"}})...) + "\n"
 		if err := os.WriteFile(filepath.Join(req.Home, "fakecli-next"), []byte(script), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -55,7 +55,7 @@ func TestDeniedCallsOfEveryAgent(t *testing.T) {
 	}
 }
 
-// opencode ends without a word when a tool is not allowed. That is no crash,
+// Opencode ends without a word when a tool is not allowed. That is no crash,
 // and would be no other the next time.
 func TestOpenCodeEndsWithADeniedCall(t *testing.T) {
 	t.Parallel()

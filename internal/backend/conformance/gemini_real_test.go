@@ -25,7 +25,7 @@ func realGemini(t *testing.T, turns ...fakemodel.Turn) (*gemini.Backend, *fakemo
 	path := fakecli.Real(t, "gemini")
 	model := fakemodel.Start(t)
 	model.Script(turns...)
-	return &gemini.Backend{ApprovalMode: "yolo", Options: cli.Options{Path: path, Keeper: backendtest.Keeper, Env: []string{"GEMINI_API_KEY=sk-secret-value", "GOOGLE_GEMINI_BASE_URL=" + model.URL}}}, model
+	return &gemini.Backend{ApprovalMode: "yolo", Options: cli.Options{Path: path, Supervisor: backendtest.Supervisor, Env: []string{"GEMINI_API_KEY=sk-secret-value", "GOOGLE_GEMINI_BASE_URL=" + model.URL}}}, model
 }
 
 func geminiRequest(t *testing.T, prompt string) backend.Request {

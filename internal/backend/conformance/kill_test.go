@@ -79,7 +79,7 @@ func moment() time.Duration { return time.Duration(rand.Int64N(int64(600 * time.
 
 func requireContainment(t *testing.T) {
 	t.Helper()
-	kind := backendtest.Keeper.Containment()
+	kind := backendtest.Supervisor.Containment()
 	if kind == process.MarksOnly {
 		t.Skip("this machine cannot hold hidden processes together")
 	}
@@ -101,7 +101,7 @@ func TestRunsKilledAtRandomMoments(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				timer := time.AfterFunc(moment(), func() { cancel(causes[i%len(causes)]) })
 				agent := fakeAs(t, u.dialect, func(c *cli.Options) {
-					c.StopPolicy = process.Ladder{Interrupt: 20 * time.Millisecond, Terminate: 20 * time.Millisecond}
+					c.StopPolicy = process.StopPolicy{Interrupt: 20 * time.Millisecond, Terminate: 20 * time.Millisecond}
 				})
 				steps := transcript.NewWriter(nil, nil)
 				if _, err := agent.Execute(ctx, u.req, steps); err != nil {

@@ -26,7 +26,7 @@ func realOpenCode(t *testing.T, turns ...fakemodel.Turn) (*opencode.Backend, *fa
 	path := fakecli.Real(t, "opencode")
 	model := fakemodel.Start(t)
 	model.Script(turns...)
-	return &opencode.Backend{Options: cli.Options{Path: path, Keeper: backendtest.Keeper, Env: []string{"ANTHROPIC_API_KEY=sk-secret-value", "ANTHROPIC_BASE_URL=" + model.URL}}}, model
+	return &opencode.Backend{Options: cli.Options{Path: path, Supervisor: backendtest.Supervisor, Env: []string{"ANTHROPIC_API_KEY=sk-secret-value", "ANTHROPIC_BASE_URL=" + model.URL}}}, model
 }
 
 func openCodeRequest(t *testing.T, prompt string) backend.Request {

@@ -105,7 +105,7 @@ func TestRealProject(t *testing.T) {
 				req := backendtest.NewRequest(t, "do it")
 				inProject(t, s.name, &req)
 				req.ProjectSettings = settings
-				s.play(t, &req, []deed{{says: "done"}})
+				s.play(t, &req, []action{{says: "done"}})
 				got := backendtest.Execute(t.Context(), t, s.b, req)
 				wantOutcome(t, got, s, outcome{output: "done"}, nil)
 				sent := ""
@@ -148,7 +148,7 @@ func TestRealMCPServer(t *testing.T) {
 			s := s.open(t)
 			req := backendtest.NewRequest(t, "do it")
 			req.MCPServers = []backend.MCPServer{{Name: "tickets", Command: "python3", Args: []string{program}, Env: map[string]string{"TICKETS_USER": "ann"}}}
-			s.play(t, &req, []deed{{says: "done"}})
+			s.play(t, &req, []action{{says: "done"}})
 			if s.name == "claude" { // which tells the model of a tool when it is asked for
 				const tool = "mcp__tickets__lookup_ticket"
 				s.model.ScriptFor("case", fakemodel.Turn{Calls: []fakemodel.Call{{Name: "ToolSearch", Input: map[string]any{"query": "select:" + tool, "max_results": 1}}}},

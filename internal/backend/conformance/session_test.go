@@ -233,14 +233,14 @@ func TestCostWithoutAPrice(t *testing.T) {
 }
 
 // Claude Code counts the cost of its session: the run's own is what came on top,
-// and the sum is told, from which the ledger takes it when ends come late.
+// and the sum is told, from which the database takes it when ends come late.
 func TestClaudeCountsTheCostOfItsSession(t *testing.T) {
 	req := backendtest.NewRequest(t, backendtest.Script("init", "cost 0.25", "result one"))
 	b := fake(t)
 	first := backendtest.Execute(t.Context(), t, b, req)
 	first.WantSuccess(t, "one")
 	again := nextRun(req, first.Result)
-	again.SessionCostUSD = 0 // the end of the first is not in the ledger yet
+	again.SessionCostUSD = 0 // the end of the first is not in the database yet
 	again.Prompt = backendtest.Script("init", "cost 0.5", "result two")
 	for i, want := range []struct{ cost, total float64 }{{0.25, 0.25}, {0.75, 0.75}} {
 		m := first.Metadata

@@ -23,9 +23,9 @@ import (
 	"piecework/internal/work"
 )
 
-// deed is one turn of a model, in words that every backend has a translation
+// action is one turn of a model, in words that every backend has a translation
 // of.
-type deed struct {
+type action struct {
 	thinks string
 	says   string
 	echoes []string // what it has commands say, several at once
@@ -124,7 +124,7 @@ func realAs(t *testing.T, name, url string) backend.Backend {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cli := cli.Options{Path: fakecli.Real(t, name), Keeper: backendtest.Keeper, Prices: prices, Env: map[string][]string{
+	cli := cli.Options{Path: fakecli.Real(t, name), Supervisor: backendtest.Supervisor, Prices: prices, Env: map[string][]string{
 		"claude":   {"ANTHROPIC_API_KEY=" + key, "ANTHROPIC_BASE_URL=" + url, "CLAUDE_CODE_MAX_RETRIES=1"},
 		"codex":    {"OPENAI_API_KEY=" + key, "OPENAI_BASE_URL=" + url + "/v1"},
 		"opencode": {"ANTHROPIC_API_KEY=" + key, "ANTHROPIC_BASE_URL=" + url},
@@ -141,34 +141,34 @@ var realModels = map[string]string{
 	"claude": testModel, "codex": "gpt-5", "opencode": "anthropic/claude-sonnet-4-5", "gemini": "gemini-2.5-pro",
 }
 
-// play has what stands behind the backend do these deeds for the request.
-func (s stage) play(t *testing.T, req *backend.Request, deeds []deed) {
+// play has what stands behind the backend do these actions for the request.
+func (s stage) play(t *testing.T, req *backend.Request, actions []action) {
 	t.Helper()
 	switch s.kind {
 	case asAgent:
 		if req.Model = "fake-model"; s.name == "opencode" {
 			req.Model = "fake/priced"
 		}
-		if len(deeds) > 0 {
-			req.Prompt = backendtest.Script(agentScript(s.name, *req, deeds)...) + "\n" + req.Prompt
+		if len(actions) > 0 {
+			req.Prompt = backendtest.Script(agentScript(s.name, *req, actions)...) + "\n" + req.Prompt
 		}
 	case asMock:
-		s.playMock(t, req, deeds)
+		s.playMock(t, req, actions)
 	default:
 		if s.kind == asReal {
 			req.Model = realModels[s.name]
 		}
-		if len(deeds) > 0 { // by a mark: what comes later in the conversation belongs to it too
-			s.model.ScriptFor("case", s.turns(*req, deeds)...)
+		if len(actions) > 0 { // by a mark: what comes later in the conversation belongs to it too
+			s.model.ScriptFor("case", s.turns(*req, actions)...)
 			req.Prompt = "[[script:case]] " + req.Prompt
 		}
 	}
 }
 
-// turns are the deeds as a model server does them.
-func (s stage) turns(req backend.Request, deeds []deed) []fakemodel.Turn {
+// turns are the actions as a model server does them.
+func (s stage) turns(req backend.Request, actions []action) []fakemodel.Turn {
 	var turns []fakemodel.Turn
-	for _, d := range deeds {
+	for _, d := range actions {
 		turn := fakemodel.Turn{Thinking: d.thinks, Text: d.says, Status: d.status, ErrorMessage: d.words}
 		if d.resets > 0 {
 			turn.Headers = map[string]string{"retry-after": fmt.Sprint(int(d.resets.Seconds()))}
@@ -223,27 +223,27 @@ func echo(name, word string) fakemodel.Call {
 	return bash(command)
 }
 
-// agentScript are the deeds as the lines of a fake agent. What the real client
+// agentScript are the actions as the lines of a fake agent. What the real client
 // does by itself, such as keeping a limit, is done here in its place.
-func agentScript(name string, req backend.Request, deeds []deed) []string {
+func agentScript(name string, req backend.Request, actions []action) []string {
 	script := []string{"init"}
 	says := func(lines ...string) { script = append(script, lines...) }
 	if req.MaxCostUSD != nil {
 		says("cost 1")
 		if name == "opencode" { // the fake one tells of it with its last answer only
-			deeds = deeds[len(deeds)-1:]
+			actions = actions[len(actions)-1:]
 		}
 	}
-	for n, d := range deeds {
+	for n, d := range actions {
 		switch {
 		case name == "claude" && req.MaxTurns > 0 && n == req.MaxTurns && req.OutputSchema == nil:
 			return append(script, "error error_max_turns 0 Reached maximum number of turns")
 		case name == "claude" && req.MaxCostUSD != nil && n > 0:
 			return append(script, "error error_max_budget_usd 0 Reached maximum budget")
 		case d.fits != "":
-			return append(script, agentAnswers(name, req, deeds[n:])...)
+			return append(script, agentAnswers(name, req, actions[n:])...)
 		}
-		last := n == len(deeds)-1
+		last := n == len(actions)-1
 		if d.says != "" && (!last || d.ends != "" || d.status > 0) {
 			says("text " + d.says)
 		}
@@ -260,14 +260,14 @@ func agentScript(name string, req backend.Request, deeds []deed) []string {
 
 // agentAnswers gives JSON in the client's way. Claude Code has the model mend
 // an answer by itself; the others are started once more.
-func agentAnswers(name string, req backend.Request, deeds []deed) []string {
-	fits := func(d deed) bool {
+func agentAnswers(name string, req backend.Request, actions []action) []string {
+	fits := func(d action) bool {
 		schema, _ := backend.CompileSchema(req.OutputSchema)
 		return backend.CheckOutput(schema, d.fits) == nil
 	}
 	if name != "claude" {
-		lines := agentSays(name, deeds[0].fits)
-		for _, d := range deeds[1:] {
+		lines := agentSays(name, actions[0].fits)
+		for _, d := range actions[1:] {
 			kept := []string{"next init"}
 			for _, line := range agentSays(name, d.fits) {
 				kept = append(kept, "next "+line)
@@ -276,12 +276,12 @@ func agentAnswers(name string, req backend.Request, deeds []deed) []string {
 		}
 		return lines
 	}
-	for _, d := range deeds {
+	for _, d := range actions {
 		if fits(d) {
 			return []string{"text " + d.fits, "structured " + d.fits, "result " + d.fits}
 		}
 	}
-	return []string{"text " + deeds[0].fits, "error error_max_structured_output_retries 0 Failed to provide valid structured output"}
+	return []string{"text " + actions[0].fits, "error error_max_structured_output_retries 0 Failed to provide valid structured output"}
 }
 
 // agentSays gives an answer; Cursor says it before it says that it is done.
@@ -292,7 +292,7 @@ func agentSays(name, answer string) []string {
 	return []string{"result " + answer}
 }
 
-func agentEnd(name string, d deed, last bool) []string {
+func agentEnd(name string, d action, last bool) []string {
 	switch d.ends {
 	case endsEarly:
 		return []string{"error success 0 API Error: stream disconnected before completion"}
@@ -349,13 +349,13 @@ var mockFails = map[string]work.Class{
 	declines: work.ClassRefusal, tooLong: work.ClassInvalidRequest,
 }
 
-func (s stage) playMock(t *testing.T, req *backend.Request, deeds []deed) {
+func (s stage) playMock(t *testing.T, req *backend.Request, actions []action) {
 	t.Helper()
-	if len(deeds) == 0 {
+	if len(actions) == 0 {
 		return
 	}
-	last := deeds[len(deeds)-1]
-	mock := map[string]any{"steps": len(deeds)}
+	last := actions[len(actions)-1]
+	mock := map[string]any{"steps": len(actions)}
 	if req.MaxCostUSD != nil {
 		mock["cost_usd"] = 1
 	}

@@ -150,7 +150,7 @@ func BatchPage(name, after string) string {
 	return "?" + query.Encode()
 }
 
-// errNoID: what the provider made of it nobody knows.
+// ErrNoID: what the provider made of it nobody knows.
 var ErrNoID = errors.New("the provider took the batch and did not name it")
 
 // IsFailure tells whether an error is the provider's word that nothing was done.

@@ -142,7 +142,7 @@ type cachedParts struct {
 	Cached int64 `json:"cached_tokens"`
 }
 
-// readAnswer takes from an answer what the transcript and the ledger want to
+// readAnswer takes from an answer what the transcript and the database are to
 // know.
 func readAnswer(endpoint string, body []byte, a *Answer) {
 	said := readUsage(endpoint, body, a)

@@ -194,7 +194,7 @@ func joined(a, b string) string {
 	return a + "\n\n" + b
 }
 
-// call sends the conversation once and hears the answer out. An answer that is
+// call sends the conversation once and reads the whole answer. An answer that is
 // there already is paid for.
 func (u *unit) call(ctx context.Context) outcome {
 	if failure := u.afford(); failure != nil && u.req.Answer == nil {

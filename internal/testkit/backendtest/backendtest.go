@@ -33,12 +33,12 @@ func Attach(t *testing.T, req *backend.Request, name string, data []byte) {
 	req.Files = append(req.Files, backend.File{Name: name, Path: path, Size: int64(len(data))})
 }
 
-// Keeper is what the agents are started with, as in the program.
-var Keeper process.Keeper
+// Supervisor is what the agents are started with, as in the program.
+var Supervisor process.Supervisor
 
 // Start is what the TestMain of a package begins with whose tests run agents.
 func Start() {
-	Keeper = process.Main(os.Args, os.Environ())
+	Supervisor = process.Main(os.Args, os.Environ())
 	fakecli.Main()
 }
 
@@ -106,12 +106,12 @@ func FakeOptions(path string) cli.Options {
 		panic(err)
 	}
 	return cli.Options{
-		Path: path, Keeper: Keeper, Prices: prices, Grace: 300 * time.Millisecond,
-		StopPolicy: process.Ladder{Interrupt: 500 * time.Millisecond, Terminate: 300 * time.Millisecond},
+		Path: path, Supervisor: Supervisor, Prices: prices, Grace: 300 * time.Millisecond,
+		StopPolicy: process.StopPolicy{Interrupt: 500 * time.Millisecond, Terminate: 300 * time.Millisecond},
 	}
 }
 
-// script makes a prompt of the fake agent's verbs.
+// Script makes a prompt of the fake agent's verbs.
 func Script(lines ...string) string { return "@@ " + strings.Join(lines, "\n@@ ") }
 
 func (got Run) WantSuccess(t *testing.T, output string) {

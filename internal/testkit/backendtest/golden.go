@@ -78,7 +78,7 @@ func replay(t *testing.T, name, recording string, h *cli.Handler, steps *transcr
 	}
 	denied := name == "opencode" && strings.Contains(recording, "denied") // it ends there, without a word
 	if final != (how.Stopped == nil && !denied) {
-		t.Errorf("the last line is the last word: %v", final)
+		t.Errorf("the last line is the final result: %v", final)
 	}
 	var reached *work.Failure
 	if name == "opencode" { // the runner would have asked by now

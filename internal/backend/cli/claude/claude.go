@@ -105,12 +105,12 @@ type unit struct {
 }
 
 func (u unit) once(ctx context.Context) (backend.Result, cli.Findings, error) {
-	told := newParser(u.Output(u.schema))
+	parser := newParser(u.Output(u.schema))
 	return cli.Run(ctx, u.Unit, cli.Invocation{
 		Command: process.Command{
 			Args: u.c.args(u.Req, u.home, u.in), Env: u.c.env(u.home), Stdin: bytes.NewReader(u.in.line),
 		},
-	}, told)
+	}, parser)
 }
 
 // args is the command line. What a caller wrote is bound to its flag by "=", so

@@ -15,7 +15,7 @@ import (
 	"piecework/internal/work"
 )
 
-// resultEvent is the client's last word on a run.
+// resultEvent is the client's result of a run.
 type resultEvent struct {
 	Subtype          string            `json:"subtype"`
 	IsError          bool              `json:"is_error"`
@@ -180,7 +180,7 @@ func (t *parser) resetTime(words string) time.Time {
 	return t.resetAt
 }
 
-// noResult says what it means that the client ended without a last word.
+// noResult says what it means that the client ended without a result.
 func (t *parser) noResult(end cli.Ending) *work.Failure {
 	t.Findings.SessionTaken = end.Silent && strings.Contains(end.Stderr, "is already in use")
 	return cli.NoResult("claude", end)

@@ -12,7 +12,7 @@ import (
 // disallowedTools are those of Claude Code's tools after which a turn ends before
 // the work is done, because somebody is to come back: a timer, a task in the
 // background, another session, a person. In a run without a terminal nobody
-// does, and the process ends with its last word. So they are switched off.
+// does, and the process ends with its final result. So they are switched off.
 // Subagents and shell commands stay, and run in the foreground: see env.
 var disallowedTools = []string{
 	"AskUserQuestion", "CronCreate", "CronDelete", "CronList", "EnterPlanMode", "ExitPlanMode", "ListAgents", "Monitor",

@@ -125,11 +125,11 @@ func (u *unit) findThread() bool {
 }
 
 func (u unit) once(ctx context.Context) (backend.Result, cli.Findings, error) {
-	told := newParser(u.home, u.Output(u.schema))
-	told.unconfined = u.c.Sandbox == "danger-full-access"
+	parser := newParser(u.home, u.Output(u.schema))
+	parser.unconfined = u.c.Sandbox == "danger-full-access"
 	return cli.Run(ctx, u.Unit, cli.Invocation{
 		Command: process.Command{Args: u.args(), Env: u.env(), Stdin: strings.NewReader(u.prompt)},
-	}, told)
+	}, parser)
 }
 
 // args is the command line. The client's options come before the subcommand

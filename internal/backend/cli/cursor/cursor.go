@@ -102,11 +102,11 @@ type unit struct {
 }
 
 func (u unit) once(ctx context.Context, prompt string) (backend.Result, cli.Findings, error) {
-	told := newParser(u.Output(u.schema))
-	told.saveSession = u.SaveSession
+	parser := newParser(u.Output(u.schema))
+	parser.saveSession = u.SaveSession
 	return cli.Run(ctx, u.Unit, cli.Invocation{
 		Command: process.Command{Args: u.args(), Env: u.env(), Stdin: strings.NewReader(prompt)},
-	}, told)
+	}, parser)
 }
 
 func (u unit) args() []string {

@@ -110,14 +110,14 @@ func (u unit) once(ctx context.Context, prompt string) (backend.Result, cli.Find
 	if err != nil {
 		return cli.NotStarted(), cli.Findings{}, err
 	}
-	told := newParser(openRecord(u.Home.Dir, u.Req.SessionID), u.Output(u.schema))
+	parser := newParser(openRecord(u.Home.Dir, u.Req.SessionID), u.Output(u.schema))
 	return cli.Run(ctx, u.Unit, cli.Invocation{
 		Command: process.Command{
 			Args: u.args(), Env: u.env(), Stdin: strings.NewReader(prompt),
 			// It ends without waiting for a pipe to take what it said last.
 			StdoutFile: filepath.Join(u.Home.Tmp, "stdout.jsonl"),
 		},
-	}, told)
+	}, parser)
 }
 
 // configure writes the client's settings.

@@ -205,17 +205,17 @@ func (u unit) providers() map[string]any {
 }
 
 func (u unit) once(ctx context.Context, prompt string) (backend.Result, cli.Findings, error) {
-	told := newParser(u.Output(u.schema))
-	told.saveSession = u.SaveSession
+	parser := newParser(u.Output(u.schema))
+	parser.saveSession = u.SaveSession
 	return cli.Run(ctx, u.Unit, cli.Invocation{
 		Command: process.Command{
 			Args: u.args(), Env: u.env(), Stdin: strings.NewReader(prompt),
 			// It ends without waiting for a pipe to take what it said last.
 			StdoutFile: filepath.Join(u.Home.Tmp, "stdout.jsonl"),
 		},
-		// It does not hear SIGINT.
-		StopPolicy: process.Ladder{Interrupt: time.Millisecond, Terminate: process.DefaultLadder.Terminate},
-	}, told)
+		// It ignores SIGINT.
+		StopPolicy: process.StopPolicy{Interrupt: time.Millisecond, Terminate: process.DefaultStopPolicy.Terminate},
+	}, parser)
 }
 
 // unpriced refuses a budget for a model of which neither our table nor the

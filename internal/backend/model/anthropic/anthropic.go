@@ -238,7 +238,7 @@ func (u usage) apply(a *model.Answer) {
 	}
 }
 
-// anthropicStops: what is not here is a good end.
+// stopReasons: what is not here is a good end.
 var stopReasons = map[string]model.StopReason{
 	"max_tokens": model.StopLength, "model_context_window_exceeded": model.StopContext, "refusal": model.StopRefusal, "tool_use": model.StopTool,
 }

@@ -174,7 +174,7 @@ func (s *chatDelta) addToolCalls(a *model.Answer) error {
 	return nil
 }
 
-// chatStops: what is not here is a good end.
+// stopReasons: what is not here is a good end.
 var stopReasons = map[string]model.StopReason{
 	"length": model.StopLength, "content_filter": model.StopRefusal, "tool_calls": model.StopTool, "function_call": model.StopTool,
 }

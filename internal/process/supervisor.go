@@ -12,19 +12,19 @@ import (
 	"syscall"
 )
 
-// Keeper is how children are held together: by a process of our own between
-// us and the child, from which no descendant gets away. The zero Keeper has no
+// Supervisor is how children are held together: by a process of our own between
+// us and the child, from which no descendant gets away. The zero Supervisor has no
 // such process; then marks, sessions and parents tell who belongs to a child.
-type Keeper struct {
-	program string        // what starts as a keeper: this same program, by way of Main
-	try     []Containment // in this order
+type Supervisor struct {
+	program string        // what starts as a supervisor: this same program, by way of Main
+	kinds   []Containment // in this order
 }
 
-func (k Keeper) containments() []Containment {
-	if len(k.try) == 0 {
+func (k Supervisor) containments() []Containment {
+	if len(k.kinds) == 0 {
 		return []Containment{MarksOnly}
 	}
-	return k.try
+	return k.kinds
 }
 
 // Containment is by what a child's descendants are found and ended.
@@ -32,9 +32,9 @@ type Containment string
 
 // The kinds of containment, the strongest first.
 const (
-	// PIDNamespace: the kernel ends all when the keeper ends, whoever ended it.
+	// PIDNamespace: the kernel ends all when the supervisor ends, whoever ended it.
 	PIDNamespace Containment = "pid namespace"
-	// Subreaper: every orphan becomes the keeper's child. Who kills the keeper
+	// Subreaper: every orphan becomes the supervisor's child. Who kills the supervisor
 	// first escapes as far as marks allow.
 	Subreaper Containment = "subreaper"
 	// MarksOnly: who clears its environment, leaves its session and loses its
@@ -55,8 +55,8 @@ func (c Containment) String() string {
 }
 
 // Containment tries out what this machine allows.
-func (k Keeper) Containment() Containment {
-	p, err := Start(Command{Keeper: k, Mark: NewMark("probe"), probe: true})
+func (k Supervisor) Containment() Containment {
+	p, err := Start(Command{Supervisor: k, Mark: NewMark("probe"), probe: true})
 	if err != nil {
 		return MarksOnly
 	}
@@ -67,20 +67,20 @@ func (k Keeper) Containment() Containment {
 	return p.containment
 }
 
-// keeperName is the keeper's argv[0]. It does not name Piecework, so that
-// whoever kills that by name does not kill the keepers with it.
-const keeperName = "run-keeper"
+// supervisorName is the supervisor's argv[0]. It does not name Piecework, so that
+// whoever kills that by name does not kill the supervisors with it.
+const supervisorName = "run-keeper"
 
-// What a keeper reports, a line each, with a number.
+// What a supervisor reports, a line each, with a number.
 const (
-	saysStarted = "started" // the child's pid as the keeper sees it
-	saysFailed  = "failed"  // the errno of the child's start
-	saysDenied  = "denied"  // the errno of what the containment needs
-	saysEnded   = "ended"   // the child's wait status
-	saysLapsed  = "lapsed"  // the lease has run out: the child is ended, or not started
+	reportStarted = "started" // the child's pid as the supervisor sees it
+	reportFailed  = "failed"  // the errno of the child's start
+	reportDenied  = "denied"  // the errno of what the containment needs
+	reportEnded   = "ended"   // the child's wait status
+	reportLapsed  = "lapsed"  // the lease has run out: the child is ended, or not started
 )
 
-// Whether a keeper has a lease to watch.
+// Whether a supervisor has a lease to watch.
 const (
 	leased   = "leased"
 	unleased = "unleased"
@@ -89,7 +89,7 @@ const (
 // errDenied: this kind of containment cannot be had here.
 var errDenied = errors.New("containment denied")
 
-// link connects us to a keeper. A byte on orders is a signal for the child's
+// link connects us to a supervisor. A byte on orders is a signal for the child's
 // process group; the end of orders, which comes with our own death too, means
 // to end everything.
 type link struct {
@@ -102,12 +102,12 @@ type link struct {
 func newLink() (*link, error) {
 	theirOrders, orders, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("make a pipe for the keeper: %w", err)
+		return nil, fmt.Errorf("make a pipe for the supervisor: %w", err)
 	}
 	reports, theirReports, err := os.Pipe()
 	if err != nil {
 		closeAll([]*os.File{theirOrders, orders})
-		return nil, fmt.Errorf("make a pipe for the keeper: %w", err)
+		return nil, fmt.Errorf("make a pipe for the supervisor: %w", err)
 	}
 	return &link{
 		orders: orders, reports: reports, theirs: []*os.File{theirOrders, theirReports}, lines: bufio.NewReader(reports),
@@ -116,51 +116,51 @@ func newLink() (*link, error) {
 
 func (l *link) close() { closeAll(append(l.theirs, l.orders, l.reports)) }
 
-// report reads what the keeper says next; the error is about the keeper itself.
+// report reads what the supervisor says next; the error is about the supervisor itself.
 func (l *link) report() (what string, number int, err error) {
 	line, err := l.lines.ReadString('\n')
 	if err != nil {
-		return "", 0, fmt.Errorf("the keeper ended without a report: %w", err)
+		return "", 0, fmt.Errorf("the supervisor ended without a report: %w", err)
 	}
 	what, digits, _ := strings.Cut(strings.TrimSpace(line), " ")
 	number, err = strconv.Atoi(digits)
 	return what, number, err
 }
 
-// begun hears whether the child has started, and its pid as the keeper sees it.
-func (l *link) begun() (pid int, err error) {
+// awaitStart waits until it is known whether the child has started, and its pid as the supervisor sees it.
+func (l *link) awaitStart() (pid int, err error) {
 	what, number, err := l.report()
 	switch {
 	case err != nil:
 		return 0, err
-	case what == saysDenied:
+	case what == reportDenied:
 		return 0, fmt.Errorf("%w: %w", errDenied, syscall.Errno(number))
-	case what == saysFailed:
+	case what == reportFailed:
 		return 0, syscall.Errno(number)
-	case what == saysLapsed:
+	case what == reportLapsed:
 		return 0, ErrLapsed
 	}
 	return number, nil
 }
 
-// ended waits for the child's end. A keeper that was killed takes the child
+// awaitEnd waits for the child's end. A supervisor that was killed takes the child
 // along.
-func (l *link) ended() syscall.WaitStatus {
+func (l *link) awaitEnd() syscall.WaitStatus {
 	for {
 		what, number, err := l.report()
 		switch {
 		case err != nil:
 			return syscall.WaitStatus(syscall.SIGKILL)
-		case what == saysLapsed:
+		case what == reportLapsed:
 			l.lapsed = true
-		case what == saysEnded:
+		case what == reportEnded:
 			return syscall.WaitStatus(number)
 		}
 	}
 }
 
-// keep turns a command for the child into one for its keeper.
-func (l *link) keep(cmd *exec.Cmd, kind Containment, c Command) {
+// wrap turns a command for the child into one for its supervisor.
+func (l *link) wrap(cmd *exec.Cmd, kind Containment, c Command) {
 	if c.probe {
 		cmd.Args = nil
 	}
@@ -170,7 +170,7 @@ func (l *link) keep(cmd *exec.Cmd, kind Containment, c Command) {
 		lease = leased
 		cmd.ExtraFiles = append(slices.Clip(l.theirs), c.Lease.file)
 	}
-	cmd.Args = append([]string{keeperName, string(kind), lease}, cmd.Args...)
-	cmd.Path = c.Keeper.program
-	cmd.SysProcAttr = keeperAttributes(kind)
+	cmd.Args = append([]string{supervisorName, string(kind), lease}, cmd.Args...)
+	cmd.Path = c.Supervisor.program
+	cmd.SysProcAttr = supervisorAttributes(kind)
 }

@@ -13,22 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main is a keeper's whole life if the program was started as one, and else
-// returns at once. A program that wants a Keeper calls it first of all, with
+// Main is a supervisor's whole life if the program was started as one, and else
+// returns at once. A program that wants a Supervisor calls it first of all, with
 // its os.Args and os.Environ().
-func Main(args, environ []string) Keeper {
-	if len(args) < 3 || args[0] != keeperName {
-		return Keeper{program: "/proc/self/exe", try: []Containment{PIDNamespace, Subreaper, MarksOnly}}
+func Main(args, environ []string) Supervisor {
+	if len(args) < 3 || args[0] != supervisorName {
+		return Supervisor{program: "/proc/self/exe", kinds: []Containment{PIDNamespace, Subreaper, MarksOnly}}
 	}
 	// The child dies with the thread that made it. This one lives as long as
 	// the process.
 	runtime.LockOSThread()
-	k := &keeper{containment: Containment(args[1]), alarm: never, nobody: make(chan struct{})}
-	k.keep(args[2] == leased, args[3:], environ)
-	return Keeper{}
+	k := &supervisor{containment: Containment(args[1]), alarm: never, allGone: make(chan struct{})}
+	k.run(args[2] == leased, args[3:], environ)
+	return Supervisor{}
 }
 
-func keeperAttributes(c Containment) *syscall.SysProcAttr {
+func supervisorAttributes(c Containment) *syscall.SysProcAttr {
 	if c == PIDNamespace {
 		return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
 	}
@@ -36,9 +36,9 @@ func keeperAttributes(c Containment) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true}
 }
 
-// isKeeper tells whether a process began as a keeper.
-func isKeeper(pid int) bool {
-	const want = keeperName + "\x00"
+// isSupervisor tells whether a process began as a supervisor.
+func isSupervisor(pid int) bool {
+	const want = supervisorName + "\x00"
 	cmdline, err := os.ReadFile(procFile(pid, "cmdline"))
 	return err == nil && len(cmdline) > len(want) && string(cmdline[:len(want)]) == want
 }
@@ -52,36 +52,36 @@ const (
 // never is an alarm that does not go off.
 const never alarm = -1
 
-// keeper is the process between us and a child.
-type keeper struct {
+// supervisor is the process between us and a child.
+type supervisor struct {
 	containment Containment
 	lease       Lease
 	alarm       alarm         // for when the lease ends
-	nobody      chan struct{} // closed when no descendant is left
+	allGone     chan struct{} // closed when no descendant is left
 
 	mu    sync.Mutex
 	child int // 0 before its start and after its end
 }
 
-func (k *keeper) keep(leased bool, argv, environ []string) {
+func (k *supervisor) run(leased bool, argv, environ []string) {
 	syscall.CloseOnExec(ordersFD)
 	syscall.CloseOnExec(reportsFD)
-	_ = os.WriteFile("/proc/self/comm", []byte(keeperName), 0) // else the table of processes says "exe"
+	_ = os.WriteFile("/proc/self/comm", []byte(supervisorName), 0) // else the table of processes says "exe"
 	// Whatever an agent sends to its parent: only the end of the orders ends
 	// us. Handled signals, unlike ignored ones, are not inherited.
 	signal.Notify(make(chan os.Signal, 1))
 	err := k.contain()
 	if err == nil && leased {
-		err = k.watch()
+		err = k.watchLease()
 	}
 	if err != nil {
-		k.report(saysDenied, err)
+		k.sendError(reportDenied, err)
 		exit(1)
 	}
 	if len(argv) == 0 { // only to see whether it can be done
-		k.say(saysStarted, 0)
-		close(k.nobody)
-		k.obey()
+		k.send(reportStarted, 0)
+		close(k.allGone)
+		k.serve()
 	}
 	if k.lapsed() {
 		exit(1)
@@ -91,20 +91,20 @@ func (k *keeper) keep(leased bool, argv, environ []string) {
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 	})
 	if err != nil {
-		k.report(saysFailed, err)
+		k.sendError(reportFailed, err)
 		exit(1)
 	}
 	k.child = pid
-	letGo()
-	k.say(saysStarted, pid)
-	go k.obey()
+	releaseStdio()
+	k.send(reportStarted, pid)
+	go k.serve()
 	k.reap()
-	close(k.nobody)
+	close(k.allGone)
 	select {}
 }
 
 // contain makes sure that every descendant stays below us.
-func (k *keeper) contain() error {
+func (k *supervisor) contain() error {
 	if k.containment != PIDNamespace {
 		return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	}
@@ -115,8 +115,8 @@ func (k *keeper) contain() error {
 	return unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 }
 
-// watch has the alarm go off when the lease ends.
-func (k *keeper) watch() (err error) {
+// watchLease has the alarm go off when the lease ends.
+func (k *supervisor) watchLease() (err error) {
 	if k.lease.until, err = mapWord(leaseFD, unix.PROT_READ); err != nil {
 		return err
 	}
@@ -128,17 +128,17 @@ func (k *keeper) watch() (err error) {
 }
 
 // lapsed tells whether the lease has run out, and says so.
-func (k *keeper) lapsed() bool {
+func (k *supervisor) lapsed() bool {
 	if k.alarm == never || !k.lease.Lapsed() {
 		return false
 	}
-	k.say(saysLapsed, 0)
+	k.send(reportLapsed, 0)
 	return true
 }
 
-// letGo closes the child's stdin, stdout and stderr here, so that they end
+// releaseStdio closes the child's stdin, stdout and stderr here, so that they end
 // when the child and its descendants have closed them.
-func letGo() {
+func releaseStdio() {
 	null, err := syscall.Open(os.DevNull, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	for fd := range 3 {
 		if err != nil {
@@ -151,7 +151,7 @@ func letGo() {
 
 // reap waits for everybody who is or becomes our child, and returns when there
 // is nobody: then there is no descendant either.
-func (k *keeper) reap() {
+func (k *supervisor) reap() {
 	for {
 		var info unix.Siginfo
 		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOWAIT, nil)
@@ -165,20 +165,20 @@ func (k *keeper) reap() {
 	}
 }
 
-func (k *keeper) reapOne() {
+func (k *supervisor) reapOne() {
 	k.mu.Lock() // whoever signals the child must not hit the next owner of its pid
 	defer k.mu.Unlock()
 	var status syscall.WaitStatus
 	pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
 	if err == nil && pid == k.child {
 		k.child = 0
-		k.say(saysEnded, int(status))
+		k.send(reportEnded, int(status))
 	}
 }
 
-// obey passes signals on until the orders or the lease end, then ends
+// serve passes signals on until the orders or the lease end, then ends
 // everything.
-func (k *keeper) obey() {
+func (k *supervisor) serve() {
 	for goOn := true; goOn; {
 		wake := []unix.PollFd{{Fd: ordersFD, Events: unix.POLLIN}, {Fd: int32(k.alarm), Events: unix.POLLIN}}
 		_, err := unix.Poll(wake, -1)
@@ -190,7 +190,7 @@ func (k *keeper) obey() {
 			// Mostly it was renewed meanwhile.
 			goOn = !k.lapsed() && k.alarm.set(k.lease.end()) == nil
 		default:
-			goOn = k.order()
+			goOn = k.readOrder()
 		}
 	}
 	deadline := time.After(sweepLimit)
@@ -198,7 +198,7 @@ func (k *keeper) obey() {
 	for {
 		k.killAll(tree)
 		select {
-		case <-k.nobody:
+		case <-k.allGone:
 			exit(0)
 		case <-deadline:
 			exit(1)
@@ -207,8 +207,8 @@ func (k *keeper) obey() {
 	}
 }
 
-// order follows one order, and tells whether others may come.
-func (k *keeper) order() bool {
+// readOrder follows one order, and tells whether others may come.
+func (k *supervisor) readOrder() bool {
 	var order [1]byte
 	n, err := syscall.Read(ordersFD, order[:])
 	if n == 1 {
@@ -217,7 +217,7 @@ func (k *keeper) order() bool {
 	return n == 1 || errors.Is(err, syscall.EINTR)
 }
 
-func (k *keeper) signal(s syscall.Signal) {
+func (k *supervisor) signal(s syscall.Signal) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.child != 0 {
@@ -225,9 +225,9 @@ func (k *keeper) signal(s syscall.Signal) {
 	}
 }
 
-func (k *keeper) killAll(t *tree) {
+func (k *supervisor) killAll(t *tree) {
 	select {
-	case <-k.nobody:
+	case <-k.allGone:
 		return
 	default:
 	}
@@ -242,14 +242,14 @@ func (k *keeper) killAll(t *tree) {
 	}
 }
 
-func (k *keeper) say(what string, number int) {
+func (k *supervisor) send(what string, number int) {
 	_, _ = syscall.Write(reportsFD, fmt.Appendf(nil, "%s %d\n", what, number)) // nobody to tell: we are to end then
 }
 
-func (k *keeper) report(what string, err error) {
+func (k *supervisor) sendError(what string, err error) {
 	errno := syscall.EIO
 	errors.As(err, &errno)
-	k.say(what, int(errno))
+	k.send(what, int(errno))
 }
 
 // exit leaves out what a race-enabled test binary does at its end, which takes

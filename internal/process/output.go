@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Outlet is the reading end of a child's stdout or stderr. It ends when all
+// Output is the reading end of a child's stdout or stderr. It ends when all
 // writers have closed it, or, after Close, when it is empty: an orphan that
 // escaped the sweep may hold it open for ever.
-type Outlet struct {
+type Output struct {
 	file  *os.File
 	ended atomic.Bool
 	rest  int64 // what has been read since it ended
@@ -21,7 +21,7 @@ type Outlet struct {
 	// it ended.
 	followed   bool
 	read, size int64
-	over       chan struct{} // closed when it has ended
+	done       chan struct{} // closed when it has ended
 }
 
 const (
@@ -37,7 +37,7 @@ const (
 )
 
 // follow makes the file that a child writes to, and returns the child's end.
-func (o *Outlet) follow(path string) (*os.File, error) {
+func (o *Output) follow(path string) (*os.File, error) {
 	_ = os.Remove(path) // of an earlier child, and perhaps a pipe by now
 	theirs, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -47,12 +47,12 @@ func (o *Outlet) follow(path string) (*os.File, error) {
 		_ = theirs.Close()
 		return nil, fmt.Errorf("open the child's output: %w", err)
 	}
-	o.followed, o.over = true, make(chan struct{})
+	o.followed, o.done = true, make(chan struct{})
 	return theirs, nil
 }
 
 // Read reads what the child has written.
-func (o *Outlet) Read(into []byte) (int, error) {
+func (o *Output) Read(into []byte) (int, error) {
 	if o.followed {
 		return o.readFile(into)
 	}
@@ -77,7 +77,7 @@ func (o *Outlet) Read(into []byte) (int, error) {
 }
 
 // readFile waits at the file's end until there is more or the end is final.
-func (o *Outlet) readFile(into []byte) (int, error) {
+func (o *Output) readFile(into []byte) (int, error) {
 	for {
 		ended := o.ended.Load() // before the look: what is there then is all there is
 		if ended {
@@ -94,21 +94,21 @@ func (o *Outlet) readFile(into []byte) (int, error) {
 			return 0, io.EOF
 		}
 		select {
-		case <-o.over:
+		case <-o.done:
 		case <-time.After(followEvery):
 		}
 	}
 }
 
 // end lets reading end, now that nobody is left who should write.
-func (o *Outlet) end() error {
+func (o *Output) end() error {
 	if o.followed {
 		info, err := o.file.Stat()
 		if err == nil {
 			o.size = info.Size()
 		}
 		o.ended.Store(true)
-		close(o.over)
+		close(o.done)
 		return err
 	}
 	o.ended.Store(true)

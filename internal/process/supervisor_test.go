@@ -17,13 +17,13 @@ import (
 	"piecework/internal/testkit/fakecli"
 )
 
-// eachKeeper runs a test by every kind that has a keeper.
-func eachKeeper(t *testing.T, test func(*testing.T, Containment)) {
-	eachContainment(t, func(t *testing.T, k Keeper) {
-		if k.try[0] == MarksOnly {
-			t.Skip("there is no keeper")
+// eachSupervisor runs a test by every kind that has a supervisor.
+func eachSupervisor(t *testing.T, test func(*testing.T, Containment)) {
+	eachContainment(t, func(t *testing.T, k Supervisor) {
+		if k.kinds[0] == MarksOnly {
+			t.Skip("there is no supervisor")
 		}
-		test(t, k.try[0])
+		test(t, k.kinds[0])
 	})
 }
 
@@ -57,8 +57,8 @@ func awaitHidden(t *testing.T, seconds int) {
 	}
 }
 
-func TestKeeperFindsTheHidden(t *testing.T) {
-	eachKeeper(t, func(t *testing.T, kind Containment) {
+func TestSupervisorFindsTheHidden(t *testing.T) {
+	eachSupervisor(t, func(t *testing.T, kind Containment) {
 		script, seconds := hiding()
 		child := shell(t, by(kind), script+"; echo ready", nil)
 		firstLine(t, child)
@@ -69,15 +69,15 @@ func TestKeeperFindsTheHidden(t *testing.T) {
 	})
 }
 
-// What an agent sends to its parent does not end its keeper.
-func TestKeeperOutlivesSignals(t *testing.T) {
+// What an agent sends to its parent does not end its supervisor.
+func TestSupervisorOutlivesSignals(t *testing.T) {
 	for _, signal := range []string{"HUP", "INT", "QUIT", "TERM", "USR1", "STOP"} {
 		t.Run(signal, func(t *testing.T) {
-			eachKeeper(t, func(t *testing.T, kind Containment) {
+			eachSupervisor(t, func(t *testing.T, kind Containment) {
 				script, seconds := hiding()
 				child := shell(t, by(kind), script+"; kill -"+signal+" $PPID; echo ready; exec sleep 1000", nil)
 				firstLine(t, child)
-				child.Stop(Ladder{Interrupt: 30 * time.Second})
+				child.Stop(StopPolicy{Interrupt: 30 * time.Second})
 				if state := shut(t, child); state.String() != "signal: interrupt" {
 					t.Errorf("the child ended by %v", state)
 				}
@@ -87,15 +87,15 @@ func TestKeeperOutlivesSignals(t *testing.T) {
 	}
 }
 
-// An agent that kills its keeper wins nothing where a pid namespace is, and
+// An agent that kills its supervisor wins nothing where a pid namespace is, and
 // elsewhere what the marks do not tell.
-func TestKeeperIsKilled(t *testing.T) {
-	eachKeeper(t, func(t *testing.T, kind Containment) {
+func TestSupervisorIsKilled(t *testing.T) {
+	eachSupervisor(t, func(t *testing.T, kind Containment) {
 		script, seconds := hiding()
 		if kind == Subreaper {
 			script = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 &' &)"
 		}
-		// Input comes once the keeper has said that the child runs. One that is
+		// Input comes once the supervisor has said that the child runs. One that is
 		// killed before that has not started it, for us.
 		child := shell(t, by(kind), script+"; read go; kill -KILL $PPID; echo ready; exec sleep 1000", strings.NewReader("go\n"))
 		if kind == PIDNamespace {
@@ -112,8 +112,8 @@ func TestKeeperIsKilled(t *testing.T) {
 
 // A process that forks and ends, and its child too, on and on, is never where
 // it was seen.
-func TestKeeperCatchesTheRestless(t *testing.T) {
-	eachKeeper(t, func(t *testing.T, kind Containment) {
+func TestSupervisorCatchesTheRestless(t *testing.T) {
+	eachSupervisor(t, func(t *testing.T, kind Containment) {
 		dir := t.TempDir()
 		relay := filepath.Join(dir, "relay")
 		if err := os.WriteFile(relay, []byte("test -e "+dir+" || exit\n/bin/sh "+relay+" &\n"), 0o755); err != nil {
@@ -125,8 +125,8 @@ func TestKeeperCatchesTheRestless(t *testing.T) {
 	})
 }
 
-func TestKeeperReaps(t *testing.T) {
-	eachKeeper(t, func(t *testing.T, kind Containment) {
+func TestSupervisorReaps(t *testing.T) {
+	eachSupervisor(t, func(t *testing.T, kind Containment) {
 		child := shell(t, by(kind), "for i in 1 2 3 4 5 6 7 8 9; do (true & true &) ; done; echo ready; exec sleep 1000", nil)
 		firstLine(t, child)
 		zombies := func() (n int) {
@@ -148,7 +148,7 @@ func TestKeeperReaps(t *testing.T) {
 
 // The child's /proc is that of its own pids.
 func TestChildFindsItselfInProc(t *testing.T) {
-	eachContainment(t, func(t *testing.T, k Keeper) {
+	eachContainment(t, func(t *testing.T, k Supervisor) {
 		child := shell(t, k, "cat /proc/$$/comm", nil)
 		if line := firstLine(t, child); line != "sh" {
 			t.Errorf("the child finds %q in its place", line)
@@ -178,9 +178,9 @@ func startWorker(t *testing.T, kind Containment, script string) *exec.Cmd {
 	return worker
 }
 
-// When a worker process is killed, its keepers end everything by themselves.
+// When a worker process is killed, its supervisors end everything by themselves.
 func TestHiddenDieWithTheWorker(t *testing.T) {
-	eachKeeper(t, func(t *testing.T, kind Containment) {
+	eachSupervisor(t, func(t *testing.T, kind Containment) {
 		script, seconds := hiding()
 		worker := startWorker(t, kind, script+"; setsid sleep 1000 & echo ready; exec sleep 1000")
 		_ = worker.Process.Kill()
@@ -194,9 +194,9 @@ func TestHiddenDieWithTheWorker(t *testing.T) {
 	})
 }
 
-// A new worker process does not kill a keeper that has not done its work yet.
-func TestSweepDeadWaitsForKeepers(t *testing.T) {
-	eachKeeper(t, func(t *testing.T, kind Containment) {
+// A new worker process does not kill a supervisor that has not done its work yet.
+func TestSweepDeadWaitsForSupervisors(t *testing.T) {
+	eachSupervisor(t, func(t *testing.T, kind Containment) {
 		script, seconds := hiding()
 		worker := startWorker(t, kind, script+"; kill -STOP $PPID; echo ready; exec sleep 1000")
 		_ = worker.Process.Kill()
@@ -211,9 +211,9 @@ func TestSweepDeadWaitsForKeepers(t *testing.T) {
 	})
 }
 
-// Nor does one that is sweeping already when the keeper's worker process dies.
-func TestSweepDeadWaitsForLateKeepers(t *testing.T) {
-	eachKeeper(t, func(t *testing.T, kind Containment) {
+// Nor does one that is sweeping already when the supervisor's worker process dies.
+func TestSweepDeadWaitsForLateSupervisors(t *testing.T) {
+	eachSupervisor(t, func(t *testing.T, kind Containment) {
 		var over atomic.Bool
 		var sweeps sync.WaitGroup
 		sweeps.Go(func() {
@@ -240,8 +240,8 @@ func TestSweepDeadWaitsForLateKeepers(t *testing.T) {
 	})
 }
 
-func TestNoKeeperMeansMarksOnly(t *testing.T) {
-	if kind := (Keeper{}).Containment(); kind != MarksOnly {
+func TestNoSupervisorMeansMarksOnly(t *testing.T) {
+	if kind := (Supervisor{}).Containment(); kind != MarksOnly {
 		t.Errorf("%s", kind)
 	}
 	for _, kind := range kept.containments() {
