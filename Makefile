@@ -21,7 +21,7 @@ export GOMODCACHE ?= $(GO_CACHES)/mod
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test test-agents race race-key lint golden bench bench-scale bench-short bench-memory bench-agent kills chaos faults chaos-many chaos-cancel chaos-short chaos-planted screenshots viewer-figures openai-batch check golangci-version
+.PHONY: help demo dev build release test test-agents race race-key lint golden bench bench-scale bench-short bench-memory bench-agent kills chaos faults chaos-many chaos-cancel chaos-short chaos-planted screenshots viewer-figures openai-batch check golangci-version
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,17 @@ build: ## build bin/piecework
 # nothing of them; internal/blob has its own S3. The rest is compiled as `build`
 # does, so that nothing is compiled twice.
 TEST := CGO_ENABLED=0 go test -trimpath -tags nocloud -vet=off -ldflags '-s -w'
+
+# What `make release` builds for.
+PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+
+release: ## build dist/: the program for each platform, packed, with checksums: VERSION PLATFORMS
+	rm -rf dist && mkdir dist
+	for p in $(PLATFORMS); do \
+		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o dist/piecework ./cmd/piecework && \
+		tar -C dist -czf dist/piecework-$(VERSION)-$${p%/*}-$${p#*/}.tar.gz piecework && rm dist/piecework || exit 1; \
+	done
+	cd dist && sha256sum *.tar.gz > SHA256SUMS
 
 test: ## run the tests (needs Go and PostgreSQL binaries; under five minutes on two cores)
 	$(TEST) -skip '$(AGENT_TESTS)' ./...

@@ -399,13 +399,13 @@ func describeLive(schemas map[string]*huma.Schema) {
 
 // describeEvents says what the streams send.
 func describeEvents(doc *huma.OpenAPI) {
-	schema := func(t reflect.Type, hint string) string {
-		return "`" + strings.TrimPrefix(doc.Components.Schemas.Schema(t, true, hint).Ref, "#/components/schemas/") + "`"
+	schema := func(t reflect.Type) string {
+		return "`" + strings.TrimPrefix(doc.Components.Schemas.Schema(t, true, "").Ref, "#/components/schemas/") + "`"
 	}
-	unit, run := schema(reflect.TypeFor[unitEvent](), ""), schema(reflect.TypeFor[runItem](), "")
-	step, end := schema(reflect.TypeFor[stepEvent](), ""), schema(reflect.TypeFor[endEvent](), "")
-	draft := schema(reflect.TypeFor[draftEvent](), "")
-	units := schema(reflect.TypeFor[unitsEvent](), "")
+	unit, run := schema(reflect.TypeFor[unitEvent]()), schema(reflect.TypeFor[runItem]())
+	step, end := schema(reflect.TypeFor[stepEvent]()), schema(reflect.TypeFor[endEvent]())
+	draft := schema(reflect.TypeFor[draftEvent]())
+	units := schema(reflect.TypeFor[unitsEvent]())
 	events := func(text string) *huma.Response {
 		return &huma.Response{Description: text, Content: map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString}}}}
 	}

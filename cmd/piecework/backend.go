@@ -21,7 +21,7 @@ type BackendCommand struct {
 }
 
 // AfterApply tells the commands below what they are about.
-func (BackendCommand) AfterApply(k *kong.Context) error {
+func (BackendCommand) AfterApply(k *kong.Context) error { //nolint:unparam // kong calls it so
 	k.Bind(pauseKind("/backends"))
 	return nil
 }

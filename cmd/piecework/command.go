@@ -45,7 +45,7 @@ type cli struct {
 type versionFlag bool
 
 // BeforeReset prints the version before anything else is looked at.
-func (versionFlag) BeforeReset(k *kong.Kong, vars kong.Vars) error {
+func (versionFlag) BeforeReset(k *kong.Kong, vars kong.Vars) error { //nolint:unparam // kong calls it so
 	fmt.Fprintln(k.Stdout, vars["version"])
 	k.Exit(0)
 	return nil

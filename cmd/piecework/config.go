@@ -272,7 +272,7 @@ func absolute(path string) string {
 // check finds what no single flag can tell.
 func (c Crew) check() (map[string]int, error) {
 	var problems []error
-	add := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	add := func(problem string) { problems = append(problems, errors.New(problem)) }
 	if c.Concurrency < 1 || c.Concurrency > 10000 {
 		add("--concurrency: must lie between 1 and 10000")
 	}
@@ -405,11 +405,11 @@ func (b *Base) logger(app *App) *slog.Logger {
 }
 
 // listen opens the door. Without keys only this machine may come in.
-func (d *Door) listen() (net.Listener, error) {
+func (d *Door) listen(ctx context.Context) (net.Listener, error) {
 	if err := d.check(); err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", d.Listen)
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", d.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}

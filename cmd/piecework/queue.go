@@ -17,7 +17,7 @@ type QueueCommand struct {
 }
 
 // AfterApply tells the commands below what they are about.
-func (QueueCommand) AfterApply(k *kong.Context) error {
+func (QueueCommand) AfterApply(k *kong.Context) error { //nolint:unparam // kong calls it so
 	k.Bind(pauseKind("/queues"))
 	return nil
 }

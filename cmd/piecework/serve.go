@@ -275,7 +275,7 @@ func serverSecrets(servers map[string]backend.MCPServer) (secrets []string) {
 // serveAPI answers until ctx ends and the worker process of this house has
 // drained: its units can be watched to the last.
 func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) error {
-	listener, err := door.listen()
+	listener, err := door.listen(ctx)
 	if err != nil {
 		return err
 	}
@@ -298,7 +298,7 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 
 func (h house) serveHealth(ctx context.Context, app *App, address string, shift shift, blocked func() string) error {
 	door := Door{Listen: address, NoAuth: true} // it tells nothing that needs a key
-	listener, err := door.listen()
+	listener, err := door.listen(ctx)
 	if err != nil {
 		return err
 	}
