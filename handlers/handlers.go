@@ -82,7 +82,7 @@ type Options struct {
 	MCPServers     map[string]backend.MCPServer // that units may name
 	AcceptCommands bool                         // acceptance checks of units may be commands
 	CommandEnv     []string                     // of these, as NAME=VALUE
-	Supervisor         process.Supervisor
+	Supervisor     process.Supervisor
 
 	Version string
 	Log     *slog.Logger
