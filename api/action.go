@@ -17,6 +17,8 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/problem"
+	"piecework/api/query"
 	"piecework/api/web"
 	"piecework/internal/work"
 	"piecework/store"
@@ -51,26 +53,26 @@ const maxForm = 512 << 10
 func (a *API) form(c echo.Context) (url.Values, error) {
 	r := c.Request()
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/x-www-form-urlencoded" {
-		return nil, newProblem(http.StatusUnsupportedMediaType, "this path takes the forms of the pages; programs use /work-units, see /docs")
+		return nil, problem.New(http.StatusUnsupportedMediaType, "this path takes the forms of the pages; programs use /work-units, see /docs")
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), r.Body, maxForm))
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
-		return nil, newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the form is larger than %d bytes; use POST /work-units/{id}/retry for long prompts", maxForm))
+		return nil, problem.New(http.StatusRequestEntityTooLarge, fmt.Sprintf("the form is larger than %d bytes; use POST /work-units/{id}/retry for long prompts", maxForm))
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, newProblem(http.StatusRequestTimeout, fmt.Sprintf("the form did not arrive within %s", a.bodyTime))
+		return nil, problem.New(http.StatusRequestTimeout, fmt.Sprintf("the form did not arrive within %s", a.bodyTime))
 	case err != nil:
-		return nil, newProblem(http.StatusBadRequest, "the form could not be read to its end")
+		return nil, problem.New(http.StatusBadRequest, "the form could not be read to its end")
 	}
 	values, err := url.ParseQuery(string(body))
 	if err != nil {
-		return nil, newProblem(http.StatusBadRequest, "the form cannot be read: "+err.Error())
+		return nil, problem.New(http.StatusBadRequest, "the form cannot be read: "+err.Error())
 	}
 	for name, all := range values {
 		for i, text := range all {
 			if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-				return nil, newFieldsProblem(http.StatusBadRequest, ProblemError{Parameter: work.Clean(name), Detail: "must be UTF-8 without NUL characters"})
+				return nil, problem.Fields(http.StatusBadRequest, problem.Field{Parameter: work.Clean(name), Detail: "must be UTF-8 without NUL characters"})
 			}
 			all[i] = strings.ReplaceAll(text, "\r\n", "\n") // browsers send every line's end so
 		}
@@ -89,10 +91,10 @@ func (a *API) ask(c echo.Context, status int, ask web.Ask) error {
 // acted ends a deed: with the way back, where it is told by the query's done;
 // for the script with the notice itself. A conflict is told as well.
 func (a *API) acted(c echo.Context, back, done string, err error) error {
-	var p *Problem
+	var p *problem.Problem
 	switch {
-	case err != nil && problemOf(err).Status == http.StatusConflict:
-		p = problemOf(err)
+	case err != nil && problem.Of(err).Status == http.StatusConflict:
+		p = problem.Of(err)
 	case err != nil:
 		return err
 	}
@@ -165,7 +167,7 @@ func (a *API) noticeOfUnit(ctx context.Context, verb, back string) (*web.Notice,
 	if err != nil {
 		return nil, err
 	}
-	id, err := parseID(strings.TrimPrefix(u.Path, "/units/"))
+	id, err := query.ID(strings.TrimPrefix(u.Path, "/units/"))
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +199,7 @@ func (a *API) noticeOfUnit(ctx context.Context, verb, back string) (*web.Notice,
 
 // theUnit is the unit of a path as its page has it, without its runs.
 func (a *API) theUnit(c echo.Context) (web.Unit, error) {
-	id, err := parseID(c.Param("id"))
+	id, err := query.ID(c.Param("id"))
 	if err != nil {
 		return web.Unit{}, err
 	}
@@ -230,7 +232,7 @@ func (a *API) cancelForm(c echo.Context) error {
 	if _, err := a.form(c); err != nil {
 		return err
 	}
-	_, err = a.cancelUnit(c.Request().Context(), &ByID{u.ID.String()})
+	_, err = a.cancelUnit(c.Request().Context(), &query.ByID{ID: u.ID.String()})
 	return a.acted(c, u.Path(), "cancelled", err)
 }
 
@@ -266,7 +268,7 @@ func (a *API) retryForm(c echo.Context) error {
 		}
 		return a.ask(c, http.StatusUnprocessableEntity, ask)
 	}
-	_, err = a.retryUnit(c.Request().Context(), &retryInput{ByID{u.ID.String()}, body})
+	_, err = a.retryUnit(c.Request().Context(), &retryInput{query.ByID{ID: u.ID.String()}, body})
 	return a.acted(c, u.Path(), "retried", err)
 }
 
@@ -310,7 +312,7 @@ func allOf(c echo.Context) (web.Filter, store.UnitFilter, error) {
 	case err != nil:
 		return given, f, err
 	case len(f.States) == 0 || slices.ContainsFunc(f.States, func(s work.State) bool { return !slices.Contains(store.Retryable, s) }):
-		return given, f, badParameter("status", "must be some of "+joined(store.Retryable)+": only those can be run again")
+		return given, f, problem.Parameter("status", "must be some of "+query.Joined(store.Retryable)+": only those can be run again")
 	}
 	return given, f, nil
 }

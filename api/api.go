@@ -2,7 +2,7 @@
 // transcripts out. It runs no unit. This file has the order of the middleware and the
 // routes of the JSON API; page.go, action.go, batch_page.go and compatible.go add theirs.
 //
-//	problem.go     errors as problem+json: the one place that turns an error into a status
+//	answer.go      what an error is answered with, and what of it is logged
 //	body.go        what a JSON body must be before anyone looks at its fields
 //	flight.go      how many bytes of bodies may be in memory at once
 //	query.go       what a query must be, and how its parameters are read
@@ -23,12 +23,7 @@
 //	webhook.go     who is told of events, and by which secrets they know it is us
 //	delivery.go    what they were told, and how often it was tried
 //	run.go         runs: read, list
-//	event.go       event streams: what they send, and how they are asked for
-//	hub.go         what changes in the ledger, read once for all who follow it
-//	feed.go        the part of it for those who follow all units
-//	batch_news.go  what changes about batches, for the pages that show them
 //	batch_keep.go  the pages of batches as they were told last
-//	stream.go      one open stream: its queue, and how it is written
 //	transcript.go  transcripts as JSON, JSON lines and text
 //	health.go      liveness, readiness
 //	file.go        files: upload, list, read, download, delete
@@ -59,7 +54,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -70,6 +64,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"piecework/api/live"
+	"piecework/api/problem"
 	"piecework/internal/process"
 	"piecework/internal/webhook"
 	"piecework/internal/work"
@@ -94,14 +90,13 @@ type Options struct {
 // API serves the front door.
 type API struct {
 	Options
-	echo     *echo.Echo
-	huma     huma.API
-	watchers *watchers
-	hooks    *hooks
-	flight   *flight // bytes of bodies in memory
-	hub      *hub
-	kept     keptBatches
-	counted  map[string]*lately[counted] // by the name of the overview's window
+	echo    *echo.Echo
+	huma    huma.API
+	hooks   *hooks
+	flight  *flight // bytes of bodies in memory
+	live    *live.Hub
+	kept    keptBatches
+	counted map[string]*lately[counted] // by the name of the overview's window
 
 	unitCounts lately[unitCounts] // of all units
 	received   *prometheus.CounterVec
@@ -118,14 +113,14 @@ type API struct {
 
 // New makes the front door. Call Watch once to make waiting fast.
 func New(o Options) *API {
-	a := &API{Options: o, echo: echo.New(), watchers: newWatchers(), hooks: newHooks(), flight: newFlight(o.MaxBody),
+	a := &API{Options: o, echo: echo.New(), hooks: newHooks(), flight: newFlight(o.MaxBody),
 		bodyTime: time.Minute, answerLimit: answerLimit, lookAgain: time.Second}
 	a.counted = map[string]*lately[counted]{}
 	for _, w := range work.Windows {
 		a.counted[w.Name] = &lately[counted]{}
 	}
-	a.hub = newHub(o.Store, o.Bell, o.Log, o.Registry)
-	o.OnSubmit(a.hub.poke)
+	a.live = live.New(o.Store, o.Bell, o.Log, o.Registry)
+	o.OnSubmit(a.live.Notify)
 	metrics := promauto.With(o.Registry)
 	a.received = metrics.NewCounterVec(prometheus.CounterOpts{
 		Name: "piecework_trigger_deliveries_total", Help: "Webhooks that came for triggers.",
@@ -137,7 +132,7 @@ func New(o Options) *API {
 	a.echo.HideBanner, a.echo.HidePort = true, true
 	a.echo.HTTPErrorHandler = a.answerError
 	a.echo.Use(
-		a.sendEvents,
+		a.live.SendEvents,
 		nameRequest,
 		a.boundAnswer,
 		a.observe,
@@ -154,35 +149,21 @@ func New(o Options) *API {
 // the body back.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
-		r = r.WithContext(context.WithValue(r.Context(), headOnly{}, true))
+		r = live.HeadOnly(r)
 		r.Method = http.MethodGet
 	}
 	a.echo.ServeHTTP(w, r)
 }
 
-// Watch hears of changed units and brings them to the event streams until ctx ends.
+// Watch brings changed units to the event streams until ctx ends.
 func (a *API) Watch(ctx context.Context) {
-	var looking sync.WaitGroup
-	defer looking.Wait()
 	defer a.Wait() // no unit is accepted any more
-	looking.Go(func() { a.hub.run(ctx, a.lookAgain) })
-	a.Bell.Listen(ctx, a.hear, jobs.NoticeUnit, jobs.NoticeSteps, jobs.NoticeDraft)
-}
-
-func (a *API) hear(n jobs.Notice) {
-	switch n.Kind {
-	case jobs.NoticeDraft:
-		a.hub.draft(n.Draft)
-		return
-	case jobs.NoticeUnit:
-		a.watchers.tell(n.Unit)
-	}
-	a.hub.poke(n.Unit)
+	a.live.Run(ctx, a.lookAgain)
 }
 
 // EndStreams ends the event streams, which would otherwise go on for as long as
 // their readers like.
-func (a *API) EndStreams() { a.hub.end() }
+func (a *API) EndStreams() { a.live.Close() }
 
 func (a *API) routes() {
 	register(a, op("submit-work-unit", "POST", "/work-units", "Submit a unit", 202, 408, 413, 415), a.submit)
@@ -191,8 +172,8 @@ func (a *API) routes() {
 	register(a, op("cancel-work-unit", "POST", "/work-units/{id}/cancel", "Cancel a unit", 202, 404, 409), a.cancelUnit)
 	register(a, op("retry-work-unit", "POST", "/work-units/{id}/retry", "Run a final unit again", 202, 404, 408, 409, 413, 415), a.retryUnit)
 	register(a, op("explain-work-unit", "GET", "/work-units/{id}/explain", "Why does a unit wait?", 200, 404), a.explainUnit)
-	register(a, op("follow-work-unit", "GET", "/work-units/{id}/events", "Follow a unit while it runs", 200, 404), a.followUnit)
-	register(a, op("follow-work-units", "GET", "/events", "Follow what becomes of all units", 200), a.followUnits)
+	register(a, op("follow-work-unit", "GET", "/work-units/{id}/events", "Follow a unit while it runs", 200, 404), a.live.StreamUnit)
+	register(a, op("follow-work-units", "GET", "/events", "Follow what becomes of all units", 200), a.live.StreamUnits)
 	register(a, op("retry-work-units", "POST", "/work-units/retry", "Run many final units again", 200, 408, 413, 415), a.retryUnits)
 	register(a, op("cancel-work-units", "POST", "/work-units/cancel", "Cancel many units", 200), a.cancelUnits)
 	register(a, op("delete-work-unit", "DELETE", "/work-units/{id}", "Delete a unit that is over, with its runs, transcripts and output files", 204, 404, 409), a.deleteUnit)
@@ -342,7 +323,7 @@ func (a *API) observe(next echo.HandlerFunc) echo.HandlerFunc {
 		status := c.Response().Status
 		a.requests.WithLabelValues(methodLabel(c.Request().Method), c.Path(), strconv.Itoa(status)).Observe(time.Since(begun).Seconds())
 		a.Log.Debug("request", "method", c.Request().Method, "path", c.Request().URL.Path, "status", status,
-			"ms", time.Since(begun).Milliseconds(), "request_id", requestID(c))
+			"ms", time.Since(begun).Milliseconds(), "request_id", problem.RequestID(c))
 		return nil
 	}
 }
@@ -357,6 +338,6 @@ func methodLabel(method string) string {
 }
 
 func (a *API) logPanic(c echo.Context, err error, stack []byte) error {
-	a.Log.Error("panic in a handler", "path", c.Path(), "err", err, "stack", string(stack), "request_id", requestID(c))
+	a.Log.Error("panic in a handler", "path", c.Path(), "err", err, "stack", string(stack), "request_id", problem.RequestID(c))
 	return err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"piecework/api/problem"
 	"piecework/internal/blob"
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
@@ -188,13 +189,13 @@ func (a *answer) fields() map[string]any {
 
 // refused checks everything that every problem must have, and where it points:
 // "#/…" into the body, else at a parameter; empty at nothing.
-func (a *answer) refused(status int, place, detail string) Problem {
+func (a *answer) refused(status int, place, detail string) problem.Problem {
 	a.t.Helper()
 	a.is(status)
 	if kind := a.header.Get("Content-Type"); kind != "application/problem+json" {
 		a.t.Errorf("content type %q: %s", kind, a.body)
 	}
-	var p Problem
+	var p problem.Problem
 	a.into(&p)
 	if p.Status != status || p.Title == "" || p.Type == "" || p.RequestID == "" || p.RequestID != a.header.Get("X-Request-Id") {
 		a.t.Errorf("incomplete (header: %s): %s", a.header.Get("X-Request-Id"), a.body)

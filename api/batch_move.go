@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/query"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -23,7 +24,7 @@ func (c *batchChanges) changes() store.BatchChanges {
 }
 
 type changeBatchInput struct {
-	ByID
+	query.ByID
 	Body *batchChanges
 }
 
@@ -40,7 +41,7 @@ func (a *API) resumeBatch(ctx context.Context, in *changeBatchInput) (*oneBatch,
 }
 
 type pauseBatchInput struct {
-	ByID
+	query.ByID
 	Body *newPause
 }
 
@@ -59,7 +60,7 @@ type batchReason struct {
 }
 
 type cancelBatchInput struct {
-	ByID
+	query.ByID
 	Body *batchReason
 }
 
@@ -74,7 +75,7 @@ func (a *API) cancelBatch(ctx context.Context, in *cancelBatchInput) (*oneBatch,
 }
 
 type retryBatchInput struct {
-	ByID
+	query.ByID
 	Body *retryBatchBody
 }
 
@@ -113,7 +114,7 @@ func (a *API) retryBatch(ctx context.Context, in *retryBatchInput) (*oneBatch, e
 
 // moveBatch changes a batch, lets it go on at once, and answers with it.
 func (a *API) moveBatch(ctx context.Context, text string, move func(uuid.UUID) (work.Batch, error)) (*oneBatch, error) {
-	id, err := parseID(text)
+	id, err := query.ID(text)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/query"
 	"piecework/api/web"
 	"piecework/internal/work"
 	"piecework/store"
@@ -44,7 +45,7 @@ func (a *API) batchActions() {
 type batchDeed struct {
 	ask  func(web.Batch) web.Ask
 	can  func(web.Batch) bool
-	do   func(ctx context.Context, id ByID, form url.Values) (wrong string, err error)
+	do   func(ctx context.Context, id query.ByID, form url.Values) (wrong string, err error)
 	done string // as doneParameter has it
 }
 
@@ -64,7 +65,7 @@ func (a *API) askBatch(deed batchDeed) echo.HandlerFunc {
 
 func (a *API) batchForm(deed batchDeed) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		id, err := parseID(c.Param("id"))
+		id, err := query.ID(c.Param("id"))
 		if err != nil {
 			return err
 		}
@@ -72,7 +73,7 @@ func (a *API) batchForm(deed batchDeed) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		wrong, err := deed.do(c.Request().Context(), ByID{id.String()}, values)
+		wrong, err := deed.do(c.Request().Context(), query.ByID{ID: id.String()}, values)
 		if wrong != "" {
 			page, err := a.batchOf(c)
 			if err != nil {
@@ -84,7 +85,7 @@ func (a *API) batchForm(deed batchDeed) echo.HandlerFunc {
 	}
 }
 
-func (a *API) approveByForm(ctx context.Context, id ByID, form url.Values) (string, error) {
+func (a *API) approveByForm(ctx context.Context, id query.ByID, form url.Values) (string, error) {
 	changes, wrong := batchChangesOf(form)
 	if wrong != "" {
 		return wrong, nil
@@ -93,7 +94,7 @@ func (a *API) approveByForm(ctx context.Context, id ByID, form url.Values) (stri
 	return "", err
 }
 
-func (a *API) resumeByForm(ctx context.Context, id ByID, form url.Values) (string, error) {
+func (a *API) resumeByForm(ctx context.Context, id query.ByID, form url.Values) (string, error) {
 	changes, wrong := batchChangesOf(form)
 	if wrong != "" {
 		return wrong, nil
@@ -102,20 +103,20 @@ func (a *API) resumeByForm(ctx context.Context, id ByID, form url.Values) (strin
 	return "", err
 }
 
-func (a *API) pauseByForm(ctx context.Context, id ByID, form url.Values) (string, error) {
+func (a *API) pauseByForm(ctx context.Context, id query.ByID, form url.Values) (string, error) {
 	by, _ := work.Cut(form.Get("by"), 200)
 	why, _ := work.Cut(form.Get("why"), 1000)
 	_, err := a.pauseBatch(ctx, &pauseBatchInput{id, &newPause{By: by, Why: why}})
 	return "", err
 }
 
-func (a *API) cancelByForm(ctx context.Context, id ByID, form url.Values) (string, error) {
+func (a *API) cancelByForm(ctx context.Context, id query.ByID, form url.Values) (string, error) {
 	why, _ := work.Cut(form.Get("why"), 1000)
 	_, err := a.cancelBatch(ctx, &cancelBatchInput{id, &batchReason{Why: why}})
 	return "", err
 }
 
-func (a *API) retryByForm(ctx context.Context, id ByID, _ url.Values) (string, error) {
+func (a *API) retryByForm(ctx context.Context, id query.ByID, _ url.Values) (string, error) {
 	_, err := a.retryBatch(ctx, &retryBatchInput{id, nil})
 	return "", err
 }
@@ -143,7 +144,7 @@ func batchChangesOf(form url.Values) (c *batchChanges, wrong string) {
 
 // noticeOfBatch tells what was done to the batch of a page.
 func (a *API) noticeOfBatch(ctx context.Context, verb, back string) (*web.Notice, error) {
-	id, err := parseID(strings.TrimPrefix(back, "/batch-list/"))
+	id, err := query.ID(strings.TrimPrefix(back, "/batch-list/"))
 	if err != nil {
 		return nil, err
 	}
@@ -182,10 +183,10 @@ func (a *API) batchesPage(c echo.Context) error {
 	page := web.Batches{Search: search, Status: c.QueryParam("status"), After: c.QueryParam("after")}
 	f := store.BatchFilter{Tenant: work.DefaultTenant, Search: search, Limit: pageBatches}
 	var err error
-	if f.Statuses, err = parseStates(page.Status, work.BatchStatuses); err != nil {
+	if f.Statuses, err = query.States(page.Status, work.BatchStatuses); err != nil {
 		return err
 	}
-	if f.After, err = parseAfter(page.After); err != nil {
+	if f.After, err = query.After(page.After); err != nil {
 		return err
 	}
 	batches, next, err := a.Store.Batches(ctx, f)
@@ -213,7 +214,7 @@ func (a *API) batchesPage(c echo.Context) error {
 
 func (a *API) batchPage(c echo.Context) error {
 	if c.Request().Header.Get(partHeader) == "batch" {
-		id, err := parseID(c.Param("id"))
+		id, err := query.ID(c.Param("id"))
 		if err != nil {
 			return err
 		}
@@ -236,7 +237,7 @@ func (a *API) batchPage(c echo.Context) error {
 // batchOf is the batch of a path as its page has it.
 func (a *API) batchOf(c echo.Context) (web.Batch, error) {
 	ctx := c.Request().Context()
-	id, err := parseID(c.Param("id"))
+	id, err := query.ID(c.Param("id"))
 	if err != nil {
 		return web.Batch{}, err
 	}

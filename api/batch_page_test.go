@@ -126,15 +126,15 @@ func TestPageFollowsTheUnitsOfABatch(t *testing.T) {
 	one, all := f.listen("/live?batch="+id.String()), f.listen("/live?batch=all")
 	hears := func(l *listener, batch uuid.UUID) {
 		t.Helper()
-		for e := l.next(); e.event != eventUnits || !strings.Contains(e.data, batch.String()); e = l.next() {
-			if e.event == eventUnits && (l == one || !strings.Contains(e.data, `"batch_id"`)) {
+		for e := l.next(); e.event != "units" || !strings.Contains(e.data, batch.String()); e = l.next() {
+			if e.event == "units" && (l == one || !strings.Contains(e.data, `"batch_id"`)) {
 				t.Errorf("a page that waits for %s hears %s", batch, e.data)
 			}
 		}
 	}
 	hello := func(l *listener) {
 		t.Helper()
-		for e := l.next(); e.event != eventHello; e = l.next() {
+		for e := l.next(); e.event != "hello"; e = l.next() {
 		}
 	}
 	hello(one)
@@ -147,39 +147,4 @@ func TestPageFollowsTheUnitsOfABatch(t *testing.T) {
 	f.works(id, nil)
 	hears(one, id)
 	hears(all, id)
-}
-
-func TestBatchNews(t *testing.T) {
-	t.Parallel()
-	var n batchNews
-	first, second := uuid.New(), uuid.New()
-	one, all := &batchReader{reader: newReader[struct{}](newWake()), batch: first}, &batchReader{reader: newReader[struct{}](newWake())}
-	n.follow(one)
-	n.follow(all)
-	for i, look := range []struct {
-		heads    map[uuid.UUID]string
-		one, all int
-	}{
-		{map[uuid.UUID]string{first: "1", second: "1"}, 1, 1}, // what was before nobody knows
-		{map[uuid.UUID]string{first: "1", second: "1"}, 0, 0},
-		{map[uuid.UUID]string{first: "1", second: "2"}, 0, 1},
-		{map[uuid.UUID]string{first: "3", second: "2"}, 1, 1},
-		{map[uuid.UUID]string{first: "3"}, 0, 0},
-		{map[uuid.UUID]string{first: "3", second: "2"}, 0, 1},
-	} {
-		n.tell(look.heads)
-		told, _, _ := one.next()
-		toldAll, _, _ := all.next()
-		if len(told) != look.one || len(toldAll) != look.all {
-			t.Errorf("look %d: %d and %d", i, len(told), len(toldAll))
-		}
-	}
-	n.leave(one)
-	if !n.followed() {
-		t.Error("one is left")
-	}
-	n.leave(all)
-	if n.followed() || n.seen != nil {
-		t.Error("none is left")
-	}
 }

@@ -15,13 +15,14 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"piecework/api/query"
 	"piecework/internal/work"
 	"piecework/jobs"
 	"piecework/store"
 )
 
 type resultsInput struct {
-	ByID
+	query.ByID
 	Format string `query:"format" enum:"jsonl,csv" doc:"jsonl when left out"`
 	Status string `query:"status" doc:"One or more final states, separated by commas; all when left out" example:"succeeded"`
 	After  string `query:"after" doc:"Only results that come after this unit's"`
@@ -31,18 +32,18 @@ type resultsInput struct {
 // getResults sends the results that there are, in the order in which the units
 // were submitted.
 func (a *API) getResults(ctx context.Context, in *resultsInput) (*huma.StreamResponse, error) {
-	id, err := parseID(in.ID)
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
-	states, err := parseStates(in.Status, work.FinalStates)
+	states, err := query.States(in.Status, work.FinalStates)
 	if err != nil {
 		return nil, err
 	}
 	if len(states) == 0 {
 		states = work.FinalStates
 	}
-	after, err := parseAfter(in.After)
+	after, err := query.After(in.After)
 	if err != nil {
 		return nil, err
 	}
@@ -126,8 +127,8 @@ type manifestUnit struct {
 // getManifest sends every unit of a batch with the hash of its output, and the
 // hash of what was submitted: whoever has the results can tell that they are
 // whole.
-func (a *API) getManifest(ctx context.Context, in *ByID) (*huma.StreamResponse, error) {
-	id, err := parseID(in.ID)
+func (a *API) getManifest(ctx context.Context, in *query.ByID) (*huma.StreamResponse, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -13,11 +13,12 @@ import (
 	"slices"
 	"strings"
 
-	"piecework/internal/strictjson"
-	"piecework/internal/work"
-
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humaecho"
+
+	"piecework/api/problem"
+	"piecework/internal/strictjson"
+	"piecework/internal/work"
 )
 
 // drained is how much of a body over the cap is read and thrown away: most
@@ -55,7 +56,7 @@ func (a *API) checkBody(ctx huma.Context, next func(huma.Context)) {
 }
 
 // refuse answers a request that gets no further.
-func (a *API) refuse(ctx huma.Context, p *Problem) { a.answerError(p, humaecho.Unwrap(ctx)) }
+func (a *API) refuse(ctx huma.Context, p *problem.Problem) { a.answerError(p, humaecho.Unwrap(ctx)) }
 
 type bodyKey struct{}
 
@@ -65,7 +66,7 @@ func rawBody(ctx context.Context) []byte {
 	return body
 }
 
-func (a *API) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *Problem) {
+func (a *API) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *problem.Problem) {
 	if problem := checkBodyHeaders(r.Header); problem != nil {
 		return nil, problem
 	}
@@ -86,8 +87,8 @@ func (a *API) holdBody(r *http.Request) (release func()) {
 
 // readRaw reads a body of any kind, of so many bytes at most; hint follows when
 // it is too large.
-func (a *API) readRaw(w http.ResponseWriter, r *http.Request, most int64, hint string) ([]byte, *Problem) {
-	tooBig := newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes%s", most, hint))
+func (a *API) readRaw(w http.ResponseWriter, r *http.Request, most int64, hint string) ([]byte, *problem.Problem) {
+	tooBig := problem.New(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes%s", most, hint))
 	if r.ContentLength > most {
 		if r.Header.Get("Expect") == "" { // who asks first has not begun
 			_, _ = io.CopyN(io.Discard, uncounted(r.Body), drained)
@@ -108,21 +109,21 @@ func tooLarge(err error) bool {
 }
 
 // unread says why a body could not be read, nil when it could.
-func (a *API) unread(err error) *Problem {
+func (a *API) unread(err error) *problem.Problem {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, errNoRoom):
-		return errNoRoom.again()
+		return errNoRoom.Again()
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return newProblem(http.StatusRequestTimeout, fmt.Sprintf("the body did not arrive within %s", a.bodyTime))
+		return problem.New(http.StatusRequestTimeout, fmt.Sprintf("the body did not arrive within %s", a.bodyTime))
 	}
-	return newProblem(http.StatusBadRequest, "the body could not be read to its end: it is shorter than announced, or cut off")
+	return problem.New(http.StatusBadRequest, "the body could not be read to its end: it is shorter than announced, or cut off")
 }
 
-func checkBodyHeaders(h http.Header) *Problem {
+func checkBodyHeaders(h http.Header) *problem.Problem {
 	if enc := h.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		return newProblem(http.StatusUnsupportedMediaType, "send the body without Content-Encoding")
+		return problem.New(http.StatusUnsupportedMediaType, "send the body without Content-Encoding")
 	}
 	given := h.Get("Content-Type")
 	if given == "" {
@@ -130,10 +131,10 @@ func checkBodyHeaders(h http.Header) *Problem {
 	}
 	kind, params, err := mime.ParseMediaType(given)
 	if err != nil || kind != "application/json" && !strings.HasSuffix(kind, "+json") && kind != "application/x-www-form-urlencoded" {
-		return newProblem(http.StatusUnsupportedMediaType, "the body must be JSON: send Content-Type: application/json")
+		return problem.New(http.StatusUnsupportedMediaType, "the body must be JSON: send Content-Type: application/json")
 	}
 	if charset := params["charset"]; charset != "" && !strings.EqualFold(charset, "utf-8") {
-		return newProblem(http.StatusUnsupportedMediaType, "the body must be UTF-8: JSON has no other character set")
+		return problem.New(http.StatusUnsupportedMediaType, "the body must be UTF-8: JSON has no other character set")
 	}
 	return nil
 }
@@ -155,7 +156,7 @@ func validate(ctx context.Context, registry huma.Registry, schema *huma.Schema, 
 	case count == 0:
 		return nil
 	}
-	return manyFields(http.StatusUnprocessableEntity, faults(shown), count)
+	return manyFields(http.StatusUnprocessableEntity, problem.Faults(shown), count)
 }
 
 func badBody(pointer, detail string) *Problem {
@@ -168,14 +169,6 @@ func badJSON(wrong *work.Invalid) *Problem {
 
 func fault(wrong work.Invalid) ProblemError {
 	return ProblemError{Pointer: wrong.Pointer, Detail: wrong.Detail}
-}
-
-func faults(list []work.Invalid) []ProblemError {
-	fields := make([]ProblemError, len(list))
-	for i, wrong := range list {
-		fields[i] = fault(wrong)
-	}
-	return fields
 }
 
 // manyFields is a problem about count fields, some of which are shown.

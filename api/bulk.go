@@ -36,7 +36,7 @@ func blankParameters(ctx huma.Context) (errs []error) {
 // chosen reads the filter. Without states it means usual, and it may name no
 // others than possible.
 func (in *Bulk) chosen(verb string, usual, possible []work.State) (store.UnitFilter, error) {
-	f, err := in.filter()
+	f, err := in.Filter()
 	if err != nil {
 		return f, err
 	}

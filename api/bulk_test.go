@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/view"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 	"piecework/jobs"
@@ -130,7 +131,7 @@ func TestBulkRefuses(t *testing.T) {
 	}
 	f.get("/work-units?class=nonsense").refused(422, "class", "there is no class")
 	failed := f.fail(mock(""), work.ClassRefusal)
-	var list struct{ Items []unitItem }
+	var list struct{ Items []view.UnitItem }
 	f.get("/work-units?class=refusal").is(200).into(&list)
 	if len(list.Items) != 1 || list.Items[0].ID != failed {
 		t.Errorf("by class: %+v", list)

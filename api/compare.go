@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/problem"
+	"piecework/api/query"
 	"piecework/api/web"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -44,7 +46,7 @@ func (a *API) comparePage(c echo.Context) error {
 	if text := c.QueryParam("from"); text != "" {
 		from, err := strconv.Atoi(text)
 		if err != nil || from < 0 {
-			return badParameter("from", "must be a number of steps")
+			return problem.Parameter("from", "must be a number of steps")
 		}
 		page.From = from
 	}
@@ -58,7 +60,7 @@ func (a *API) comparePage(c echo.Context) error {
 
 // side is a run, or a unit with its newest run.
 func (a *API) side(ctx context.Context, text string) (web.Unit, error) {
-	id, err := parseID(text)
+	id, err := query.ID(text)
 	if err != nil {
 		return web.Unit{}, err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/problem"
 	"piecework/internal/strictjson"
 	"piecework/internal/work"
 )
@@ -43,13 +44,13 @@ func (a *API) compatible() {
 // likeAnthropic names the request in the header that Anthropic's SDKs read.
 func likeAnthropic(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		c.Response().Header().Set("request-id", requestID(c))
+		c.Response().Header().Set("request-id", problem.RequestID(c))
 		return next(c)
 	}
 }
 
 // envelope is an error in the words of those whose path it is.
-func envelope(path string, p *Problem) (status int, kind string, body any) {
+func envelope(path string, p *problem.Problem) (status int, kind string, body any) {
 	anthropic := strings.HasPrefix(path, "/v1/messages")
 	if !anthropic && !strings.HasPrefix(path, "/v1/") {
 		return p.Status, "application/problem+json", p
@@ -67,7 +68,7 @@ func envelope(path string, p *Problem) (status int, kind string, body any) {
 	return status, "application/json", map[string]any{"error": openaiError(status, p)}
 }
 
-func openaiError(status int, p *Problem) map[string]any {
+func openaiError(status int, p *problem.Problem) map[string]any {
 	e := map[string]any{"message": p.Detail, "type": "invalid_request_error", "param": nil, "code": nil}
 	switch {
 	case status >= 500:
@@ -80,8 +81,8 @@ func openaiError(status int, p *Problem) map[string]any {
 			e["param"] = *name
 		}
 	}
-	if p.code != "" {
-		e["code"] = p.code
+	if p.Code != "" {
+		e["code"] = p.Code
 	}
 	return e
 }
@@ -166,7 +167,7 @@ func limitOf(c echo.Context, otherwise, most int) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > most {
-		return 0, newFieldsProblem(http.StatusBadRequest, ProblemError{Parameter: "limit", Detail: fmt.Sprintf("must be a whole number from 1 to %d", most)})
+		return 0, problem.Fields(http.StatusBadRequest, problem.Field{Parameter: "limit", Detail: fmt.Sprintf("must be a whole number from 1 to %d", most)})
 	}
 	return n, nil
 }

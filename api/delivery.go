@@ -8,6 +8,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/problem"
+	"piecework/api/query"
 	"piecework/api/web"
 	"piecework/internal/work"
 	"piecework/store"
@@ -25,7 +27,7 @@ type ByDelivery struct {
 
 func (in *ByDelivery) filter() (f store.DeliveryFilter, err error) {
 	f = store.DeliveryFilter{Tenant: work.DefaultTenant, Since: in.Since, Until: in.Until}
-	if f.States, err = parseStates(in.Status, work.DeliveryStates); err != nil {
+	if f.States, err = query.States(in.Status, work.DeliveryStates); err != nil {
 		return f, err
 	}
 	for _, p := range []struct {
@@ -36,7 +38,7 @@ func (in *ByDelivery) filter() (f store.DeliveryFilter, err error) {
 			continue
 		}
 		if *p.id, err = uuid.Parse(p.text); err != nil {
-			return f, badParameter(p.name, "must be an id")
+			return f, problem.Parameter(p.name, "must be an id")
 		}
 	}
 	return f, nil
@@ -63,7 +65,7 @@ func (a *API) listDeliveries(ctx context.Context, in *listDeliveriesInput) (*del
 		return nil, err
 	}
 	f.Limit = in.Limit
-	if f.After, err = parseAfter(in.After); err != nil {
+	if f.After, err = query.After(in.After); err != nil {
 		return nil, err
 	}
 	var list deliveryList
@@ -71,8 +73,8 @@ func (a *API) listDeliveries(ctx context.Context, in *listDeliveriesInput) (*del
 	return &list, err
 }
 
-func (a *API) getDelivery(ctx context.Context, in *ByID) (*deliveryAnswer, error) {
-	id, err := parseID(in.ID)
+func (a *API) getDelivery(ctx context.Context, in *query.ByID) (*deliveryAnswer, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +82,8 @@ func (a *API) getDelivery(ctx context.Context, in *ByID) (*deliveryAnswer, error
 	return &deliveryAnswer{d}, err
 }
 
-func (a *API) redeliver(ctx context.Context, in *ByID) (*deliveryAnswer, error) {
-	id, err := parseID(in.ID)
+func (a *API) redeliver(ctx context.Context, in *query.ByID) (*deliveryAnswer, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +112,7 @@ func (a *API) redeliverAll(ctx context.Context, in *redeliverInput) (*redelivery
 		return nil, err
 	}
 	if !in.All && f.Endpoint == uuid.Nil && f.Unit == uuid.Nil && f.Batch == uuid.Nil && len(f.States) == 0 && f.Since.IsZero() && f.Until.IsZero() {
-		return nil, badParameter("all", "without a filter every dead delivery would be delivered again: give a filter, or all=true if you mean it")
+		return nil, problem.Parameter("all", "without a filter every dead delivery would be delivered again: give a filter, or all=true if you mean it")
 	}
 	if len(f.States) == 0 {
 		f.States = []work.DeliveryState{work.DeliveryDead}
@@ -127,7 +129,7 @@ func (a *API) webhooksPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.After, err = parseAfter(c.QueryParam("after")); err != nil {
+	if f.After, err = query.After(c.QueryParam("after")); err != nil {
 		return err
 	}
 	page := web.Webhooks{Now: time.Now(), Status: in.Status, Endpoint: in.Endpoint}
@@ -153,6 +155,6 @@ func (a *API) redeliverForm(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = a.redeliver(c.Request().Context(), &ByID{c.Param("id")})
+	_, err = a.redeliver(c.Request().Context(), &query.ByID{ID: c.Param("id")})
 	return a.acted(c, ownPath(values.Get("back")), "redelivered", err)
 }

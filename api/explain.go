@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/query"
 	"piecework/api/web"
 	"piecework/internal/work"
 	"piecework/store"
@@ -35,8 +36,8 @@ type explainAnswer struct {
 	Body explanation `nameHint:"Explanation"`
 }
 
-func (a *API) explainUnit(ctx context.Context, in *ByID) (*explainAnswer, error) {
-	id, err := parseID(in.ID)
+func (a *API) explainUnit(ctx context.Context, in *query.ByID) (*explainAnswer, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/problem"
+	"piecework/api/query"
 	"piecework/internal/blob"
 	"piecework/internal/work"
 	"piecework/store"
@@ -50,7 +52,7 @@ func (a *API) upload(ctx context.Context, _ *struct{}) (*fileAnswer, error) {
 	if err != nil {
 		_, _ = io.CopyN(io.Discard, body, drained) // who still sends does not look for an answer
 		if errors.Is(err, blob.ErrTooLarge) {
-			return nil, newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d bytes, the server's --max-file-bytes (PIECEWORK_MAX_FILE_BYTES); what a batch is to be made of may have %d when it is sent to /v1/files", a.FilePolicy.MaxBytes, maxBatchFile))
+			return nil, problem.New(http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d bytes, the server's --max-file-bytes (PIECEWORK_MAX_FILE_BYTES); what a batch is to be made of may have %d when it is sent to /v1/files", a.FilePolicy.MaxBytes, maxBatchFile))
 		}
 		return nil, a.uploadProblem(err, a.FilePolicy.MaxBytes)
 	}
@@ -140,7 +142,7 @@ func (a *API) readParts(ctx context.Context, form *multipart.Reader, f *work.Fil
 func multipartForm(r *http.Request, body io.Reader) (*multipart.Reader, error) {
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "multipart/form-data" || params["boundary"] == "" {
-		return nil, newProblem(http.StatusUnsupportedMediaType,
+		return nil, problem.New(http.StatusUnsupportedMediaType,
 			"send the file as multipart/form-data in the field file, such as curl -F file=@report.pdf does")
 	}
 	return multipart.NewReader(body, params["boundary"]), nil
@@ -206,11 +208,11 @@ func (a *API) uploadProblem(err error, maxBytes int64) error {
 		a.Log.Warn("an upload failed", "err", away)
 		return err
 	case errors.Is(err, blob.ErrTooLarge):
-		return newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d bytes", maxBytes))
+		return problem.New(http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d bytes", maxBytes))
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return newProblem(http.StatusRequestTimeout, fmt.Sprintf("nothing came for %s, or the file took longer than %s", a.bodyTime, uploadTime))
+		return problem.New(http.StatusRequestTimeout, fmt.Sprintf("nothing came for %s, or the file took longer than %s", a.bodyTime, uploadTime))
 	case errors.Is(err, io.ErrUnexpectedEOF), strings.HasPrefix(err.Error(), "multipart:"), strings.HasPrefix(err.Error(), "malformed MIME"):
-		return newProblem(http.StatusBadRequest, "the form could not be read to its end: it is cut off, or not in the form of multipart/form-data")
+		return problem.New(http.StatusBadRequest, "the form could not be read to its end: it is cut off, or not in the form of multipart/form-data")
 	}
 	return err
 }
@@ -231,12 +233,12 @@ type fileList struct {
 func (a *API) listFiles(ctx context.Context, in *listFilesInput) (*fileList, error) {
 	f := store.FileFilter{Tenant: work.DefaultTenant, Limit: in.Limit}
 	var err error
-	if f.After, err = parseAfter(in.After); err != nil {
+	if f.After, err = query.After(in.After); err != nil {
 		return nil, err
 	}
 	if in.Run != "" {
 		if f.Run, err = uuid.Parse(in.Run); err != nil {
-			return nil, badParameter("run", "must be a run's id")
+			return nil, problem.Parameter("run", "must be a run's id")
 		}
 	}
 	files, next, err := a.Store.Files(ctx, f)
@@ -250,8 +252,8 @@ func (a *API) listFiles(ctx context.Context, in *listFilesInput) (*fileList, err
 
 type fileView struct{ Body work.File }
 
-func (a *API) getFile(ctx context.Context, in *ByID) (*fileView, error) {
-	id, err := parseID(in.ID)
+func (a *API) getFile(ctx context.Context, in *query.ByID) (*fileView, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -261,8 +263,8 @@ func (a *API) getFile(ctx context.Context, in *ByID) (*fileView, error) {
 
 // getContent sends the bytes of a file, or the ranges of it that were asked
 // for. A browser saves them and never shows them as a page of this server.
-func (a *API) getContent(ctx context.Context, in *ByID) (*huma.StreamResponse, error) {
-	id, err := parseID(in.ID)
+func (a *API) getContent(ctx context.Context, in *query.ByID) (*huma.StreamResponse, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -274,7 +276,7 @@ func (a *API) getContent(ctx context.Context, in *ByID) (*huma.StreamResponse, e
 	if errors.Is(err, blob.ErrMissing) {
 		a.Log.Error("a file's bytes are not where they should be: do all parts use the same file store?",
 			"file", f.ID, "store", a.Files.Name(), "err", err)
-		return nil, newProblem(http.StatusServiceUnavailable,
+		return nil, problem.New(http.StatusServiceUnavailable,
 			"the file's bytes are not in this server's file store; give API and worker processes the same PIECEWORK_FILES")
 	}
 	if err != nil {
@@ -344,8 +346,8 @@ func percentEncoded(text string) string {
 	return out.String()
 }
 
-func (a *API) deleteFile(ctx context.Context, in *ByID) (*struct{}, error) {
-	id, err := parseID(in.ID)
+func (a *API) deleteFile(ctx context.Context, in *query.ByID) (*struct{}, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}

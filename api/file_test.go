@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/problem"
 	"piecework/internal/blob"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
@@ -296,7 +297,7 @@ func TestFileStoreAway(t *testing.T) {
 
 func TestFullFileStoreIs507(t *testing.T) {
 	t.Parallel()
-	if p := problemOf(fmt.Errorf("put: %w", blob.ErrFull)); p.Status != 507 || !strings.Contains(p.Detail, "no room") {
+	if p := problem.Of(fmt.Errorf("put: %w", blob.ErrFull)); p.Status != 507 || !strings.Contains(p.Detail, "no room") {
 		t.Errorf("%+v", p)
 	}
 }

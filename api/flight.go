@@ -2,9 +2,9 @@ package api
 
 import (
 	"io"
-	"net/http"
 	"sync"
 
+	"piecework/api/problem"
 	"piecework/internal/work"
 )
 
@@ -79,13 +79,4 @@ func uncounted(body io.Reader) io.Reader {
 // drop gives back what the request had.
 func (h *held) drop() { h.budget.give(h.bytes) }
 
-var errNoRoom = newBusy("too many large bodies at once; send this one again")
-
-// again is the problem for one more answer.
-func (p *Problem) again() *Problem { copied := *p; return &copied }
-
-func newBusy(detail string) *Problem {
-	p := newProblem(http.StatusServiceUnavailable, detail)
-	p.retryAfter = 1
-	return p
-}
+var errNoRoom = problem.Busy("too many large bodies at once; send this one again")

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/problem"
 	"piecework/internal/work"
 )
 
@@ -30,11 +30,11 @@ func (a *API) guard(next echo.HandlerFunc) echo.HandlerFunc {
 			_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(a.bodyTime)) // a test's recorder has none
 		}
 		if !a.answersTo(r.Host) {
-			return newProblem(http.StatusMisdirectedRequest, fmt.Sprintf(
+			return problem.New(http.StatusMisdirectedRequest, fmt.Sprintf(
 				"this server answers to IP addresses, localhost and its own names only; if %.100q is one, add it to --host-names", hostName(r.Host)))
 		}
 		if err := crossOrigin.Check(r); err != nil {
-			return newProblem(http.StatusForbidden, "a page of another site may not do this")
+			return problem.New(http.StatusForbidden, "a page of another site may not do this")
 		}
 		if err := checkQueryText(r.URL.RawQuery); err != nil {
 			return err
@@ -48,13 +48,13 @@ func (a *API) guard(next echo.HandlerFunc) echo.HandlerFunc {
 func checkQueryText(raw string) error {
 	query, err := url.ParseQuery(raw)
 	if err != nil {
-		return newProblem(http.StatusBadRequest, "the query cannot be read: "+err.Error())
+		return problem.New(http.StatusBadRequest, "the query cannot be read: "+err.Error())
 	}
 	for name, values := range query {
 		for _, text := range append(values, name) {
 			if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-				return newFieldsProblem(http.StatusBadRequest,
-					ProblemError{Parameter: work.Clean(name), Detail: "must be UTF-8 without NUL characters"})
+				return problem.Fields(http.StatusBadRequest,
+					problem.Field{Parameter: work.Clean(name), Detail: "must be UTF-8 without NUL characters"})
 			}
 		}
 	}
@@ -92,7 +92,7 @@ func nameRequest(next echo.HandlerFunc) echo.HandlerFunc {
 			id = uuid.NewString()
 		}
 		c.Response().Header().Set(echo.HeaderXRequestID, id)
-		c.SetRequest(r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id)))
+		c.SetRequest(r.WithContext(problem.WithRequestID(r.Context(), id)))
 		return next(c)
 	}
 }

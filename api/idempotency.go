@@ -9,6 +9,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humaecho"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"piecework/api/problem"
 )
 
 // idempotencyKey reads the header, quoted (a structured field string) or bare.
@@ -62,8 +64,8 @@ func (a *API) checkKey(ctx huma.Context, next func(huma.Context)) {
 	next(ctx)
 }
 
-func badKey(detail string) *Problem {
-	return newFieldsProblem(http.StatusBadRequest, ProblemError{Parameter: "Idempotency-Key", Detail: detail})
+func badKey(detail string) *problem.Problem {
+	return problem.Fields(http.StatusBadRequest, problem.Field{Parameter: "Idempotency-Key", Detail: detail})
 }
 
 // unquoted reads a string of RFC 9651 that is not empty.

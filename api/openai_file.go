@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/problem"
 	"piecework/internal/blob"
 	"piecework/internal/work"
 	"piecework/store"
@@ -129,7 +130,7 @@ func checkExpiry(pointer, anchor string, seconds int) error {
 
 // noFile says that there is no such file, as OpenAI does.
 func noFile(id string) error {
-	return newProblem(http.StatusNotFound, "No such File object: "+id, ProblemError{Parameter: "id"})
+	return problem.New(http.StatusNotFound, "No such File object: "+id, problem.Field{Parameter: "id"})
 }
 
 func (a *API) purposeFile(c echo.Context) (f store.PurposeFile, err error) {
@@ -164,7 +165,7 @@ func (a *API) listPurposeFiles(c echo.Context) error {
 	case "asc":
 		f.Oldest = true
 	default:
-		return newFieldsProblem(http.StatusBadRequest, ProblemError{Parameter: "order", Detail: "must be asc or desc"})
+		return problem.Fields(http.StatusBadRequest, problem.Field{Parameter: "order", Detail: "must be asc or desc"})
 	}
 	if after := c.QueryParam("after"); after != "" {
 		if f.After, f.AfterPart = parseFileID(after); f.After == uuid.Nil {
@@ -261,14 +262,14 @@ func (a *API) sendWhole(c echo.Context, write func(io.Writer) error) error {
 	if err == nil || !c.Response().Committed {
 		return err
 	}
-	a.Log.Warn("an answer was broken off", "path", c.Request().URL.Path, "err", err, "request_id", requestID(c))
+	a.Log.Warn("an answer was broken off", "path", c.Request().URL.Path, "err", err, "request_id", problem.RequestID(c))
 	panic(http.ErrAbortHandler)
 }
 
 func (a *API) sendUpload(c echo.Context, f work.File) error {
 	content, err := a.Files.Open(c.Request().Context(), f.ID)
 	if errors.Is(err, blob.ErrMissing) {
-		return newProblem(http.StatusServiceUnavailable,
+		return problem.New(http.StatusServiceUnavailable,
 			"the file's bytes are not in this server's file store; give API and worker processes the same PIECEWORK_FILES")
 	}
 	if err != nil {

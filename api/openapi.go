@@ -13,11 +13,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/live"
+	"piecework/api/problem"
+	"piecework/api/view"
 	"piecework/internal/backend"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 	"piecework/jobs"
-	"piecework/store"
 )
 
 // OpenAPI returns the description of the native routes as JSON.
@@ -33,22 +35,17 @@ func (a *API) openapi(c echo.Context) error {
 
 // schemaName is what a Go type is called in the description.
 func schemaName(t reflect.Type, hint string) string {
+	if name := live.SchemaName(t); name != "" {
+		return name
+	}
 	switch t {
+	case reflect.TypeFor[problem.Field]():
+		return "ProblemError"
 	case reflect.TypeFor[unitView]():
 		return "Unit"
-	case reflect.TypeFor[unitItem]():
+	case reflect.TypeFor[view.UnitItem]():
 		return "UnitSummary"
-	case reflect.TypeFor[unitEvent]():
-		return "LiveUnit"
-	case reflect.TypeFor[unitsEvent]():
-		return "LiveUnits"
-	case reflect.TypeFor[stepEvent]():
-		return "LiveStep"
-	case reflect.TypeFor[draftEvent]():
-		return "LiveDraft"
-	case reflect.TypeFor[endEvent]():
-		return "UnitEnd"
-	case reflect.TypeFor[runItem]():
+	case reflect.TypeFor[view.RunItem]():
 		return "RunSummary"
 	case reflect.TypeFor[jobs.UnitBody](), reflect.TypeFor[*jobs.UnitBody]():
 		return "NewUnit"
@@ -86,7 +83,7 @@ var requestBodies = []string{"NewTrigger", "TriggerBatch", "NewUnit", "NewSchedu
 
 func (a *API) describe() {
 	doc := a.huma.OpenAPI()
-	describeEvents(doc)
+	live.DescribeStreams(doc)
 	schemas := doc.Components.Schemas.Map()
 	steps := doc.Components.Schemas.Schema(reflect.TypeFor[[]transcript.Step](), true, "")
 	steps.Nullable = false
@@ -97,7 +94,7 @@ func (a *API) describe() {
 	}
 	describeUnits(schemas)
 	describeRuns(schemas)
-	describeLive(schemas)
+	live.DescribeEvents(schemas)
 	describeFiles(doc, schemas)
 	describeBatches(doc, schemas)
 	describeTriggers(schemas)
@@ -162,9 +159,9 @@ func describeUnits(schemas map[string]*huma.Schema) {
 	for _, name := range []string{"Unit", "UnitSummary"} {
 		p := schemas[name].Properties
 		p["id"].Format = "uuid"
-		p["status"].Enum = words(work.States)
-		p["error"] = orNull(p["error"])
-		p["cache"].Enum = words([]work.Cache{work.CacheHit, work.CacheMiss})
+		p["status"].Enum = view.Enum(work.States)
+		p["error"] = view.OrNull(p["error"])
+		p["cache"].Enum = view.Enum([]work.Cache{work.CacheHit, work.CacheMiss})
 		p["cached_from"].Format = "uuid"
 		p["labels"].Type, p["labels"].AdditionalProperties = huma.TypeObject, &huma.Schema{Type: huma.TypeString}
 		for field, text := range map[string]string{
@@ -188,7 +185,7 @@ func describeUnits(schemas map[string]*huma.Schema) {
 	p["request"].Type, p["request"].AdditionalProperties = huma.TypeObject, true
 	p["request"].Description = "One call of the backend's API, in place of a prompt"
 	p["output"].Description = "Whole; partial when the unit did not succeed"
-	schemas["UnitList"].Properties["next"] = nextCursor()
+	schemas["UnitList"].Properties["next"] = view.NextCursor()
 }
 
 func describeRuns(schemas map[string]*huma.Schema) {
@@ -196,8 +193,8 @@ func describeRuns(schemas map[string]*huma.Schema) {
 		p := schemas[name].Properties
 		p["id"].Format, p["unit_id"].Format, p["worker_process"].Format = "uuid", "uuid", "uuid"
 		p["worker_process"].Nullable, p["output_files"].Nullable = true, false
-		p["status"].Enum = words(work.RunStatuses)
-		p["error"] = orNull(p["error"])
+		p["status"].Enum = view.Enum(work.RunStatuses)
+		p["error"] = view.OrNull(p["error"])
 		for field, text := range map[string]string{
 			"attempt": "Counts a unit's runs from 1", "task": "The unit's title", "worker_type": "The backend",
 			"live_status": "What it does now, or did last", "execution_time": "Seconds from claim to end",
@@ -208,7 +205,7 @@ func describeRuns(schemas map[string]*huma.Schema) {
 			p[field].Description = text
 		}
 	}
-	schemas["RunList"].Properties["next"] = nextCursor()
+	schemas["RunList"].Properties["next"] = view.NextCursor()
 }
 
 func describeFiles(doc *huma.OpenAPI, schemas map[string]*huma.Schema) {
@@ -225,7 +222,7 @@ func describeFiles(doc *huma.OpenAPI, schemas map[string]*huma.Schema) {
 	p["id"].Format, p["id"].Nullable = "uuid", true
 	p["id"].Description, p["reason"].Description = "For /files/{id}/content; null when it was not stored", "Why it was not stored"
 	p["name"].Description, p["size"].Description = "Path inside the run's directory", "Bytes"
-	schemas["FileList"].Properties["next"] = nextCursor()
+	schemas["FileList"].Properties["next"] = view.NextCursor()
 
 	binary := &huma.Schema{Type: huma.TypeString, Format: "binary"}
 	doc.Paths["/files"].Post.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
@@ -261,7 +258,7 @@ func describeTriggers(schemas map[string]*huma.Schema) {
 	p["batch_id"].Format, p["batch_id"].Nullable = "uuid", true
 	p["outcome"].Enum = []any{work.DeliveryAccepted, work.DeliveryFiltered, work.DeliveryPaused}
 	p["delivery"].Description, p["duplicates"].Description = "As the sender calls it", "How often it came again"
-	schemas["TriggerDeliveries"].Properties["next"] = nextCursor()
+	schemas["TriggerDeliveries"].Properties["next"] = view.NextCursor()
 }
 
 func describeRest(schemas map[string]*huma.Schema) {
@@ -273,37 +270,20 @@ func describeRest(schemas map[string]*huma.Schema) {
 	schemas["Schedule"].Properties["catch_up"].Enum = schemas["NewSchedule"].Properties["catch_up"].Enum
 	last := schemas["Schedule"].Properties["last_unit"]
 	last.Format, last.Nullable = "uuid", true
-	schemas["Failure"].Properties["class"].Enum = words(work.Classes())
-	schemas["Pause"].Properties["class"].Enum = words(work.Classes())
-	schemas["BackendView"].Properties["capabilities"].Items.Enum = words(work.Capabilities)
+	schemas["Failure"].Properties["class"].Enum = view.Enum(work.Classes())
+	schemas["Pause"].Properties["class"].Enum = view.Enum(work.Classes())
+	schemas["BackendView"].Properties["capabilities"].Items.Enum = view.Enum(work.Capabilities)
 	for _, name := range []string{"BackendView", "QueueView", "PauseState"} {
 		p := schemas[name].Properties
-		p["paused"] = orNull(p["paused"])
+		p["paused"] = view.OrNull(p["paused"])
 	}
-	schemas["Outcome"].Properties["status"].Enum = words(work.RunStatuses)
-	schemas["Outcome"].Properties["class"].Enum = words(work.Classes())
+	schemas["Outcome"].Properties["status"].Enum = view.Enum(work.RunStatuses)
+	schemas["Outcome"].Properties["class"].Enum = view.Enum(work.Classes())
 	process := schemas["Process"].Properties
 	process["id"].Format, process["queues"].Nullable, process["backends"].Nullable = "uuid", false, false
-	schemas["Offer"].Properties["capabilities"].Items.Enum = words(work.Capabilities)
+	schemas["Offer"].Properties["capabilities"].Items.Enum = view.Enum(work.Capabilities)
 	schemas["Problem"].Properties["errors"].Nullable = false
 	schemas["Step"].Properties["content"].Nullable = false
-}
-
-func nextCursor() *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, Format: "uuid", Nullable: true,
-		Description: "Give it as after to get the next page; null on the last"}
-}
-
-func orNull(s *huma.Schema) *huma.Schema {
-	return &huma.Schema{AnyOf: []*huma.Schema{s, {Type: "null"}}}
-}
-
-func words[S ~string](list []S) []any {
-	all := make([]any, len(list))
-	for i, w := range list {
-		all[i] = string(w)
-	}
-	return all
 }
 
 func transcriptResponse(steps *huma.Schema) *huma.Response {
@@ -323,12 +303,12 @@ const exampleID = "0198f0c2-7b1e-7c3a-9d55-2f6a1c0e4b77"
 
 func addExamples(schemas map[string]*huma.Schema) {
 	unit, run := exampleUnit()
-	view := newUnitView(unit, []work.Run{run})
+	whole := newUnitView(unit, []work.Run{run})
 	short := unit
 	short.Output = nil
-	problem := newProblem(http.StatusUnprocessableEntity, "must lie between 0.001 and 86400 seconds",
-		ProblemError{Pointer: "#/timeout", Detail: "must lie between 0.001 and 86400 seconds"})
-	problem.RequestID = "6f1c5f0e-3d0a-4f0e-9a53-0d8f5f1b2c3d"
+	example := problem.New(http.StatusUnprocessableEntity, "must lie between 0.001 and 86400 seconds",
+		problem.Field{Pointer: "#/timeout", Detail: "must lie between 0.001 and 86400 seconds"})
+	example.RequestID = "6f1c5f0e-3d0a-4f0e-9a53-0d8f5f1b2c3d"
 	next := run.StartedAt.Add(time.Hour)
 	schedule := work.Schedule{Name: "daily-report", Cron: "0 6 * * 1-5", Timezone: "Europe/Berlin", CatchUp: work.CatchUpOne,
 		Title: unit.Title, Unit: unit.Spec, NextAt: next, CreatedAt: run.StartedAt}
@@ -346,15 +326,10 @@ func addExamples(schemas map[string]*huma.Schema) {
 		"Schedule":          schedule, "ScheduleList": map[string]any{"items": []work.Schedule{schedule}},
 		"NewSchedule": map[string]any{"cron": schedule.Cron, "timezone": schedule.Timezone,
 			"unit": map[string]any{"backend": "mock", "prompt": "Summarise yesterday"}},
-		"Unit": view, "UnitSummary": unitItem{Unit: short}, "Run": run, "RunSummary": runItem{Run: run},
-		"LiveUnit":  newUnitEvent(store.LiveUnit{Unit: short, ToolCalls: 1}),
-		"LiveUnits": unitsEvent{[]unitEvent{newUnitEvent(store.LiveUnit{Unit: short, ToolCalls: 1})}},
-		"LiveStep":  stepEvent{run.ID, run.Attempt, exampleStep(run.StartedAt)},
-		"LiveDraft": draftEvent{run.Attempt, 3, transcript.Action, "The letter asks for"},
-		"UnitEnd":   endEvent{unit.ID, unit.State},
-		"UnitList":  map[string]any{"items": []unitItem{{Unit: short}}, "next": nil},
-		"RunList":   map[string]any{"items": []runItem{{Run: run}}, "next": nil},
-		"Problem":   problem,
+		"Unit": whole, "UnitSummary": view.UnitItem{Unit: short}, "Run": run, "RunSummary": view.RunItem{Run: run},
+		"UnitList":  map[string]any{"items": []view.UnitItem{{Unit: short}}, "next": nil},
+		"RunList":   map[string]any{"items": []view.RunItem{{Run: run}}, "next": nil},
+		"Problem":   example,
 		"NewUnit":   map[string]any{"backend": "mock", "prompt": "Summarise {text}", "payload": map[string]any{"text": "A long text"}},
 		"File":      exampleFile(run),
 		"FileList":  map[string]any{"items": []work.File{exampleFile(run)}, "next": nil},
@@ -369,7 +344,7 @@ func addExamples(schemas map[string]*huma.Schema) {
 			Paused: &operatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}}}},
 		"NewPause":   newPause{By: "ann", Why: "the provider has an outage"},
 		"PauseState": pauseState{Name: "default", Paused: &operatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}},
-		"BulkResult": bulkResult{DryRun: true, Count: 1, Cost: work.NewCost(0.25, 0), Items: []unitItem{{Unit: short}}},
+		"BulkResult": bulkResult{DryRun: true, Count: 1, Cost: work.NewCost(0.25, 0), Items: []view.UnitItem{{Unit: short}}},
 		"Cost":       work.NewCost(0.42, 1),
 		"ModelLimit": work.ModelLimit{Model: "claude-opus-5", Message: "429: too many requests", Until: &next},
 		"Health":     map[string]any{"status": "ok"},
@@ -382,8 +357,10 @@ func addExamples(schemas map[string]*huma.Schema) {
 	} {
 		schemas[name].Examples = []any{value}
 	}
-	for name, value := range webhookExamples(unit) {
-		schemas[name].Examples = []any{value}
+	for _, examples := range []map[string]any{webhookExamples(unit), live.Examples(short, run, exampleStep(run.StartedAt))} {
+		for name, value := range examples {
+			schemas[name].Examples = []any{value}
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"piecework/api/view"
 	"piecework/internal/source"
 	"piecework/internal/work"
 	"piecework/jobs"
@@ -21,13 +22,13 @@ const linesDescription = `One JSON body, or, as application/x-ndjson, one unit a
 func describeBatches(doc *huma.OpenAPI, schemas map[string]*huma.Schema) {
 	for _, name := range []string{"Batch", "BatchDetail", "SubmittedBatch"} {
 		p := schemas[name].Properties
-		p["status"].Enum = words(work.BatchStatuses)
+		p["status"].Enum = view.Enum(work.BatchStatuses)
 		p["id"].Format = "uuid"
 		for _, field := range []string{"source", "unit", "metadata", "synthesis"} {
 			p[field].Type, p[field].AdditionalProperties = huma.TypeObject, true
 		}
-		p["paused"] = orNull(p["paused"])
-		p["stop_when"] = orNull(p["stop_when"])
+		p["paused"] = view.OrNull(p["paused"])
+		p["stop_when"] = view.OrNull(p["stop_when"])
 		p["input_file"].Format, p["synthesis_unit"].Format = "uuid", "uuid"
 		p["problems"].Nullable = false
 		for field, text := range map[string]string{
@@ -48,9 +49,9 @@ func describeBatches(doc *huma.OpenAPI, schemas map[string]*huma.Schema) {
 	cost := schemas["Forecast"].Properties["cost_usd"]
 	text := cost.Description
 	cost.Description = ""
-	schemas["Forecast"].Properties["cost_usd"] = orNull(cost)
+	schemas["Forecast"].Properties["cost_usd"] = view.OrNull(cost)
 	schemas["Forecast"].Properties["cost_usd"].Description = text
-	schemas["BatchList"].Properties["next"] = nextCursor()
+	schemas["BatchList"].Properties["next"] = view.NextCursor()
 	submit := doc.Paths["/batches"].Post
 	submit.Description = linesDescription
 	submit.RequestBody.Content["application/x-ndjson"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString},
@@ -65,9 +66,9 @@ func describeBatches(doc *huma.OpenAPI, schemas map[string]*huma.Schema) {
 	}
 	r := schemas["Result"]
 	r.AdditionalProperties = nil
-	r.Properties["status"].Enum, r.Properties["error"] = words(work.FinalStates), orNull(r.Properties["error"])
+	r.Properties["status"].Enum, r.Properties["error"] = view.Enum(work.FinalStates), view.OrNull(r.Properties["error"])
 	schemas["Manifest"].AdditionalProperties, schemas["ManifestUnit"].AdditionalProperties = nil, nil
-	schemas["Manifest"].Properties["input"] = orNull(schemas["Manifest"].Properties["input"])
+	schemas["Manifest"].Properties["input"] = view.OrNull(schemas["Manifest"].Properties["input"])
 	b := exampleBatch()
 	begun, listed := b.CreatedAt, *b.EnumeratedAt
 	options := map[string]any{"title": b.Title, "unit": b.Unit, "test_first": 10, "max_cost_usd": 5}

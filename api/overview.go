@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/problem"
 	"piecework/api/web"
 	"piecework/internal/work"
 	"piecework/store"
@@ -105,7 +106,7 @@ func (a *API) overviewPage(c echo.Context) error {
 		for i, w := range work.Windows {
 			names[i] = w.Name
 		}
-		return badParameter("window", "must be one of "+strings.Join(names, ", "))
+		return problem.Parameter("window", "must be one of "+strings.Join(names, ", "))
 	}
 	ctx, now := c.Request().Context(), time.Now()
 	s, pauses, err := a.stats(ctx, window, now)

@@ -32,7 +32,7 @@ func (a *API) pages() {
 	small := middleware.GzipWithConfig(middleware.GzipConfig{Level: gzip.BestSpeed, MinLength: 1000})
 	a.echo.GET("/", a.listPage, small)
 	a.echo.GET("/cards", a.cardsPage, small)
-	a.echo.GET("/live", a.followPage) // a stream: never compressed
+	a.echo.GET("/live", a.live.StreamPage) // a stream: never compressed
 	a.echo.GET("/units/:id", a.unitPage, small)
 	a.echo.GET("/units/:id/steps", a.stepsPage, small)
 	a.echo.GET("/overview", a.overviewPage, small)

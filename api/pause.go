@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"piecework/api/problem"
 	"piecework/api/web"
 	"piecework/internal/backend"
 	"piecework/internal/work"
@@ -99,7 +100,7 @@ func knownBackend(name string) error {
 	if slices.Contains(backend.Names, name) {
 		return nil
 	}
-	return newProblem(http.StatusNotFound, fmt.Sprintf("there is no backend %.100q; there are %s", name, strings.Join(backend.Names, ", ")))
+	return problem.New(http.StatusNotFound, fmt.Sprintf("there is no backend %.100q; there are %s", name, strings.Join(backend.Names, ", ")))
 }
 
 func (a *API) pause(ctx context.Context, kind store.PauseKind, name string, body *newPause) (*pauseAnswer, error) {

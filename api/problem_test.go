@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"piecework/api/problem"
 	"piecework/internal/strictjson"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
@@ -38,9 +39,9 @@ func TestProblemsAreWellFormed(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{
 		work.ErrNotFound, fmt.Errorf("%w: over", work.ErrConflict), work.Invalidf("#/x", "no"), fmt.Errorf("boom"),
-		&work.Unavailable{What: "postgres", Err: fmt.Errorf("gone")}, newProblem(413, "large"),
+		&work.Unavailable{What: "postgres", Err: fmt.Errorf("gone")}, problem.New(413, "large"),
 	} {
-		p := problemOf(fmt.Errorf("wrapped: %w", err))
+		p := problem.Of(fmt.Errorf("wrapped: %w", err))
 		text, encodeErr := json.Marshal(p)
 		if encodeErr != nil || p.Title != http.StatusText(p.Status) || p.Type != "about:blank" || p.Detail == "" ||
 			strings.Contains(string(text), "wrapped") || strings.Contains(string(text), "null") {
@@ -52,7 +53,7 @@ func TestProblemsAreWellFormed(t *testing.T) {
 func TestHumaSpeaksProblem(t *testing.T) {
 	t.Parallel()
 	useProblems()
-	p, ok := huma.Error403Forbidden("no entry").(*Problem)
+	p, ok := huma.Error403Forbidden("no entry").(*problem.Problem)
 	if !ok || p.Status != 403 || p.Detail != "no entry" || p.ContentType("application/json") != "application/problem+json" {
 		t.Errorf("%#v", p)
 	}

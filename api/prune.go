@@ -6,6 +6,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"piecework/api/problem"
+	"piecework/api/query"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -16,20 +18,20 @@ const (
 	purgeTime = 3 * time.Second // for a batch that was deleted just now
 )
 
-func (a *API) deleteUnit(ctx context.Context, in *ByID) (*struct{}, error) {
-	id, err := parseID(in.ID)
+func (a *API) deleteUnit(ctx context.Context, in *query.ByID) (*struct{}, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
 	if err := a.Store.DeleteUnit(ctx, work.DefaultTenant, id); err != nil {
 		return nil, err
 	}
-	a.hub.poke(id)
+	a.live.Notify(id)
 	return &struct{}{}, nil
 }
 
-func (a *API) deleteBatch(ctx context.Context, in *ByID) (*struct{}, error) {
-	id, err := parseID(in.ID)
+func (a *API) deleteBatch(ctx context.Context, in *query.ByID) (*struct{}, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +79,7 @@ type pruneAnswer struct {
 func (a *API) prune(ctx context.Context, in *pruneInput) (*pruneAnswer, error) {
 	before, err := time.Parse(time.RFC3339, in.Before)
 	if err != nil {
-		return nil, badParameter("before", "must be a time such as 2026-01-31T00:00:00Z")
+		return nil, problem.Parameter("before", "must be a time such as 2026-01-31T00:00:00Z")
 	}
 	var answer pruneAnswer
 	if in.DryRun {

@@ -19,6 +19,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/problem"
 	"piecework/internal/expr"
 	"piecework/internal/webhook"
 	"piecework/internal/work"
@@ -118,7 +119,7 @@ func (a *API) readHook(ctx context.Context, name string) (*hook, error) {
 		secret, err := a.Sealer.Open(sealOwner(&t), stored)
 		if err != nil {
 			a.Log.Error("a trigger cannot be used", "trigger", name, "err", err)
-			return nil, newProblem(http.StatusServiceUnavailable, "this trigger cannot check signatures now; the server's log says why")
+			return nil, problem.New(http.StatusServiceUnavailable, "this trigger cannot check signatures now; the server's log says why")
 		}
 		h.secrets = append(h.secrets, secret)
 	}
@@ -154,7 +155,7 @@ func (a *API) receiveWebhook(c echo.Context) error {
 		return err
 	}
 	if enc := c.Request().Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		return newProblem(http.StatusUnsupportedMediaType, "send the body without Content-Encoding")
+		return problem.New(http.StatusUnsupportedMediaType, "send the body without Content-Encoding")
 	}
 	verifier, err := webhook.Begin(h.Scheme, h.secrets, c.Request().Header, time.Now())
 	if err != nil {
@@ -166,14 +167,14 @@ func (a *API) receiveWebhook(c echo.Context) error {
 		defer func() { <-a.hooks.busy }()
 	default:
 		outcome = "shed"
-		busy := newProblem(http.StatusTooManyRequests, "too many webhooks at once; send this one again")
-		busy.retryAfter = 1
+		busy := problem.New(http.StatusTooManyRequests, "too many webhooks at once; send this one again")
+		busy.RetryAfter = 1
 		return busy
 	}
 	came := &pieces{budget: a.flight}
 	defer came.drop()
 	if problem := a.readHookBody(c, h, verifier, came); problem != nil {
-		if problem.retryAfter > 0 {
+		if problem.RetryAfter > 0 {
 			outcome = "shed"
 		}
 		return problem
@@ -186,7 +187,7 @@ func (a *API) receiveWebhook(c echo.Context) error {
 	body, err := came.whole()
 	if err != nil {
 		outcome = "shed"
-		return errNoRoom.again()
+		return errNoRoom.Again()
 	}
 	m, err := readMessage(h, c.Request().Header, body)
 	if err != nil {
@@ -207,12 +208,12 @@ func (a *API) receiveWebhook(c echo.Context) error {
 // refuseWebhook answers who does not prove to be the sender.
 func (a *API) refuseWebhook(c echo.Context, h *hook, why error) error {
 	h.refused.Do(func() {
-		a.Log.Warn("webhook refused", "trigger", h.Name, "why", why, "request_id", requestID(c))
+		a.Log.Warn("webhook refused", "trigger", h.Name, "why", why, "request_id", problem.RequestID(c))
 	})
 	if h.Preset == webhook.Basic {
 		c.Response().Header().Set("WWW-Authenticate", `Basic realm="piecework"`)
 	}
-	return newProblem(http.StatusUnauthorized, "this webhook does not prove who sent it")
+	return problem.New(http.StatusUnauthorized, "this webhook does not prove who sent it")
 }
 
 func answerReceipt(c echo.Context, h *hook, m *message, got receipt) error {
@@ -320,7 +321,7 @@ func (m *message) readForm(body []byte) error {
 	m.form = true
 	values, err := url.ParseQuery(string(body))
 	if err != nil {
-		return newProblem(http.StatusBadRequest, "the form in the body cannot be read")
+		return problem.New(http.StatusBadRequest, "the form in the body cannot be read")
 	}
 	if payload := values.Get("payload"); payload != "" {
 		m.raw = json.RawMessage(payload)

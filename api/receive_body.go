@@ -8,6 +8,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/problem"
 	"piecework/internal/work"
 )
 
@@ -88,9 +89,9 @@ func (p *pieces) drop() {
 
 // readHookBody reads the body of a webhook, up to what its trigger takes and no
 // further; verifier gets every byte when it comes.
-func (a *API) readHookBody(c echo.Context, h *hook, verifier io.Writer, into *pieces) *Problem {
+func (a *API) readHookBody(c echo.Context, h *hook, verifier io.Writer, into *pieces) *problem.Problem {
 	r, most := c.Request(), h.MaxBodyBytes
-	problem := newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf(
+	problem := problem.New(http.StatusRequestEntityTooLarge, fmt.Sprintf(
 		"the body is larger than %d bytes, the max_body_bytes of this trigger; put the trigger with a larger one, %d at most", most, work.MaxTriggerBody))
 	if r.ContentLength <= most {
 		err := into.read(io.TeeReader(http.MaxBytesReader(nil, r.Body, most), verifier))

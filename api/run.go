@@ -5,6 +5,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/problem"
+	"piecework/api/query"
+	"piecework/api/view"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -18,33 +21,25 @@ type listRunsInput struct {
 	Limit   int    `query:"limit" default:"50" minimum:"1" maximum:"500"`
 }
 
-// runItem is a run in a list: fields of these names hide those that may be
-// large, which the list has not read.
-type runItem struct {
-	work.Run
-	RenderedPrompt leftOut `json:"rendered_prompt,omitempty" hidden:"true"`
-	Result         leftOut `json:"result,omitempty" hidden:"true"`
-}
-
 type runList struct {
 	Body struct {
-		Items []runItem  `json:"items" nullable:"false" doc:"Without prompt, result and transcript"`
-		Next  *uuid.UUID `json:"next" doc:"Give it as after to get the next page; null on the last"`
+		Items []view.RunItem `json:"items" nullable:"false" doc:"Without prompt, result and transcript"`
+		Next  *uuid.UUID     `json:"next" doc:"Give it as after to get the next page; null on the last"`
 	} `nameHint:"RunList"`
 }
 
 func (a *API) listRuns(ctx context.Context, in *listRunsInput) (*runList, error) {
 	f := store.RunFilter{Tenant: work.DefaultTenant, WorkerType: in.Backend, Search: in.Search, Limit: in.Limit}
 	var err error
-	if f.Statuses, err = parseStates(in.Status, work.RunStatuses); err != nil {
+	if f.Statuses, err = query.States(in.Status, work.RunStatuses); err != nil {
 		return nil, err
 	}
-	if f.After, err = parseAfter(in.After); err != nil {
+	if f.After, err = query.After(in.After); err != nil {
 		return nil, err
 	}
 	if in.Unit != "" {
 		if f.Unit, err = uuid.Parse(in.Unit); err != nil {
-			return nil, badParameter("unit", "must be a unit's id")
+			return nil, problem.Parameter("unit", "must be a unit's id")
 		}
 	}
 	runs, next, err := a.Store.Runs(ctx, f)
@@ -52,7 +47,7 @@ func (a *API) listRuns(ctx context.Context, in *listRunsInput) (*runList, error)
 		return nil, err
 	}
 	var list runList
-	list.Body.Items, list.Body.Next = make([]runItem, len(runs)), next
+	list.Body.Items, list.Body.Next = make([]view.RunItem, len(runs)), next
 	for i, r := range runs {
 		list.Body.Items[i].Run = r
 	}
@@ -61,8 +56,8 @@ func (a *API) listRuns(ctx context.Context, in *listRunsInput) (*runList, error)
 
 type runAnswer struct{ Body work.Run }
 
-func (a *API) getRun(ctx context.Context, in *ByID) (*runAnswer, error) {
-	id, err := parseID(in.ID)
+func (a *API) getRun(ctx context.Context, in *query.ByID) (*runAnswer, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -11,12 +11,13 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/klauspost/compress/gzip"
 
+	"piecework/api/query"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 )
 
 type transcriptInput struct {
-	ByID
+	query.ByID
 	Format   string `query:"format" enum:"json,jsonl,text" doc:"json when left out"`
 	Encoding string `header:"Accept-Encoding" doc:"With gzip, JSON is sent as it is stored"`
 }
@@ -25,7 +26,7 @@ type transcriptInput struct {
 // for people. The stored gzip goes out undecoded to whoever takes it. However long
 // it is, a piece is read, and sent, before the next.
 func (a *API) getTranscript(ctx context.Context, in *transcriptInput) (*huma.StreamResponse, error) {
-	id, err := parseID(in.ID)
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}

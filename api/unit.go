@@ -3,12 +3,12 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"slices"
 
 	"github.com/google/uuid"
 
+	"piecework/api/query"
+	"piecework/api/view"
 	"piecework/internal/work"
 	"piecework/jobs"
 	"piecework/store"
@@ -128,29 +128,15 @@ func (a *API) viewUnit(ctx context.Context, id uuid.UUID) (unitView, error) {
 	return view, err
 }
 
-// ByID is the id of one thing in the path.
-type ByID struct {
-	ID string `path:"id" doc:"A UUID"`
-}
-
-// parseID answers for an id that is no UUID as for one that is not there.
-func parseID(text string) (uuid.UUID, error) {
-	id, err := uuid.Parse(text)
-	if err != nil {
-		return id, work.ErrNotFound
-	}
-	return id, nil
-}
-
 type getUnitInput struct {
-	ByID
+	query.ByID
 	Wait string `query:"wait" doc:"Hold the answer until the unit is final, at most this long: seconds, or as \"1m30s\"; more than 5 minutes count as 5 minutes" example:"30s"`
 }
 
 type viewAnswer struct{ Body unitView }
 
 func (a *API) getUnit(ctx context.Context, in *getUnitInput) (*viewAnswer, error) {
-	id, err := parseID(in.ID)
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -162,69 +148,26 @@ func (a *API) getUnit(ctx context.Context, in *getUnitInput) (*viewAnswer, error
 	return &viewAnswer{view}, err
 }
 
-// ByFilter chooses units; what is left out chooses all.
-type ByFilter struct {
-	Status  string   `query:"status" doc:"One or more states, separated by commas" example:"queued,running"`
-	Worker  string   `query:"worker"`
-	Backend string   `query:"backend"`
-	Batch   string   `query:"batch" doc:"The id of a batch"`
-	Class   string   `query:"class" doc:"The class of the error" example:"rate_limit"`
-	Label   []string `query:"label,explode" doc:"name:value; several must all fit" example:"team:legal"`
-	Search  string   `query:"q" doc:"Part of the task, in any case" maxLength:"200"`
-}
-
-func (in *ByFilter) filter() (f store.UnitFilter, err error) {
-	f = store.UnitFilter{Tenant: work.DefaultTenant, Backend: in.Backend, Worker: in.Worker, Class: work.Class(in.Class), Search: in.Search}
-	if in.Class != "" && !slices.Contains(work.Classes(), f.Class) {
-		return f, badParameter("class", fmt.Sprintf("there is no class %.100q; there are %s", in.Class, joined(work.Classes())))
-	}
-	if f.States, err = parseStates(in.Status, work.States); err != nil {
-		return f, err
-	}
-	if in.Batch != "" {
-		if f.Batch, err = uuid.Parse(in.Batch); err != nil {
-			return f, badParameter("batch", "is no id of a batch")
-		}
-	}
-	f.Labels, err = parseLabels(in.Label)
-	return f, err
-}
-
 type listUnitsInput struct {
-	ByFilter
+	query.Units
 	After string `query:"after" doc:"The next of the page before"`
 	Limit int    `query:"limit" default:"50" minimum:"1" maximum:"500"`
 }
 
-// unitItem is a unit in a list: fields of these names hide those that may be
-// large, which the list has not read.
-type unitItem struct {
-	work.Unit
-	Payload      leftOut `json:"payload,omitempty" hidden:"true"`
-	SystemPrompt leftOut `json:"system_prompt,omitempty" hidden:"true"`
-	OutputSchema leftOut `json:"output_schema,omitempty" hidden:"true"`
-	Accept       leftOut `json:"accept,omitempty" hidden:"true"`
-	Request      leftOut `json:"request,omitempty" hidden:"true"`
-	Output       leftOut `json:"output,omitempty" hidden:"true"`
-}
-
-// leftOut is a field that is never there.
-type leftOut bool
-
 type unitList struct {
 	Body struct {
-		Items []unitItem `json:"items" nullable:"false" doc:"Without payload and output; prompts are cut"`
-		Next  *uuid.UUID `json:"next" doc:"Give it as after to get the next page; null on the last"`
+		Items []view.UnitItem `json:"items" nullable:"false" doc:"Without payload and output; prompts are cut"`
+		Next  *uuid.UUID      `json:"next" doc:"Give it as after to get the next page; null on the last"`
 	} `nameHint:"UnitList"`
 }
 
 func (a *API) listUnits(ctx context.Context, in *listUnitsInput) (*unitList, error) {
-	f, err := in.filter()
+	f, err := in.Filter()
 	if err != nil {
 		return nil, err
 	}
 	f.Limit = in.Limit
-	if f.After, err = parseAfter(in.After); err != nil {
+	if f.After, err = query.After(in.After); err != nil {
 		return nil, err
 	}
 	units, next, err := a.Store.Units(ctx, f)
@@ -232,15 +175,15 @@ func (a *API) listUnits(ctx context.Context, in *listUnitsInput) (*unitList, err
 		return nil, err
 	}
 	var list unitList
-	list.Body.Items, list.Body.Next = make([]unitItem, len(units)), next
+	list.Body.Items, list.Body.Next = make([]view.UnitItem, len(units)), next
 	for i, u := range units {
 		list.Body.Items[i].Unit = u
 	}
 	return &list, nil
 }
 
-func (a *API) cancelUnit(ctx context.Context, in *ByID) (*unitAnswer, error) {
-	id, err := parseID(in.ID)
+func (a *API) cancelUnit(ctx context.Context, in *query.ByID) (*unitAnswer, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +191,7 @@ func (a *API) cancelUnit(ctx context.Context, in *ByID) (*unitAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.hub.poke(id)
+	a.live.Notify(id)
 	tell := a.Bell.Cancelled
 	if unit.State.Final() {
 		tell = a.Bell.Changed
@@ -260,7 +203,7 @@ func (a *API) cancelUnit(ctx context.Context, in *ByID) (*unitAnswer, error) {
 }
 
 type retryInput struct {
-	ByID
+	query.ByID
 	Body *retryBody
 }
 
@@ -296,7 +239,7 @@ func (a *API) checkChanges(ctx context.Context, id uuid.UUID, c store.Changes) e
 }
 
 func (a *API) retryUnit(ctx context.Context, in *retryInput) (*unitAnswer, error) {
-	id, err := parseID(in.ID)
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -312,6 +255,6 @@ func (a *API) retryUnit(ctx context.Context, in *retryInput) (*unitAnswer, error
 		return nil, err
 	}
 	a.requeued(ctx, []store.Moved{{Dispatch: store.DispatchOf(unit), State: unit.State, BatchID: unit.BatchID, Held: unit.Held}})
-	a.hub.poke(id)
+	a.live.Notify(id)
 	return a.answerUnit(ctx, id, 0)
 }

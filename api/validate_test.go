@@ -16,11 +16,11 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"piecework/api/problem"
+	"piecework/internal/strictjson"
 	"piecework/internal/testkit"
 	"piecework/jobs"
 	"piecework/store"
-
-	"piecework/internal/strictjson"
 )
 
 // schemas is a front door that serves nobody: it knows what bodies must be.
@@ -45,7 +45,7 @@ func schemas(tb testing.TB) (huma.Registry, map[string]*huma.Schema) {
 }
 
 // checked is what checkBody does with a body.
-func checked(ctx context.Context, registry huma.Registry, schema *huma.Schema, body []byte) *Problem {
+func checked(ctx context.Context, registry huma.Registry, schema *huma.Schema, body []byte) *problem.Problem {
 	if p := checkJSON(body); p != nil {
 		return p
 	}
@@ -156,7 +156,7 @@ func TestHostileBodiesAreCheap(t *testing.T) {
 	for name, text := range hostileBodies() {
 		for _, path := range []string{"POST /work-units", "POST /batches"} {
 			body := []byte(text)
-			var p *Problem
+			var p *problem.Problem
 			spent := testkit.Allocated(t, func() { p = checked(t.Context(), registry, all[path], body) })
 			if spent > 32<<20 { // garbage included: less than 20 MB are held at once
 				t.Errorf("%s to %s: allocated %d bytes", name, path, spent)
@@ -242,7 +242,7 @@ func FuzzBody(f *testing.F) {
 
 // pointsInto sees that each pointer of an answer leads to a place in the body,
 // or to one that is missing in an object of it.
-func pointsInto(t *testing.T, body []byte, p *Problem) {
+func pointsInto(t *testing.T, body []byte, p *problem.Problem) {
 	t.Helper()
 	if text, err := json.Marshal(p); err != nil || !json.Valid(text) || len(p.Errors) == 0 || len(p.Errors) > strictjson.MaxShown {
 		t.Fatalf("%v: %s", err, text)

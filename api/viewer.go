@@ -11,6 +11,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/problem"
+	"piecework/api/query"
 	"piecework/api/web"
 	"piecework/internal/backend"
 	"piecework/internal/work"
@@ -46,7 +48,7 @@ func (a *API) listPage(c echo.Context) error {
 }
 
 func (a *API) unitPage(c echo.Context) error {
-	id, err := parseID(c.Param("id"))
+	id, err := query.ID(c.Param("id"))
 	if err != nil {
 		return err
 	}
@@ -75,7 +77,7 @@ func (a *API) cardsPage(c echo.Context) error {
 	for text := range strings.SplitSeq(c.QueryParam("ids"), ",") {
 		id, err := uuid.Parse(text)
 		if err != nil || len(ids) == 2*pageCards {
-			return badParameter("ids", "must be at most "+strconv.Itoa(2*pageCards)+" ids of units, with commas between")
+			return problem.Parameter("ids", "must be at most "+strconv.Itoa(2*pageCards)+" ids of units, with commas between")
 		}
 		ids = append(ids, id)
 	}
@@ -89,7 +91,7 @@ func (a *API) cardsPage(c echo.Context) error {
 
 // stepsPage is steps of a run, for the script.
 func (a *API) stepsPage(c echo.Context) error {
-	id, err := parseID(c.Param("id"))
+	id, err := query.ID(c.Param("id"))
 	if err != nil {
 		return err
 	}
@@ -137,14 +139,14 @@ func filterOf(c echo.Context) web.Filter {
 // store.
 func unitFilter(c echo.Context) (web.Filter, store.UnitFilter, error) {
 	given := filterOf(c)
-	in := ByFilter{Status: given.Status, Batch: given.Batch, Worker: given.Worker, Backend: given.Backend, Class: given.Class, Label: given.Labels, Search: given.Search}
-	f, err := in.filter()
+	in := query.Units{Status: given.Status, Batch: given.Batch, Worker: given.Worker, Backend: given.Backend, Class: given.Class, Label: given.Labels, Search: given.Search}
+	f, err := in.Filter()
 	if err != nil || given.Since == "" {
 		return given, f, err
 	}
 	back, err := time.ParseDuration(given.Since)
 	if err != nil || back <= 0 {
-		return given, f, badParameter("since", "must be a time such as 24h")
+		return given, f, problem.Parameter("since", "must be a time such as 24h")
 	}
 	f.Since = time.Now().Add(-back)
 	return given, f, nil
@@ -158,7 +160,7 @@ func (a *API) list(c echo.Context, chosen uuid.UUID) (web.List, error) {
 	if err != nil {
 		return list, err
 	}
-	if f.After, err = parseAfter(c.QueryParam("after")); err != nil {
+	if f.After, err = query.After(c.QueryParam("after")); err != nil {
 		return list, err
 	}
 	if f.Batch != uuid.Nil {
@@ -324,7 +326,7 @@ func parseStep(c echo.Context) (int, error) {
 	}
 	at, err := strconv.Atoi(text)
 	if err != nil || at < 1 {
-		return 0, badParameter("at", "must be the number of a step")
+		return 0, problem.Parameter("at", "must be the number of a step")
 	}
 	return at, nil
 }

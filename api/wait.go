@@ -2,11 +2,11 @@ package api
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
+	"piecework/api/problem"
 	"piecework/internal/work"
 )
 
@@ -22,7 +22,7 @@ func parseWait(text string) (waitFor, error) {
 	}
 	s, err := work.ParseSeconds(text)
 	if err != nil || !(s >= 0) { // NaN is neither
-		return 0, badParameter("wait", "write a length of time such as 30s")
+		return 0, problem.Parameter("wait", "write a length of time such as 30s")
 	}
 	return waitFor(min(s, longest).Duration()), nil
 }
@@ -35,7 +35,7 @@ func (a *API) await(ctx context.Context, id uuid.UUID, wait waitFor) (unitView, 
 		return a.viewUnit(ctx, id)
 	}
 	holdAnswer(ctx)
-	changed, forget := a.watchers.watch(id)
+	changed, forget := a.live.Watch(id)
 	defer forget()
 	deadline := time.NewTimer(time.Duration(wait))
 	defer deadline.Stop()
@@ -56,44 +56,6 @@ func (a *API) await(ctx context.Context, id uuid.UUID, wait waitFor) (unitView, 
 			return a.viewUnit(ctx, id)
 		case <-ctx.Done():
 			return unitView{}, ctx.Err()
-		}
-	}
-}
-
-// watchers are the requests that wait for units to change.
-type watchers struct {
-	mu   sync.Mutex
-	unit map[uuid.UUID]map[chan struct{}]bool
-}
-
-func newWatchers() *watchers { return &watchers{unit: map[uuid.UUID]map[chan struct{}]bool{}} }
-
-// watch returns a channel that gets a value after each change, and the
-// function to call when nobody listens any more.
-func (w *watchers) watch(id uuid.UUID) (<-chan struct{}, func()) {
-	c := make(chan struct{}, 1)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.unit[id] == nil {
-		w.unit[id] = map[chan struct{}]bool{}
-	}
-	w.unit[id][c] = true
-	return c, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if delete(w.unit[id], c); len(w.unit[id]) == 0 {
-			delete(w.unit, id)
-		}
-	}
-}
-
-func (w *watchers) tell(id uuid.UUID) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for c := range w.unit[id] {
-		select {
-		case c <- struct{}{}:
-		default: // it has a change to look at already
 		}
 	}
 }

@@ -13,11 +13,7 @@ import (
 // untilWatched returns when a request waits for the unit.
 func (f *front) untilWatched(id uuid.UUID) {
 	f.t.Helper()
-	testkit.Eventually(f.t, "somebody waits for the unit", func() bool {
-		f.watchers.mu.Lock()
-		defer f.watchers.mu.Unlock()
-		return len(f.watchers.unit[id]) > 0
-	})
+	testkit.Eventually(f.t, "somebody waits for the unit", func() bool { return f.live.Watched(id) })
 }
 
 // held sends a request that will wait and returns its coming answer.
@@ -138,26 +134,6 @@ func TestWaitForAFinalUnitDoesNotWait(t *testing.T) {
 		t.Errorf("%v", u)
 	}
 	f.get("/work-units/"+uuid.NewString()+"?wait=5m").refused(404, "", "check the id")
-}
-
-func TestWatchersAreForgotten(t *testing.T) {
-	t.Parallel()
-	w := newWatchers()
-	id := uuid.New()
-	first, forgetFirst := w.watch(id)
-	second, forgetSecond := w.watch(id)
-	w.tell(id)
-	w.tell(id) // a reader that has not looked yet is not waited for
-	w.tell(uuid.New())
-	<-first
-	<-second
-	forgetFirst()
-	w.tell(id)
-	<-second
-	forgetSecond()
-	if len(w.unit) != 0 {
-		t.Errorf("left: %v", w.unit)
-	}
 }
 
 func TestRedisAway(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"piecework/api/query"
+	"piecework/api/view"
 	"piecework/internal/strictjson"
 	"piecework/internal/webhook"
 	"piecework/internal/work"
@@ -35,7 +37,7 @@ type endpointChange struct {
 }
 
 type putEndpointInput struct {
-	ByID
+	query.ByID
 	Body endpointChange
 }
 
@@ -87,7 +89,7 @@ func (a *API) addEndpoint(ctx context.Context, in *addEndpointInput) (*addedAnsw
 }
 
 func (a *API) putEndpoint(ctx context.Context, in *putEndpointInput) (*endpointAnswer, error) {
-	id, err := parseID(in.ID)
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -107,8 +109,8 @@ func (a *API) listEndpoints(ctx context.Context, _ *struct{}) (*endpointList, er
 	return &list, err
 }
 
-func (a *API) getEndpoint(ctx context.Context, in *ByID) (*endpointAnswer, error) {
-	id, err := parseID(in.ID)
+func (a *API) getEndpoint(ctx context.Context, in *query.ByID) (*endpointAnswer, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -116,16 +118,16 @@ func (a *API) getEndpoint(ctx context.Context, in *ByID) (*endpointAnswer, error
 	return &endpointAnswer{e}, err
 }
 
-func (a *API) deleteEndpoint(ctx context.Context, in *ByID) (*struct{}, error) {
-	id, err := parseID(in.ID)
+func (a *API) deleteEndpoint(ctx context.Context, in *query.ByID) (*struct{}, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
 	return nil, a.Store.DeleteEndpoint(ctx, work.DefaultTenant, id)
 }
 
-func (a *API) testEndpoint(ctx context.Context, in *ByID) (*deliveryAnswer, error) {
-	id, err := parseID(in.ID)
+func (a *API) testEndpoint(ctx context.Context, in *query.ByID) (*deliveryAnswer, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -133,8 +135,8 @@ func (a *API) testEndpoint(ctx context.Context, in *ByID) (*deliveryAnswer, erro
 	return &deliveryAnswer{d}, err
 }
 
-func (a *API) getSecret(ctx context.Context, in *ByID) (*secretsAnswer, error) {
-	id, err := parseID(in.ID)
+func (a *API) getSecret(ctx context.Context, in *query.ByID) (*secretsAnswer, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -173,12 +175,12 @@ func (b *rotationBody) overlap() (time.Duration, error) {
 }
 
 type rotateInput struct {
-	ByID
+	query.ByID
 	Body *rotationBody
 }
 
 func (a *API) rotateSecret(ctx context.Context, in *rotateInput) (*secretsAnswer, error) {
-	id, err := parseID(in.ID)
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +209,7 @@ func describeWebhooks(schemas map[string]*huma.Schema) {
 		p["previous_secret_until"].Description = "Until then the secret before signs too"
 	}
 	p := schemas["Delivery"].Properties
-	p["status"].Enum = words(work.DeliveryStates)
+	p["status"].Enum = view.Enum(work.DeliveryStates)
 	for _, field := range []string{"id", "endpoint_id", "unit_id", "batch_id"} {
 		p[field].Format, p[field].Nullable = "uuid", field != "id"
 	}
@@ -218,7 +220,7 @@ func describeWebhooks(schemas map[string]*huma.Schema) {
 	} {
 		p[field].Description = text
 	}
-	schemas["DeliveryList"].Properties["next"] = nextCursor()
+	schemas["DeliveryList"].Properties["next"] = view.NextCursor()
 }
 
 func exampleEndpoint(at time.Time) work.Endpoint {

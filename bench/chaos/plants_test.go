@@ -177,8 +177,8 @@ var plants = []plant{
 		[]string{"stop worker"}, []string{"workers end"}, 1,
 	},
 	{
-		"Postgres away is an internal error", []edit{{"api/problem.go",
-			"p := newProblem(http.StatusServiceUnavailable, away.What", "p := newProblem(http.StatusInternalServerError, away.What"}},
+		"Postgres away is an internal error", []edit{{"api/problem/problem.go",
+			"p := New(http.StatusServiceUnavailable, away.What", "p := New(http.StatusInternalServerError, away.What"}},
 		[]string{"crash postgres"}, []string{"answers are right"}, 1,
 	},
 	{

@@ -86,7 +86,7 @@ var slips = []slip{
 		"./internal/roots", "TestRefused",
 	},
 	{
-		"a reader begins anew", []edit{{"api/event.go",
+		"a reader begins anew", []edit{{"api/live/routes.go",
 			"at, ok := parseUnitCursor(cmp.Or(in.LastEventID, in.After, unitCursor{}.String()))", "at, ok := parseUnitCursor(cmp.Or(in.After, unitCursor{}.String()))"}},
 		"./api", "TestStreamGoesOnBehindAnyEvent",
 	},

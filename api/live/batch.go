@@ -1,4 +1,4 @@
-package api
+package live
 
 import (
 	"context"
@@ -7,10 +7,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// batchNews tells pages that the row of a batch has changed: it has another
+// batchTopic notifies pages that the row of a batch has changed: it has another
 // status, is paused, or has let units go. It looks on the hub's timer, for one
 // batch or a thousand with one statement.
-type batchNews struct {
+type batchTopic struct {
 	mu      sync.Mutex
 	readers map[*batchReader]bool
 	seen    map[uuid.UUID]string // heads; nil: nobody followed
@@ -25,7 +25,7 @@ type batchReader struct {
 // allBatches is how a page asks for all of them.
 const allBatches = "all"
 
-func (n *batchNews) follow(r *batchReader) {
+func (n *batchTopic) follow(r *batchReader) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.readers == nil {
@@ -34,7 +34,7 @@ func (n *batchNews) follow(r *batchReader) {
 	n.readers[r] = true
 }
 
-func (n *batchNews) leave(r *batchReader) {
+func (n *batchTopic) leave(r *batchReader) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.readers, r)
@@ -43,14 +43,14 @@ func (n *batchNews) leave(r *batchReader) {
 	}
 }
 
-func (n *batchNews) followed() bool {
+func (n *batchTopic) followed() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.readers) > 0
 }
 
-// lookAtBatches tells of the batches that have changed since the last look.
-func (h *hub) lookAtBatches(ctx context.Context) error {
+// lookAtBatches publishes the batches that have changed since the last look.
+func (h *Hub) lookAtBatches(ctx context.Context) error {
 	if !h.batches.followed() {
 		return nil
 	}
@@ -61,11 +61,11 @@ func (h *hub) lookAtBatches(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.batches.tell(heads)
+	h.batches.publish(heads)
 	return nil
 }
 
-func (n *batchNews) tell(heads map[uuid.UUID]string) {
+func (n *batchTopic) publish(heads map[uuid.UUID]string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	changed := map[uuid.UUID]bool{}
@@ -78,10 +78,10 @@ func (n *batchNews) tell(heads map[uuid.UUID]string) {
 	if len(changed) == 0 {
 		return
 	}
-	news := bundle[struct{}]{data: []byte("event: " + eventBatches + "\ndata: {}\n\n")}
+	event := bundle[struct{}]{data: []byte("event: " + eventBatches + "\ndata: {}\n\n")}
 	for r := range n.readers {
 		if r.batch == uuid.Nil || changed[r.batch] {
-			r.push(news) // one that lags has to ask for everything anyway
+			r.push(event) // one that lags has to ask for everything anyway
 		}
 	}
 }

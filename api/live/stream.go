@@ -1,4 +1,4 @@
-package api
+package live
 
 import (
 	"context"
@@ -38,17 +38,17 @@ func newReader[P any](wake chan struct{}) reader[P] { return reader[P]{wake: wak
 
 func newWake() chan struct{} { return make(chan struct{}, 1) }
 
-// tap is a reader whose events a stream sends.
-type tap struct {
-	// send sends what there is, and tells whether there was anything, and
+// source is a reader whose events a stream sends.
+type source struct {
+	// send sends what there is, and reports whether there was anything, and
 	// whether the reader has fallen behind.
 	send func(write func([]byte) error) (sent, behind bool, err error)
 	join func() error // brings a reader that fell behind back to the others
 }
 
-// tap tells moved of each place that was reached.
-func (r *reader[P]) tap(moved func(P), join func() error) tap {
-	return tap{join: join, send: func(write func([]byte) error) (bool, bool, error) {
+// source calls moved with each place that was reached.
+func (r *reader[P]) source(moved func(P), join func() error) source {
+	return source{join: join, send: func(write func([]byte) error) (bool, bool, error) {
 		queue, behind, gone := r.next()
 		for _, b := range queue {
 			if err := write(b.data); err != nil {
@@ -61,7 +61,7 @@ func (r *reader[P]) tap(moved func(P), join func() error) tap {
 }
 
 // push hands a bundle to the reader. It never waits: false means that the reader
-// was too slow, has lost its queue, and hears nothing until it joins again.
+// was too slow, has lost its queue, and gets nothing until it joins again.
 func (r *reader[P]) push(b bundle[P]) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,8 +129,8 @@ const (
 
 // serve sends what comes until the caller goes away, the server shuts down or
 // there is nothing more to follow.
-func (h *hub) serve(ctx context.Context, w http.ResponseWriter, wake <-chan struct{}, taps ...tap) error {
-	out := output{http.NewResponseController(w), w, h.closing, h.writeWait}
+func (h *Hub) serve(ctx context.Context, w http.ResponseWriter, wake <-chan struct{}, taps ...source) error {
+	out := output{http.NewResponseController(w), w, h.closing, h.WriteWait}
 	stop := context.AfterFunc(h.closing, func() { _ = out.SetWriteDeadline(time.Now().Add(lastWord)) })
 	defer stop()
 	if err := out.write([]byte(opening)); err != nil {
@@ -164,7 +164,7 @@ func (h *hub) serve(ctx context.Context, w http.ResponseWriter, wake <-chan stru
 }
 
 // round sends what each tap has, and brings back those that fell behind.
-func (o output) round(taps []tap) (sent, again bool, err error) {
+func (o output) round(taps []source) (sent, again bool, err error) {
 	for _, s := range taps {
 		more, behind, err := s.send(o.write)
 		if err != nil {

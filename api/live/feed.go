@@ -1,7 +1,6 @@
-package api
+package live
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -21,9 +20,9 @@ const (
 // feed is the topic of those who follow all units. A place is a moment of the
 // ledger, and everybody's is as far as head or farther.
 type feed struct {
-	hub *hub
+	hub *Hub
 
-	flushing sync.Mutex // held while one reads and tells
+	flushing sync.Mutex // held while one reads and publishes
 
 	mu      sync.Mutex
 	dirty   bool
@@ -38,7 +37,7 @@ type feedReader struct {
 	filter  feedFilter
 	at      store.Moment // what was sent
 	resumes bool         // at is known
-	told    store.Moment // what was pushed
+	pushed  store.Moment // up to where
 }
 
 // feedFilter chooses units by what never changes about them: a filter by state
@@ -94,15 +93,15 @@ func (f *feed) leave(r *feedReader) {
 	delete(f.readers, r)
 }
 
-// mark says that a unit has changed, and tells whether anybody cares.
-func (f *feed) mark() bool {
+// notify says that a unit has changed, and reports whether anybody follows.
+func (f *feed) notify() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dirty = len(f.readers) > 0
 	return f.dirty
 }
 
-// due tells whether there is something to read, and it is time to.
+// due reports whether there is something to read, and it is time to.
 func (f *feed) due() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -113,7 +112,7 @@ func (f *feed) due() bool {
 	return f.dirty
 }
 
-// flush tells everybody what they do not know yet.
+// flush publishes what the readers do not know yet.
 func (f *feed) flush(ctx context.Context) error {
 	f.flushing.Lock()
 	defer f.flushing.Unlock()
@@ -125,7 +124,7 @@ func (f *feed) flush(ctx context.Context) error {
 	defer cancel()
 	var failed error
 	if dirty {
-		failed = f.goOn(ctx, head)
+		failed = f.publish(ctx, head)
 	}
 	if err := f.bring(ctx, pending); err != nil {
 		for _, r := range pending {
@@ -139,8 +138,8 @@ func (f *feed) flush(ctx context.Context) error {
 	return nil
 }
 
-// goOn tells the readers what has changed since head.
-func (f *feed) goOn(ctx context.Context, head store.Moment) error {
+// publish sends the readers what has changed since head.
+func (f *feed) publish(ctx context.Context, head store.Moment) error {
 	f.hub.reads.Inc()
 	units, now, err := f.hub.store.ChangedUnits(ctx, head, maxUnits+1)
 	f.mu.Lock()
@@ -149,9 +148,9 @@ func (f *feed) goOn(ctx context.Context, head store.Moment) error {
 	if err != nil {
 		return err
 	}
-	news := feedNews{units: units, now: now, told: map[string][]byte{}}
+	changes := feedChanges{units: units, now: now, encoded: map[string][]byte{}}
 	for r := range f.readers {
-		f.push(r, news.data(r.told, r.filter), now)
+		f.push(r, changes.data(r.pushed, r.filter), now)
 	}
 	f.head = now
 	return nil
@@ -168,7 +167,7 @@ func (f *feed) bring(ctx context.Context, pending []*feedReader) error {
 	if err != nil {
 		return err
 	}
-	missed := map[string]feedNews{}
+	missed := map[string]feedChanges{}
 	for _, r := range pending {
 		if !r.resumes || !r.at.Before(now) {
 			continue
@@ -184,7 +183,7 @@ func (f *feed) bring(ctx context.Context, pending []*feedReader) error {
 		if len(units) == 0 {
 			then = now
 		}
-		missed[r.at.String()] = feedNews{units: units, now: then, told: map[string][]byte{}}
+		missed[r.at.String()] = feedChanges{units: units, now: then, encoded: map[string][]byte{}}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -193,14 +192,14 @@ func (f *feed) bring(ctx context.Context, pending []*feedReader) error {
 	}
 	for _, r := range pending {
 		f.readers[r] = true
-		news, knows := missed[r.at.String()]
+		changes, known := missed[r.at.String()]
 		switch {
 		case !r.resumes:
 			f.push(r, event(eventHello, now, struct{}{}), now)
-		case !knows:
+		case !known:
 			f.push(r, event(eventLagged, now, struct{}{}), now)
 		default:
-			f.push(r, news.data(r.at, r.filter), news.now)
+			f.push(r, changes.data(r.at, r.filter), changes.now)
 		}
 	}
 	return nil
@@ -208,35 +207,35 @@ func (f *feed) bring(ctx context.Context, pending []*feedReader) error {
 
 // push hands over events, if there are any, that lead to a moment; mu is held.
 func (f *feed) push(r *feedReader, data []byte, to store.Moment) {
-	r.told = to
+	r.pushed = to
 	if len(data) > 0 && !r.push(bundle[store.Moment]{data, to}) {
 		delete(f.readers, r)
 		f.hub.lagged.Inc()
 	}
 }
 
-// feedNews is what one look has found.
-type feedNews struct {
-	units []store.LiveUnit
-	now   store.Moment
-	told  map[string][]byte // to readers at the same moment with the same filter
+// feedChanges is what one look has found.
+type feedChanges struct {
+	units   []store.LiveUnit
+	now     store.Moment
+	encoded map[string][]byte // for readers at the same moment with the same filter
 }
 
-// data is what somebody who knows all up to a moment is to be told.
-func (n feedNews) data(at store.Moment, f feedFilter) []byte {
+// data is the events for a reader that knows all up to a moment.
+func (n feedChanges) data(at store.Moment, f feedFilter) []byte {
 	if len(n.units) == 0 {
 		return nil
 	}
 	key := at.String() + " " + f.key()
-	data, done := n.told[key]
+	data, done := n.encoded[key]
 	if !done {
-		data = n.tell(at, f)
-		n.told[key] = data
+		data = n.encode(at, f)
+		n.encoded[key] = data
 	}
 	return data
 }
 
-func (n feedNews) tell(at store.Moment, f feedFilter) []byte {
+func (n feedChanges) encode(at store.Moment, f feedFilter) []byte {
 	if len(n.units) > maxUnits {
 		return event(eventLagged, n.now, struct{}{})
 	}
@@ -251,10 +250,4 @@ func (n feedNews) tell(at store.Moment, f feedFilter) []byte {
 		return nil
 	}
 	return event(eventUnits, n.now, unitsEvent{items})
-}
-
-func event(name string, id fmt.Stringer, data any) []byte {
-	var out bytes.Buffer
-	put(&out, name, id, data)
-	return bytes.Clone(out.Bytes())
 }
