@@ -17,6 +17,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/ops"
 	"piecework/api/problem"
 	"piecework/api/query"
 	"piecework/api/web"
@@ -140,9 +141,9 @@ func (a *API) notice(ctx context.Context, done, back string) (*web.Notice, error
 		}
 		s := web.Switch{Kind: kind, Name: name, Back: back}
 		n.Text = fmt.Sprintf("The %s %s goes on.", kind, name)
-		if p := viewPause(store.PauseOf(pauses, store.PauseKind(kind), name)); p != nil {
+		if p := ops.PauseOf(store.PauseOf(pauses, store.PauseKind(kind), name)); p != nil {
 			undo := s.Resume()
-			n.Text, n.Undo = fmt.Sprintf("The %s %s is %s.", kind, name, p.words()), &undo
+			n.Text, n.Undo = fmt.Sprintf("The %s %s is %s.", kind, name, p.Words()), &undo
 		}
 	case count != "":
 		number, _ := strconv.Atoi(count)
@@ -215,7 +216,7 @@ func (a *API) askCancel(c echo.Context) error {
 	case u.Stopping():
 		return a.cannot(c, u, "It was asked to stop already and ends soon.")
 	case !u.CanCancel():
-		return a.cannot(c, u, "It has "+ended(u.State)+" already.")
+		return a.cannot(c, u, "It has "+ops.Ended(u.State)+" already.")
 	}
 	return a.ask(c, http.StatusOK, web.AskCancel(u))
 }
@@ -357,7 +358,7 @@ var queueName = regexp.MustCompile(`^[a-z0-9_-]{1,64}$`)
 func theSwitch(c echo.Context, kind store.PauseKind, back string) (web.Switch, error) {
 	s := web.Switch{Kind: string(kind), Name: c.Param("name"), Back: ownPath(back)}
 	if kind == store.PauseBackend {
-		return s, knownBackend(s.Name)
+		return s, ops.KnownBackend(s.Name)
 	}
 	if !queueName.MatchString(s.Name) {
 		return s, work.ErrNotFound
@@ -400,7 +401,7 @@ func (a *API) pauseForm(kind store.PauseKind) echo.HandlerFunc {
 		}
 		by, _ := work.Cut(values.Get("by"), 200)
 		why, _ := work.Cut(values.Get("why"), 1000)
-		_, err = a.pause(c.Request().Context(), kind, s.Name, &newPause{By: by, Why: why})
+		_, err = a.ops.Pause(c.Request().Context(), kind, s.Name, &ops.NewPause{By: by, Why: why})
 		return a.acted(c, s.Back, fmt.Sprintf("paused:%s:%s", kind, s.Name), err)
 	}
 }
@@ -415,7 +416,7 @@ func (a *API) resumeForm(kind store.PauseKind) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		_, err = a.resume(c.Request().Context(), kind, s.Name)
+		_, err = a.ops.Resume(c.Request().Context(), kind, s.Name)
 		return a.acted(c, s.Back, fmt.Sprintf("resumed:%s:%s", kind, s.Name), err)
 	}
 }

@@ -8,10 +8,6 @@
 //	query.go       what a query must be, and how its parameters are read
 //	unit.go        work units: submit, read, list, cancel, retry
 //	bulk.go        retry and cancel all units that a filter chooses
-//	explain.go     why a unit waits
-//	backend.go     which backends can run just now
-//	queue.go       what waits and runs in the queues
-//	pause.go       pause and resume queues and backends
 //	idempotency.go keys that name a unit
 //	patience.go    no caller waits for an answer for ever
 //	wait.go        hold an answer until a unit is final
@@ -25,14 +21,12 @@
 //	run.go         runs: read, list
 //	batch_keep.go  the pages of batches as they were told last
 //	transcript.go  transcripts as JSON, JSON lines and text
-//	health.go      liveness, readiness
 //	file.go        files: upload, list, read, download, delete
 //	compatible.go  what OpenAI's and Anthropic's own SDKs are served: ids, errors
 //	openai_file.go   /v1/files, with the output and error files of batches
 //	openai_batch.go  /v1/batches, and what a line of its input must be
 //	anthropic_batch.go  /v1/messages/batches
 //	guard.go       which requests come in at all
-//	overview.go    what happened in an hour, a day, a month; what runs where
 //	page.go        the pages, Asynqmon and the API page
 //	script.go      the steps that a page shows, read while the transcript goes by
 //	viewer.go      what the list of units and the page of one show
@@ -65,10 +59,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"piecework/api/live"
+	"piecework/api/ops"
 	"piecework/api/problem"
 	"piecework/internal/process"
 	"piecework/internal/webhook"
-	"piecework/internal/work"
 	"piecework/jobs"
 )
 
@@ -90,17 +84,16 @@ type Options struct {
 // API serves the front door.
 type API struct {
 	Options
-	echo    *echo.Echo
-	huma    huma.API
-	hooks   *hooks
-	flight  *flight // bytes of bodies in memory
-	live    *live.Hub
-	kept    keptBatches
-	counted map[string]*lately[counted] // by the name of the overview's window
+	echo   *echo.Echo
+	huma   huma.API
+	hooks  *hooks
+	flight *flight // bytes of bodies in memory
+	live   *live.Hub
+	kept   keptBatches
+	ops    *ops.Operations
 
-	unitCounts lately[unitCounts] // of all units
-	received   *prometheus.CounterVec
-	requests   *prometheus.HistogramVec
+	received *prometheus.CounterVec
+	requests *prometheus.HistogramVec
 
 	// bodyTime is how long a caller may take to send a body. It is not the
 	// server's ReadTimeout, which would also end a held answer.
@@ -115,10 +108,7 @@ type API struct {
 func New(o Options) *API {
 	a := &API{Options: o, echo: echo.New(), hooks: newHooks(), flight: newFlight(o.MaxBody),
 		bodyTime: time.Minute, answerLimit: answerLimit, lookAgain: time.Second}
-	a.counted = map[string]*lately[counted]{}
-	for _, w := range work.Windows {
-		a.counted[w.Name] = &lately[counted]{}
-	}
+	a.ops = ops.New(o.Store, o.Bell, o.Log, o.Containment)
 	a.live = live.New(o.Store, o.Bell, o.Log, o.Registry)
 	o.OnSubmit(a.live.Notify)
 	metrics := promauto.With(o.Registry)
@@ -171,7 +161,7 @@ func (a *API) routes() {
 	register(a, op("get-work-unit", "GET", "/work-units/{id}", "Read a unit with its runs", 200, 404), a.getUnit)
 	register(a, op("cancel-work-unit", "POST", "/work-units/{id}/cancel", "Cancel a unit", 202, 404, 409), a.cancelUnit)
 	register(a, op("retry-work-unit", "POST", "/work-units/{id}/retry", "Run a final unit again", 202, 404, 408, 409, 413, 415), a.retryUnit)
-	register(a, op("explain-work-unit", "GET", "/work-units/{id}/explain", "Why does a unit wait?", 200, 404), a.explainUnit)
+	register(a, op("explain-work-unit", "GET", "/work-units/{id}/explain", "Why does a unit wait?", 200, 404), a.ops.ExplainUnit)
 	register(a, op("follow-work-unit", "GET", "/work-units/{id}/events", "Follow a unit while it runs", 200, 404), a.live.StreamUnit)
 	register(a, op("follow-work-units", "GET", "/events", "Follow what becomes of all units", 200), a.live.StreamUnits)
 	register(a, op("retry-work-units", "POST", "/work-units/retry", "Run many final units again", 200, 408, 413, 415), a.retryUnits)
@@ -195,7 +185,7 @@ func (a *API) routes() {
 	register(a, op("cancel-batch", "POST", "/batches/{id}/cancel", "Cancel a batch, or reject it after its test", 200, 404, 408, 413, 415), a.cancelBatch)
 	register(a, op("retry-batch", "POST", "/batches/{id}/retry", "Run the units of a batch again that did not succeed", 200, 404, 408, 409, 413, 415), a.retryBatch)
 	register(a, op("delete-batch", "DELETE", "/batches/{id}", "Delete a batch that is over, with its units", 204, 404, 409), a.deleteBatch)
-	register(a, op("list-backends", "GET", "/backends", "List backends: what they can do, and whether they can run", 200), a.listBackends)
+	register(a, op("list-backends", "GET", "/backends", "List backends: what they can do, and whether they can run", 200), a.ops.ListBackends)
 	register(a, op("list-schedules", "GET", "/schedules", "List schedules", 200), a.listSchedules)
 	register(a, op("get-schedule", "GET", "/schedules/{name}", "Read a schedule", 200, 404), a.getSchedule)
 	register(a, op("put-schedule", "PUT", "/schedules/{name}", "Make a schedule, or replace it", 200, 408, 413, 415), a.putSchedule)
@@ -220,11 +210,11 @@ func (a *API) routes() {
 	register(a, op("get-delivery", "GET", "/deliveries/{id}", "Read a delivery with its body", 200, 404), a.getDelivery)
 	register(a, op("redeliver", "POST", "/deliveries/{id}/redeliver", "Deliver again, with the same id and body", 202, 404, 409), a.redeliver)
 	register(a, op("redeliver-all", "POST", "/deliveries/redeliver", "Deliver many again", 200), a.redeliverAll)
-	register(a, op("pause-backend", "POST", "/backends/{name}/pause", "Let no unit of a backend begin", 200, 404, 408, 413, 415), a.pauseBackend)
-	register(a, op("resume-backend", "POST", "/backends/{name}/resume", "Let a backend go on, also one that refused its credentials", 200, 404), a.resumeBackend)
-	register(a, op("list-queues", "GET", "/queues", "List queues: what waits and runs in them", 200), a.listQueues)
-	register(a, op("pause-queue", "POST", "/queues/{name}/pause", "Let no unit of a queue begin", 200, 408, 413, 415), a.pauseQueue)
-	register(a, op("resume-queue", "POST", "/queues/{name}/resume", "Let a queue go on", 200), a.resumeQueue)
+	register(a, op("pause-backend", "POST", "/backends/{name}/pause", "Let no unit of a backend begin", 200, 404, 408, 413, 415), a.ops.PauseBackend)
+	register(a, op("resume-backend", "POST", "/backends/{name}/resume", "Let a backend go on, also one that refused its credentials", 200, 404), a.ops.ResumeBackend)
+	register(a, op("list-queues", "GET", "/queues", "List queues: what waits and runs in them", 200), a.ops.ListQueues)
+	register(a, op("pause-queue", "POST", "/queues/{name}/pause", "Let no unit of a queue begin", 200, 408, 413, 415), a.ops.PauseQueue)
+	register(a, op("resume-queue", "POST", "/queues/{name}/resume", "Let a queue go on", 200), a.ops.ResumeQueue)
 	register(a, op("list-runs", "GET", "/runs", "List runs, newest first", 200), a.listRuns)
 	register(a, op("get-run", "GET", "/runs/{id}", "Read a run", 200, 404), a.getRun)
 	steps := op("get-transcript", "GET", "/runs/{id}/transcript", "Read a run's transcript", 200, 404, 410)
@@ -237,9 +227,9 @@ func (a *API) routes() {
 	register(a, op("get-file", "GET", "/files/{id}", "Read what is known of a file", 200, 404), a.getFile)
 	register(a, op("get-file-content", "GET", "/files/{id}/content", "Download a file", 200, 404), a.getContent)
 	register(a, op("delete-file", "DELETE", "/files/{id}", "Delete a file that no unit needs", 204, 404, 409), a.deleteFile)
-	register(a, op("get-stats", "GET", "/stats", "What happened lately, and how things stand", 200), a.getStats)
-	register(a, op("get-health", "GET", "/healthz", "Is the process alive?", 200), a.healthz)
-	register(a, op("get-readiness", "GET", "/readyz", "Can it take work, and what is missing?", 200), a.readyz)
+	register(a, op("get-stats", "GET", "/stats", "What happened lately, and how things stand", 200), a.ops.GetStats)
+	register(a, op("get-health", "GET", "/healthz", "Is the process alive?", 200), a.ops.Healthz)
+	register(a, op("get-readiness", "GET", "/readyz", "Can it take work, and what is missing?", 200), a.ops.Readyz)
 	a.describe()
 
 	a.echo.POST("/triggers/:name", a.receiveWebhook) // raw: what is signed is the body's bytes

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -178,28 +177,4 @@ func (a *API) listBatches(ctx context.Context, in *listBatchesInput) (*batchList
 		batches[i].Problems = nil // of one batch alone
 	}
 	return &list, nil
-}
-
-// whyBatchHolds tells why a batch has not let a unit go.
-func whyBatchHolds(b work.Batch) reason {
-	switch {
-	case b.Paused != nil:
-		p := operatorPause{Since: b.Paused.Since.UTC(), By: b.Paused.By, Why: b.Paused.Why}
-		return reason{Code: "batch_paused", Detail: fmt.Sprintf("its batch is %s (go on with `piecework batch resume %s`)", p.words(), b.ID)}
-	case b.Status == work.BatchEnumerating:
-		return reason{Code: "batch_enumerating", Detail: fmt.Sprintf("the units of its batch are still being made; %d are there", b.Counts.Total)}
-	case b.Status == work.BatchTesting:
-		return reason{Code: "batch_testing", Detail: fmt.Sprintf("the first %d units of its batch run before the others", b.TestFirst)}
-	case b.Status == work.BatchAwaitingApproval:
-		return reason{Code: "batch_awaits_approval", Detail: fmt.Sprintf("its batch has been tested and waits for a person (`piecework batch approve %s` or `piecework batch cancel %s`)", b.ID, b.ID)}
-	case b.Status == work.BatchCancelling:
-		return reason{Code: "batch_cancelling", Detail: "its batch is being cancelled"}
-	}
-	c := b.Counts
-	detail := fmt.Sprintf("other units of its batch go before it: %d of %d have finished, and %d may be at work at once", c.Finished(), c.Total,
-		min(cmp.Or(b.Concurrency, work.BatchWindow), work.BatchWindow))
-	if b.MaxCostUSD != nil {
-		detail += fmt.Sprintf("; %s of its budget of %s is spent", c.CostText(), work.Dollars(*b.MaxCostUSD))
-	}
-	return reason{Code: "batch_order", Detail: detail}
 }

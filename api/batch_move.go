@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/ops"
 	"piecework/api/query"
 	"piecework/internal/work"
 	"piecework/store"
@@ -42,11 +43,11 @@ func (a *API) resumeBatch(ctx context.Context, in *changeBatchInput) (*oneBatch,
 
 type pauseBatchInput struct {
 	query.ByID
-	Body *newPause
+	Body *ops.NewPause
 }
 
 func (a *API) pauseBatch(ctx context.Context, in *pauseBatchInput) (*oneBatch, error) {
-	why := newPause{}
+	why := ops.NewPause{}
 	if in.Body != nil {
 		why = *in.Body
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/ops"
 	"piecework/api/query"
 	"piecework/api/web"
 	"piecework/internal/work"
@@ -106,7 +107,7 @@ func (a *API) resumeByForm(ctx context.Context, id query.ByID, form url.Values) 
 func (a *API) pauseByForm(ctx context.Context, id query.ByID, form url.Values) (string, error) {
 	by, _ := work.Cut(form.Get("by"), 200)
 	why, _ := work.Cut(form.Get("why"), 1000)
-	_, err := a.pauseBatch(ctx, &pauseBatchInput{id, &newPause{By: by, Why: why}})
+	_, err := a.pauseBatch(ctx, &pauseBatchInput{id, &ops.NewPause{By: by, Why: why}})
 	return "", err
 }
 
@@ -194,11 +195,11 @@ func (a *API) batchesPage(c echo.Context) error {
 		return err
 	}
 	f.Statuses = nil
-	counts, err := a.Store.CountBatches(ctx, f, maxCounts)
+	counts, err := a.Store.CountBatches(ctx, f, ops.MaxCounts)
 	if err != nil {
 		return err
 	}
-	page.Pills = page.Choices(counts, maxCounts)
+	page.Pills = page.Choices(counts, ops.MaxCounts)
 	if next != nil {
 		page.Next = next.String()
 	}

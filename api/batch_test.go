@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/ops"
 	"piecework/internal/backend"
 	"piecework/internal/blob"
 	"piecework/internal/testkit"
@@ -392,7 +393,7 @@ func TestBatchIsTestedApprovedAndSummedUp(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	f.post("/batches/"+b.ID.String()+"/pause", `{}`).refused(409, "", "awaiting_approval")
-	var unit struct{ Reasons []reason }
+	var unit struct{ Reasons []ops.Reason }
 	held, _, _ := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID, States: []work.State{work.Queued}})
 	f.get("/work-units/" + held[0].ID.String() + "/explain").is(200).into(&unit)
 	if len(unit.Reasons) != 1 || unit.Reasons[0].Code != "batch_awaits_approval" || !strings.Contains(unit.Reasons[0].Detail, "piecework batch approve "+b.ID.String()) {

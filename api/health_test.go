@@ -6,14 +6,15 @@ import (
 	"strings"
 	"testing"
 
+	"piecework/api/ops"
 	"piecework/internal/process"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 )
 
 type readiness struct {
-	Status string           `json:"status"`
-	Checks map[string]check `json:"checks"`
+	Status string               `json:"status"`
+	Checks map[string]ops.Check `json:"checks"`
 }
 
 func (f *front) ready(status int) readiness {
@@ -37,7 +38,7 @@ func TestReadyWithEverything(t *testing.T) {
 	if _, known := f.ready(200).Checks["containment"]; known {
 		t.Error("a house without a worker process knows how agents are held together")
 	}
-	f.Containment = process.Subreaper
+	f.ops.Containment = process.Subreaper
 	r := f.ready(200)
 	if c := r.Checks["containment"]; !c.OK || !strings.HasPrefix(c.Detail, "subreaper: ") {
 		t.Errorf("%+v", c)
@@ -69,7 +70,7 @@ func TestNotReadyWithoutPostgres(t *testing.T) {
 	}
 	f.get("/healthz").is(200)
 	f.get("/metrics").is(200)
-	worker := httptest.NewServer(Health(f.Registry, f.Store, f.Bell, process.Subreaper, func() string { return "" }))
+	worker := httptest.NewServer(ops.Health(f.Registry, f.Store, f.Bell, process.Subreaper, func() string { return "" }))
 	defer worker.Close()
 	for path, status := range map[string]int{"/healthz": 200, "/metrics": 200, "/readyz": 503, "/work-units": 404} {
 		resp, err := http.Get(worker.URL + path)
@@ -108,7 +109,7 @@ func TestReadinessTellsOfAFullDisk(t *testing.T) {
 	if page := string(f.get("/worker-processes").is(200).body); !strings.Contains(page, why) || !strings.Contains(page, "takes no units") {
 		t.Errorf("the page does not say so: %s", page)
 	}
-	worker := httptest.NewServer(Health(f.Registry, f.Store, f.Bell, process.Subreaper, func() string { return why }))
+	worker := httptest.NewServer(ops.Health(f.Registry, f.Store, f.Bell, process.Subreaper, func() string { return why }))
 	defer worker.Close()
 	resp, err := http.Get(worker.URL + "/readyz")
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"piecework/api/live"
+	"piecework/api/ops"
 	"piecework/api/problem"
 	"piecework/api/view"
 	"piecework/internal/backend"
@@ -336,21 +337,21 @@ func addExamples(schemas map[string]*huma.Schema) {
 		"Changes":   map[string]any{"max_turns": 40},
 		"UnitUsage": unitUsage{work.Usage{InputTokens: 40, OutputTokens: 90, CacheReadTokens: 160}, 0.8},
 		"Step":      exampleStep(run.StartedAt),
-		"Explanation": explanation{ID: unit.ID, Status: work.Queued, Ahead: new(3), Reasons: []reason{
+		"Explanation": ops.Explanation{ID: unit.ID, Status: work.Queued, Ahead: new(3), Reasons: []ops.Reason{
 			{Code: "backend_unavailable", Detail: "claude is not here: install it, or set PIECEWORK_CLAUDE_PATH to the program"}}},
-		"Backends": map[string]any{"items": []backendView{{Name: "mock", Status: "available", Capabilities: backend.Capabilities("mock"),
-			Slots: 8, Processes: []backendProcess{{ID: run.WorkerProcess.String(), Hostname: "host", Available: true}}}}},
-		"Queues": map[string]any{"items": []queueView{{Name: "default", Queued: 12, Due: 3, OldestWait: new(work.Seconds(4.5)), Running: 8, Processes: 1,
-			Paused: &operatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}}}},
-		"NewPause":   newPause{By: "ann", Why: "the provider has an outage"},
-		"PauseState": pauseState{Name: "default", Paused: &operatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}},
+		"Backends": map[string]any{"items": []ops.BackendView{{Name: "mock", Status: "available", Capabilities: backend.Capabilities("mock"),
+			Slots: 8, Processes: []ops.BackendProcess{{ID: run.WorkerProcess.String(), Hostname: "host", Available: true}}}}},
+		"Queues": map[string]any{"items": []ops.QueueView{{Name: "default", Queued: 12, Due: 3, OldestWait: new(work.Seconds(4.5)), Running: 8, Processes: 1,
+			Paused: &ops.OperatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}}}},
+		"NewPause":   ops.NewPause{By: "ann", Why: "the provider has an outage"},
+		"PauseState": ops.PauseState{Name: "default", Paused: &ops.OperatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}},
 		"BulkResult": bulkResult{DryRun: true, Count: 1, Cost: work.NewCost(0.25, 0), Items: []view.UnitItem{{Unit: short}}},
 		"Cost":       work.NewCost(0.42, 1),
 		"ModelLimit": work.ModelLimit{Model: "claude-opus-5", Message: "429: too many requests", Until: &next},
 		"Health":     map[string]any{"status": "ok"},
 		"Pruned":     map[string]any{"dry_run": true, "units": 1200, "batches": 3, "files": 40, "bytes": 123456, "more": false},
 		"Stats":      exampleStats(run.StartedAt),
-		"Readiness": map[string]any{"status": "ready", "checks": map[string]check{
+		"Readiness": map[string]any{"status": "ready", "checks": map[string]ops.Check{
 			"postgres": {OK: true, Detail: "reachable, schema up to date"}, "redis": {OK: true, Detail: "takes writes (single server)"},
 			"workers": {OK: true, Detail: "1 worker processes with 8 slots"}, "backends": {OK: true, Detail: "mock"},
 		}},
@@ -364,9 +365,9 @@ func addExamples(schemas map[string]*huma.Schema) {
 	}
 }
 
-func exampleStats(from time.Time) stats {
+func exampleStats(from time.Time) ops.Stats {
 	finished, spent := map[work.State]int64{work.Succeeded: 11, work.Failed: 1}, work.Spent{Runs: 13, Cost: work.NewCost(0.42, 0)}
-	return stats{
+	return ops.Stats{
 		Figures: work.Figures{
 			Window: "24h", From: from, To: from.Add(time.Hour), Bucket: 3600, Accepted: 12, Finished: finished, Cost: spent,
 			Series: []work.Interval{{From: from, Accepted: 12, Finished: finished, Cost: spent}},
@@ -374,7 +375,7 @@ func exampleStats(from time.Time) stats {
 			Models: []work.Spent{{Name: "mock", Runs: 13, Cost: work.NewCost(0.42, 0)}}, Backends: []work.Spent{{Name: "mock", Runs: 13, Cost: work.NewCost(0.42, 0)}}, Workers: []work.Spent{},
 			Run: []work.Latency{},
 		},
-		Queues: []queueView{}, Processes: []work.Process{}, Checks: map[string]check{"redis": {OK: true, Detail: "takes writes (single server)"}},
+		Queues: []ops.QueueView{}, Processes: []work.Process{}, Checks: map[string]ops.Check{"redis": {OK: true, Detail: "takes writes (single server)"}},
 	}
 }
 

@@ -2,8 +2,6 @@ package api
 
 import (
 	"cmp"
-	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -12,92 +10,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/ops"
 	"piecework/api/problem"
 	"piecework/api/web"
 	"piecework/internal/work"
 	"piecework/store"
 )
-
-// stats is what the overview shows, for scripts.
-type stats struct {
-	work.Figures
-	Queues    []queueView      `json:"queues" nullable:"false" doc:"As they were at to: now, or some seconds ago when very many units wait or have just ended"`
-	Processes []work.Process   `json:"worker_processes" nullable:"false" doc:"Those that have not stopped, newest first"`
-	Checks    map[string]check `json:"checks" doc:"As in /readyz"`
-}
-
-type statsInput struct {
-	Window string `query:"window" enum:"1h,24h,7d,30d" default:"24h" doc:"How far back: minutes of an hour, hours of a day, quarters of seven days, or thirty days"`
-}
-
-type statsAnswer struct {
-	Body stats `nameHint:"Stats"`
-}
-
-func (a *API) getStats(ctx context.Context, in *statsInput) (*statsAnswer, error) {
-	window, _ := work.WindowOf(cmp.Or(in.Window, work.DefaultWindow)) // the schema knows the others
-	s, _, err := a.stats(ctx, window, time.Now())
-	return &statsAnswer{s}, err
-}
-
-func (a *API) stats(ctx context.Context, window work.Window, now time.Time) (s stats, pauses []store.Pause, err error) {
-	counted, err := a.counted[window.Name].get(ctx, func(ctx context.Context) (counted, int64, error) { return a.count(ctx, window, now) })
-	if err != nil {
-		return s, nil, err
-	}
-	s.Figures = counted.figures
-	if pauses, err = a.Store.Pauses(ctx); err != nil {
-		return s, nil, err
-	}
-	if s.Processes, err = a.Store.Processes(ctx); err != nil {
-		return s, nil, err
-	}
-	s.Queues = viewQueues(counted.queues, pauses, s.Processes)
-	ready, err := a.readyz(ctx, nil)
-	if err != nil {
-		return s, nil, err
-	}
-	s.Checks = ready.Body.Checks
-	s.Checks["reconciler"] = a.checkReconciler(ctx)
-	return s, pauses, nil
-}
-
-// counted is what the overview counts rows for. Its time is the figures' To.
-type counted struct {
-	figures work.Figures
-	queues  []store.Queue
-}
-
-func (a *API) count(ctx context.Context, window work.Window, now time.Time) (c counted, rows int64, err error) {
-	if c.figures, err = a.Store.Figures(ctx, work.DefaultTenant, window, now); err != nil {
-		return c, 0, err
-	}
-	if c.queues, err = a.Store.Queues(ctx, work.DefaultTenant); err != nil {
-		return c, 0, err
-	}
-	rows = c.figures.Untallied
-	for _, q := range c.queues {
-		rows += int64(q.Queued + q.Running)
-	}
-	return c, rows, nil
-}
-
-// reconcilerLate is how long a reconciler may be silent: it does its slow
-// duties once a minute.
-const reconcilerLate = 3 * time.Minute
-
-func (a *API) checkReconciler(ctx context.Context) check {
-	ago, err := a.Store.ReconcilerSeen(ctx)
-	switch {
-	case err != nil:
-		return check{Detail: "cannot be looked for"}
-	case ago == nil:
-		return check{Detail: "was never here: no worker process has run yet, so nothing frees lost units or rings lost bells"}
-	case *ago > reconcilerLate:
-		return check{Detail: fmt.Sprintf("was last here %s ago: lost units are not freed; start a worker process", ago.Round(time.Minute))}
-	}
-	return check{OK: true, Detail: fmt.Sprintf("was here %s ago", ago.Round(time.Second))}
-}
 
 func (a *API) overviewPage(c echo.Context) error {
 	window, ok := work.WindowOf(cmp.Or(c.QueryParam("window"), work.DefaultWindow))
@@ -109,7 +27,7 @@ func (a *API) overviewPage(c echo.Context) error {
 		return problem.Parameter("window", "must be one of "+strings.Join(names, ", "))
 	}
 	ctx, now := c.Request().Context(), time.Now()
-	s, pauses, err := a.stats(ctx, window, now)
+	s, pauses, err := a.ops.Stats(ctx, window, now)
 	if err != nil {
 		return err
 	}
@@ -117,7 +35,7 @@ func (a *API) overviewPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	batches, err := a.Store.CountBatches(ctx, store.BatchFilter{Tenant: work.DefaultTenant}, maxCounts)
+	batches, err := a.Store.CountBatches(ctx, store.BatchFilter{Tenant: work.DefaultTenant}, ops.MaxCounts)
 	if err != nil {
 		return err
 	}
@@ -131,17 +49,17 @@ func (a *API) overviewPage(c echo.Context) error {
 	for _, q := range s.Queues {
 		view := web.Queue{Name: q.Name, Scheduled: q.Queued - q.Due, Due: q.Due, Running: q.Running, Processes: q.Processes, OldestWait: q.OldestWait}
 		if q.Paused != nil {
-			view.Paused = q.Paused.words()
+			view.Paused = q.Paused.Words()
 		}
 		page.Queues = append(page.Queues, view)
 	}
-	for _, b := range viewBackends(s.Processes, pauses) {
-		view := web.Backend{Name: b.Name, Status: b.Status, Slots: b.Slots, Shut: b.shut(now)}
+	for _, b := range ops.ViewBackends(s.Processes, pauses) {
+		view := web.Backend{Name: b.Name, Status: b.Status, Slots: b.Slots, Shut: shut(&b, now)}
 		if b.Paused != nil { // also one that is not there
 			view.Status = "paused"
 		}
 		if view.Status == "paused" || view.Status == "unavailable" {
-			view.Detail = b.trouble()
+			view.Detail = b.Trouble()
 		}
 		page.Backends = append(page.Backends, view)
 	}
@@ -169,4 +87,42 @@ func (a *API) processesPage(c echo.Context) error {
 		page.Processes = append(page.Processes, web.Process{Process: p, Runs: held[p.ID]})
 	}
 	return a.render(c, page)
+}
+
+// shut lists what keeps units from beginning in some of the worker processes that
+// the backend is in: what each of them met with its own credential.
+func shut(v *ops.BackendView, now time.Time) (list []web.Shut) {
+	of := 0
+	note := func(s web.Shut) {
+		if s.Until != nil && !s.Until.After(now) {
+			return // it is over, and the process has not said so yet
+		}
+		i := slices.IndexFunc(list, func(known web.Shut) bool { return known.Model == s.Model && known.Class == s.Class })
+		if i < 0 {
+			i, list = len(list), append(list, s)
+		}
+		list[i].Processes++
+		if list[i].Until != nil && (s.Until == nil || s.Until.After(*list[i].Until)) {
+			list[i].Until = s.Until
+		}
+	}
+	for _, p := range v.Processes {
+		if !p.Available {
+			continue
+		}
+		of++
+		if p.Paused != nil && v.Status == "available" { // else it is told of the whole backend
+			note(web.Shut{Class: p.Paused.Class, Message: p.Paused.Message, Until: p.Paused.Until})
+		}
+		for _, l := range p.Limits {
+			if l.Until != nil {
+				note(web.Shut{Model: l.Name(), Class: work.ClassRateLimit, Message: l.Message, Until: l.Until})
+			}
+		}
+	}
+	for i := range list {
+		list[i].Of = of
+	}
+	slices.SortFunc(list, func(a, b web.Shut) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Class, b.Class)) })
+	return list
 }

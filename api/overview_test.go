@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/ops"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -29,7 +30,7 @@ func TestStatsAndOverview(t *testing.T) {
 	f.post("/queues/bulk/pause", `{"why":"<b>audit</b>"}`).is(200)
 
 	for _, query := range []string{"", "?window=1h", "?window=24h", "?window=7d", "?window=30d"} {
-		var s stats
+		var s ops.Stats
 		f.get("/stats" + query).is(200).into(&s)
 		if s.Accepted != 3 || s.Finished[work.Succeeded] != 1 || s.Finished[work.Failed] != 1 || s.Cost.Known() != 0.75 || s.Cost.Wasted.Known() != 0.5 {
 			t.Errorf("%s: %+v", query, s.Figures)
@@ -65,7 +66,7 @@ func TestReconcilerIsSeen(t *testing.T) {
 	if _, err := f.Store.Tally(t.Context(), work.DefaultTenant); err != nil {
 		t.Fatal(err)
 	}
-	var s stats
+	var s ops.Stats
 	f.get("/stats").is(200).into(&s)
 	if c := s.Checks["reconciler"]; !c.OK || !strings.Contains(c.Detail, "was here") {
 		t.Errorf("%+v", c)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/ops"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 	"piecework/jobs"
@@ -25,7 +26,7 @@ func (f *front) tryClaim(unit, process uuid.UUID) bool {
 	return claimed != nil
 }
 
-func codes(e explanation) (list []string) {
+func codes(e ops.Explanation) (list []string) {
 	for _, r := range e.Reasons {
 		list = append(list, r.Code)
 	}
@@ -45,7 +46,7 @@ func TestPauseAndResume(t *testing.T) {
 			go f.Bell.Listen(t.Context(), func(n jobs.Notice) { news <- n }, jobs.NoticePause)
 			process := f.crew(work.Offer{Name: "mock", Available: true})
 			id := f.submit(mock(""))
-			var first, again pauseState
+			var first, again ops.PauseState
 			f.post(test.path+"/pause", `{"by":"ann","why":"an outage"}`).is(200).into(&first)
 			f.post(test.path+"/pause", "").is(200).into(&again)
 			if first.Paused == nil || again.Paused == nil || *again.Paused != *first.Paused || first.Paused.By != "ann" {
@@ -89,7 +90,7 @@ func TestQueues(t *testing.T) {
 	f.post("/queues/default/pause", "").is(200)
 	f.post("/queues/default/resume", "").is(200)
 	f.post("/backends/mock/pause", `{"why":"the key is being changed"}`).is(200)
-	var got struct{ Items []queueView }
+	var got struct{ Items []ops.QueueView }
 	f.get("/queues").is(200).into(&got)
 	if len(got.Items) != 3 {
 		t.Fatalf("%+v", got.Items)
@@ -103,7 +104,7 @@ func TestQueues(t *testing.T) {
 	if q := got.Items[2]; q.Name != "slow" || q.Queued != 2 || q.Due != 1 || q.OldestWait == nil || q.Processes != 0 {
 		t.Errorf("slow %+v", q)
 	}
-	var backends struct{ Items []backendView }
+	var backends struct{ Items []ops.BackendView }
 	f.get("/backends").is(200).into(&backends)
 	for _, b := range backends.Items {
 		if b.Name == "mock" && (b.Status != "paused" || b.Paused == nil || b.Slots != 0) || b.Name != "mock" && b.Paused != nil {

@@ -21,8 +21,7 @@ import (
 
 // What the list shows at most.
 const (
-	maxSearch = 200    // bytes of a search that are looked for
-	maxCounts = 10_000 // units of one state, or units that were searched for, that are counted
+	maxSearch = 200 // bytes of a search that are looked for
 	pageCards = 50
 	pageRuns  = 100 // of one unit
 	pageTold  = 20  // deliveries about one unit
@@ -179,42 +178,14 @@ func (a *API) list(c echo.Context, chosen uuid.UUID) (web.List, error) {
 		list.Next = next.String()
 	}
 	f.States, f.After = nil, uuid.Nil
-	counts, err := a.countUnits(ctx, f, given)
+	any := given
+	any.Status = ""
+	counts, err := a.ops.CountUnits(ctx, f, any.Query() == (web.Filter{}).Query())
 	if err != nil {
 		return list, err
 	}
-	list.Pills, list.CountedAt = given.Pills(counts.byState, counts.most), counts.at
+	list.Pills, list.CountedAt = given.Pills(counts.ByState, counts.Most), counts.At
 	return list, nil
-}
-
-// unitCounts are units by state.
-type unitCounts struct {
-	byState map[work.State]int
-	most    int // a count that is not below it may be higher
-	at      time.Time
-}
-
-// countUnits counts the units of a filter by state. Those of all units are kept for a
-// few seconds when they are many.
-func (a *API) countUnits(ctx context.Context, f store.UnitFilter, given web.Filter) (unitCounts, error) {
-	ask := func(ctx context.Context) (c unitCounts, rows int64, err error) {
-		c.at = time.Now()
-		c.most = maxCounts
-		var whole bool
-		if c.byState, whole, err = a.Store.CountUnits(ctx, f, maxCounts); !whole {
-			c.most = 0
-		}
-		for _, n := range c.byState {
-			rows += int64(n)
-		}
-		return c, rows, err
-	}
-	given.Status = ""
-	if given.Query() == (web.Filter{}).Query() {
-		return a.unitCounts.get(ctx, ask)
-	}
-	c, _, err := ask(ctx)
-	return c, err
 }
 
 // fill gives the list the cards of a filter and tells where it goes on.
@@ -279,15 +250,15 @@ func (a *API) unitOf(c echo.Context, id uuid.UUID, whole bool) (web.Unit, error)
 		return page, err
 	}
 	if unit.State == work.Queued || unit.State == work.Waiting {
-		e, err := a.explain(ctx, id)
+		e, err := a.ops.Explain(ctx, id)
 		if err != nil && !errors.Is(err, work.ErrNotFound) {
 			return page, err
 		}
 		for _, r := range e.Reasons {
 			page.Waits = append(page.Waits, r.Detail)
-			if r.held != "" {
-				held := web.Switch{Kind: string(r.held), Name: unit.Queue, Paused: true, Back: page.Path()}
-				if r.held == store.PauseBackend {
+			if r.Held != "" {
+				held := web.Switch{Kind: string(r.Held), Name: unit.Queue, Paused: true, Back: page.Path()}
+				if r.Held == store.PauseBackend {
 					held.Name = unit.Backend
 				}
 				if !slices.Contains(page.Held, held) {

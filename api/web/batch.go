@@ -266,7 +266,7 @@ func (b Batch) Sums() []Sum {
 // Waits tell what it waits for, or why it ended as it did.
 func (b Batch) Waits() (list []string) {
 	if p := b.Paused; p != nil {
-		who := "paused since " + When(p.Since)
+		who := "paused since " + work.When(p.Since)
 		if p.By != "" {
 			who += " by " + p.By
 		}
@@ -350,14 +350,14 @@ func (b Batch) Settings() (list []Setting) {
 	}
 	add("stop when", b.rules())
 	if b.ExpiresAt != nil {
-		add("expires", When(*b.ExpiresAt))
+		add("expires", work.When(*b.ExpiresAt))
 	}
 	for _, t := range []struct {
 		name string
 		at   *time.Time
 	}{{"enumerated", b.EnumeratedAt}, {"approved", b.ApprovedAt}, {"asked to cancel", b.CancelledAt}, {"finished", b.FinishedAt}} {
 		if t.at != nil {
-			add(t.name, When(*t.at))
+			add(t.name, work.When(*t.at))
 		}
 	}
 	return list

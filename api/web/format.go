@@ -16,7 +16,7 @@ import (
 func ago(now, t time.Time) string {
 	switch d := now.Sub(t); {
 	case d < 0:
-		return When(t)
+		return work.When(t)
 	case d < time.Minute:
 		return "just now"
 	case d < time.Hour:
@@ -50,9 +50,6 @@ func lasted(d time.Duration) string {
 	}
 	return fmt.Sprintf("%d h %02d min", int(d.Hours()), int(d.Minutes())%60)
 }
-
-// When writes a moment for people, in UTC.
-func When(t time.Time) string { return t.UTC().Format("2 Jan 2006 15:04:05 MST") }
 
 func iso(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 

@@ -152,7 +152,7 @@ func (u Unit) Limits() (list []Setting) {
 		at   *time.Time
 	}{{"not before", u.NotBefore}, {"deadline", u.Deadline}, {"expires", u.ExpiresAt}} {
 		if t.at != nil {
-			add(t.name, When(*t.at))
+			add(t.name, work.When(*t.at))
 		}
 	}
 	add("working directory", u.WorkingDirectory)

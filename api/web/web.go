@@ -68,7 +68,7 @@ func Assets() map[string]Asset {
 type Page interface{ Render(io.Writer) error }
 
 var functions = template.FuncMap{
-	"ago": ago, "took": took, "when": When, "iso": iso, "usd": usd, "pretty": pretty, "advice": work.Class.Advice, "class": stateClass,
+	"ago": ago, "took": took, "when": work.When, "iso": iso, "usd": usd, "pretty": pretty, "advice": work.Class.Advice, "class": stateClass,
 	"count": count, "show": show, "words": words, "size": size, "number": number, "markdown": markdown, "line": line, "share": share,
 	"batchPath": func(id *uuid.UUID) string { return BatchPath(*id) },
 }

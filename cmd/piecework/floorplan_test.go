@@ -24,9 +24,10 @@ var floorPlan = []struct {
 	pkg string
 	may []string
 }{
-	{"cmd/piecework", []string{"api", "handlers", "jobs", "store", "migrations", "examples"}},
-	{"api", []string{"api/live", "api/problem", "api/query", "api/view", "api/web", "jobs", "store", "migrations"}},
+	{"cmd/piecework", []string{"api", "api/ops", "handlers", "jobs", "store", "migrations", "examples"}},
+	{"api", []string{"api/live", "api/ops", "api/problem", "api/query", "api/view", "api/web", "jobs", "store", "migrations"}},
 	{"api/live", []string{"api/problem", "api/query", "api/view", "jobs", "store"}},
+	{"api/ops", []string{"api/problem", "api/query", "jobs", "store"}},
 	{"api/problem", []string{"jobs", "store"}},
 	{"api/query", []string{"api/problem", "store"}},
 	{"api/view", nil},

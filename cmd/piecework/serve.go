@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"piecework/api"
+	"piecework/api/ops"
 	"piecework/handlers"
 	"piecework/internal/backend"
 	"piecework/internal/blob"
@@ -302,7 +303,7 @@ func (h house) serveHealth(ctx context.Context, app *App, address string, shift 
 	if err != nil {
 		return err
 	}
-	return h.serveHTTP(ctx, app, listener, api.Health(h.registry, h.store, h.bell, h.containment, blocked), func() {}, shift)
+	return h.serveHTTP(ctx, app, listener, ops.Health(h.registry, h.store, h.bell, h.containment, blocked), func() {}, shift)
 }
 
 // serveHTTP serves, says so on stdout once units are taken too, and ends when

@@ -37,3 +37,6 @@ func (s *Seconds) UnmarshalJSON(data []byte) error {
 	*s = parsed
 	return err
 }
+
+// When writes a moment for people, in UTC.
+func When(t time.Time) string { return t.UTC().Format("2 Jan 2006 15:04:05 MST") }

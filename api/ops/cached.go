@@ -1,4 +1,4 @@
-package api
+package ops
 
 import (
 	"context"
@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// lately answers a question about very many rows for all who ask it within some
+// cached answers a question about very many rows for all who ask it within some
 // seconds. What is about few rows is asked anew each time, so that whoever changes
 // something sees it.
-type lately[T any] struct {
+type cached[T any] struct {
 	mu     sync.Mutex
 	value  T
 	at     time.Time     // when it was asked for; zero: nothing is kept
@@ -31,7 +31,7 @@ type question[T any] func(context.Context) (value T, rows int64, err error)
 
 // get returns a value that is kept, or asks. When half of its time is over one of the
 // readers has it asked for anew, and nobody waits.
-func (l *lately[T]) get(ctx context.Context, ask question[T]) (T, error) {
+func (l *cached[T]) get(ctx context.Context, ask question[T]) (T, error) {
 	l.mu.Lock()
 	if l.at.IsZero() {
 		l.mu.Unlock()
@@ -69,7 +69,7 @@ func (l *lately[T]) get(ctx context.Context, ask question[T]) (T, error) {
 	return l.askNow(ctx, ask)
 }
 
-func (l *lately[T]) askNow(ctx context.Context, ask question[T]) (T, error) {
+func (l *cached[T]) askNow(ctx context.Context, ask question[T]) (T, error) {
 	begun := time.Now()
 	value, rows, err := ask(ctx)
 	if err != nil {

@@ -1,4 +1,4 @@
-package api
+package ops
 
 import (
 	"context"
@@ -22,14 +22,14 @@ type healthAnswer struct {
 	} `nameHint:"Health"`
 }
 
-func (a *API) healthz(context.Context, *struct{}) (*healthAnswer, error) {
+func (o *Operations) Healthz(context.Context, *struct{}) (*healthAnswer, error) {
 	var h healthAnswer
 	h.Body.Status = "ok"
 	return &h, nil
 }
 
-// check is one thing the server stands on.
-type check struct {
+// Check is one thing the server stands on.
+type Check struct {
 	OK     bool   `json:"ok"`
 	Detail string `json:"detail"`
 }
@@ -38,22 +38,22 @@ type readyAnswer struct {
 	Status int
 	Body   struct {
 		Status string           `json:"status" enum:"ready,not ready"`
-		Checks map[string]check `json:"checks"`
+		Checks map[string]Check `json:"checks"`
 	} `nameHint:"Readiness"`
 }
 
-// readyz answers 503 only for what stops units from being accepted. Without
+// Readyz answers 503 only for what stops units from being accepted. Without
 // Redis or a worker process they are accepted all the same, and wait.
-func (a *API) readyz(ctx context.Context, _ *struct{}) (*readyAnswer, error) {
+func (o *Operations) Readyz(ctx context.Context, _ *struct{}) (*readyAnswer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	var r readyAnswer
-	r.Body.Checks = map[string]check{"postgres": a.checkPostgres(ctx), "redis": a.checkRedis(ctx)}
+	r.Body.Checks = map[string]Check{"postgres": o.checkPostgres(ctx), "redis": o.checkRedis(ctx)}
 	if r.Body.Checks["postgres"].OK {
-		a.checkWorkers(ctx, r.Body.Checks)
+		o.checkWorkers(ctx, r.Body.Checks)
 	}
-	if a.Containment != "" {
-		r.Body.Checks["containment"] = check{OK: a.Containment != process.MarksOnly, Detail: a.Containment.String()}
+	if o.Containment != "" {
+		r.Body.Checks["containment"] = Check{OK: o.Containment != process.MarksOnly, Detail: o.Containment.String()}
 	}
 	r.Status, r.Body.Status = http.StatusOK, "ready"
 	if !r.Body.Checks["postgres"].OK {
@@ -62,64 +62,64 @@ func (a *API) readyz(ctx context.Context, _ *struct{}) (*readyAnswer, error) {
 	return &r, nil
 }
 
-func (a *API) checkPostgres(ctx context.Context) check {
-	if err := a.Store.Writable(ctx); err != nil {
-		return check{Detail: "takes no writes, or does not answer in time; units are refused until it does"}
+func (o *Operations) checkPostgres(ctx context.Context) Check {
+	if err := o.store.Writable(ctx); err != nil {
+		return Check{Detail: "takes no writes, or does not answer in time; units are refused until it does"}
 	}
-	behind, err := a.Store.Behind(ctx)
+	behind, err := o.store.Behind(ctx)
 	if err != nil {
-		return check{Detail: "its schema version cannot be read"}
+		return Check{Detail: "its schema version cannot be read"}
 	}
 	if behind > 0 {
-		return check{Detail: fmt.Sprintf("%d migrations behind: run `piecework migrate`", behind)}
+		return Check{Detail: fmt.Sprintf("%d migrations behind: run `piecework migrate`", behind)}
 	}
-	return check{OK: true, Detail: "reachable, schema up to date"}
+	return Check{OK: true, Detail: "reachable, schema up to date"}
 }
 
-func (a *API) checkRedis(ctx context.Context) check {
-	if err := a.Bell.Probe(ctx); err != nil {
-		return check{Detail: "takes no writes (" + a.Bell.Layout() + "); units are accepted, and worker processes claim them from Postgres"}
+func (o *Operations) checkRedis(ctx context.Context) Check {
+	if err := o.bell.Probe(ctx); err != nil {
+		return Check{Detail: "takes no writes (" + o.bell.Layout() + "); units are accepted, and worker processes claim them from Postgres"}
 	}
-	return check{OK: true, Detail: "takes writes (" + a.Bell.Layout() + ")"}
+	return Check{OK: true, Detail: "takes writes (" + o.bell.Layout() + ")"}
 }
 
-func (a *API) checkWorkers(ctx context.Context, checks map[string]check) {
-	processes, err := a.Store.Processes(ctx)
+func (o *Operations) checkWorkers(ctx context.Context, checks map[string]Check) {
+	processes, err := o.store.Processes(ctx)
 	var pauses []store.Pause
 	if err == nil {
-		pauses, err = a.Store.Pauses(ctx)
+		pauses, err = o.store.Pauses(ctx)
 	}
 	if err != nil {
-		checks["workers"] = check{Detail: "cannot be listed"}
+		checks["workers"] = Check{Detail: "cannot be listed"}
 		return
 	}
 	live, slots := 0, 0
 	for _, p := range processes {
 		switch {
 		case p.Live && p.Blocked != "":
-			checks["worker process "+p.ID.String()] = check{Detail: fmt.Sprintf("on %s takes no units: %s", p.Hostname, p.Blocked)}
+			checks["worker process "+p.ID.String()] = Check{Detail: fmt.Sprintf("on %s takes no units: %s", p.Hostname, p.Blocked)}
 		case p.Live:
 			live, slots = live+1, slots+p.Slots
 		}
 	}
-	checks["workers"] = check{OK: live > 0, Detail: fmt.Sprintf("%d worker processes with %d slots", live, slots)}
+	checks["workers"] = Check{OK: live > 0, Detail: fmt.Sprintf("%d worker processes with %d slots", live, slots)}
 	var has []string
-	for _, b := range viewBackends(processes, pauses) {
+	for _, b := range ViewBackends(processes, pauses) {
 		switch b.Status {
 		case "available":
 			has = append(has, b.Name)
 		case "paused", "unavailable":
-			checks["backend "+b.Name] = check{Detail: b.trouble()}
+			checks["backend "+b.Name] = Check{Detail: b.Trouble()}
 		}
 	}
-	checks["backends"] = check{OK: len(has) > 0, Detail: strings.Join(has, ", ")}
+	checks["backends"] = Check{OK: len(has) > 0, Detail: strings.Join(has, ", ")}
 }
 
-// trouble is why the backend does not run: an operator's word, or the first of
+// Trouble is why the backend does not run: an operator's word, or the first of
 // a worker process.
-func (v *backendView) trouble() string {
+func (v *BackendView) Trouble() string {
 	if v.Paused != nil {
-		return v.Paused.words()
+		return v.Paused.Words()
 	}
 	for _, p := range v.Processes {
 		if p.Paused != nil {

@@ -1,4 +1,4 @@
-package api
+package ops
 
 import (
 	"context"
@@ -9,33 +9,33 @@ import (
 	"piecework/store"
 )
 
-// queueView is one queue: what waits and runs in it.
-type queueView struct {
+// QueueView is one queue: what waits and runs in it.
+type QueueView struct {
 	Name       string         `json:"name"`
 	Queued     int            `json:"queued"`
 	Due        int            `json:"due" doc:"Those of the queued units that may begin now"`
 	OldestWait *work.Seconds  `json:"oldest_wait" doc:"Seconds since the oldest of the due units was submitted or became due; null when there is none"`
 	Running    int            `json:"running"`
 	Processes  int            `json:"processes" doc:"Live worker processes that take units from it"`
-	Paused     *operatorPause `json:"paused" doc:"null: its units begin"`
+	Paused     *OperatorPause `json:"paused" doc:"null: its units begin"`
 }
 
 type queuesAnswer struct {
 	Body struct {
-		Items []queueView `json:"items" nullable:"false" doc:"Queues that have units, are paused, or are served by a live worker process"`
+		Items []QueueView `json:"items" nullable:"false" doc:"Queues that have units, are paused, or are served by a live worker process"`
 	} `nameHint:"Queues"`
 }
 
-func (a *API) listQueues(ctx context.Context, _ *struct{}) (*queuesAnswer, error) {
-	queues, err := a.Store.Queues(ctx, work.DefaultTenant)
+func (o *Operations) ListQueues(ctx context.Context, _ *struct{}) (*queuesAnswer, error) {
+	queues, err := o.store.Queues(ctx, work.DefaultTenant)
 	if err != nil {
 		return nil, err
 	}
-	pauses, err := a.Store.Pauses(ctx)
+	pauses, err := o.store.Pauses(ctx)
 	if err != nil {
 		return nil, err
 	}
-	processes, err := a.Store.Processes(ctx)
+	processes, err := o.store.Processes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -44,20 +44,20 @@ func (a *API) listQueues(ctx context.Context, _ *struct{}) (*queuesAnswer, error
 	return &answer, nil
 }
 
-func viewQueues(queues []store.Queue, pauses []store.Pause, processes []work.Process) []queueView {
-	views := map[string]*queueView{}
-	of := func(name string) *queueView {
+func viewQueues(queues []store.Queue, pauses []store.Pause, processes []work.Process) []QueueView {
+	views := map[string]*QueueView{}
+	of := func(name string) *QueueView {
 		if views[name] == nil {
-			views[name] = &queueView{Name: name}
+			views[name] = &QueueView{Name: name}
 		}
 		return views[name]
 	}
 	for _, q := range queues {
-		*of(q.Name) = queueView{Name: q.Name, Queued: q.Queued, Due: q.Due, OldestWait: q.Oldest, Running: q.Running}
+		*of(q.Name) = QueueView{Name: q.Name, Queued: q.Queued, Due: q.Due, OldestWait: q.Oldest, Running: q.Running}
 	}
 	for _, p := range pauses {
 		if p.Kind == store.PauseQueue && p.Since != nil {
-			of(p.Name).Paused = viewPause(&p)
+			of(p.Name).Paused = PauseOf(&p)
 		}
 	}
 	for _, p := range processes {
@@ -67,10 +67,10 @@ func viewQueues(queues []store.Queue, pauses []store.Pause, processes []work.Pro
 			}
 		}
 	}
-	all := make([]queueView, 0, len(views))
+	all := make([]QueueView, 0, len(views))
 	for _, v := range views {
 		all = append(all, *v)
 	}
-	slices.SortFunc(all, func(a, b queueView) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b QueueView) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }

@@ -1,4 +1,4 @@
-package api
+package ops
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 func TestLately(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var kept lately[int]
+		var kept cached[int]
 		asked, rows, takes, broken := 0, int64(manyRows-1), time.Duration(0), error(nil)
 		read := func() (int, time.Duration) {
 			t.Helper()
