@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/problem"
 	"piecework/internal/blob"
 	"piecework/internal/strictjson"
 	"piecework/internal/work"
@@ -112,7 +113,7 @@ func (a *API) addMessageBatch(c echo.Context) error {
 
 func messageProblem(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return newProblem(http.StatusRequestTimeout, "the body did not arrive in time")
+		return problem.New(http.StatusRequestTimeout, "the body did not arrive in time")
 	}
 	return err
 }
@@ -223,7 +224,7 @@ func messageLine(value jsontext.Value, at string, seen map[string]bool) ([]byte,
 	}
 	var r jobs.MessageRequest
 	if err := strictJSON(value, &r); err != nil {
-		return nil, badBody(at, problemOf(err).Detail)
+		return nil, badBody(at, problem.Of(err).Detail)
 	}
 	switch {
 	case !messageCustomID.MatchString(r.CustomID):
@@ -255,7 +256,7 @@ func (w *bounded) Read(p []byte) (int, error) {
 func (a *API) messageBatch(c echo.Context) (work.Batch, error) {
 	b, err := a.protocolBatch(c.Request().Context(), work.ProtocolAnthropic, ownID("msgbatch_", c.Param("id")))
 	if errors.Is(err, work.ErrNotFound) {
-		return b, newProblem(http.StatusNotFound, fmt.Sprintf("Message Batch %s not found.", work.Clean(c.Param("id"))))
+		return b, problem.New(http.StatusNotFound, fmt.Sprintf("Message Batch %s not found.", work.Clean(c.Param("id"))))
 	}
 	return b, err
 }
@@ -277,11 +278,11 @@ func (a *API) listMessageBatches(c echo.Context) error {
 	for name, into := range map[string]*uuid.UUID{"after_id": &f.After, "before_id": &f.Before} {
 		text := c.QueryParam(name)
 		if *into = ownID("msgbatch_", text); text != "" && *into == uuid.Nil {
-			return newFieldsProblem(http.StatusBadRequest, ProblemError{Parameter: name, Detail: "is no id of a batch"})
+			return problem.Fields(http.StatusBadRequest, problem.Field{Parameter: name, Detail: "is no id of a batch"})
 		}
 	}
 	if f.After != uuid.Nil && f.Before != uuid.Nil {
-		return newFieldsProblem(http.StatusBadRequest, ProblemError{Parameter: "before_id", Detail: "give it or after_id, not both"})
+		return problem.Fields(http.StatusBadRequest, problem.Field{Parameter: "before_id", Detail: "give it or after_id, not both"})
 	}
 	batches, next, err := a.Store.Batches(c.Request().Context(), f)
 	if err != nil {
@@ -314,7 +315,7 @@ func (a *API) deleteMessageBatch(c echo.Context) error {
 		return err
 	}
 	if !b.Status.Final() {
-		return newProblem(http.StatusBadRequest, "the batch has not ended; cancel it first, or wait")
+		return problem.New(http.StatusBadRequest, "the batch has not ended; cancel it first, or wait")
 	}
 	if err := a.Store.DeleteBatch(ctx, work.DefaultTenant, b.ID); err != nil {
 		return err
@@ -341,7 +342,7 @@ func (a *API) getMessageResults(c echo.Context) error {
 		return err
 	}
 	if !b.Status.Final() {
-		return newProblem(http.StatusBadRequest, "the batch has not ended: there are no results yet; look at processing_status")
+		return problem.New(http.StatusBadRequest, "the batch has not ended: there are no results yet; look at processing_status")
 	}
 	c.Response().Header().Set("Content-Type", "application/x-jsonl")
 	return a.sendWhole(c, func(w io.Writer) error {

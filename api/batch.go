@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/query"
 	"piecework/internal/source"
 	"piecework/internal/strictjson"
 	"piecework/internal/work"
@@ -127,8 +128,8 @@ func (a *API) viewBatch(ctx context.Context, b work.Batch, t store.Trial) (Batch
 
 type oneBatch struct{ Body BatchView }
 
-func (a *API) getBatch(ctx context.Context, in *ByID) (*oneBatch, error) {
-	id, err := parseID(in.ID)
+func (a *API) getBatch(ctx context.Context, in *query.ByID) (*oneBatch, error) {
+	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -161,10 +162,10 @@ type batchList struct {
 func (a *API) listBatches(ctx context.Context, in *listBatchesInput) (*batchList, error) {
 	f := store.BatchFilter{Tenant: work.DefaultTenant, Search: in.Search, Limit: in.Limit}
 	var err error
-	if f.Statuses, err = parseStates(in.Status, work.BatchStatuses); err != nil {
+	if f.Statuses, err = query.States(in.Status, work.BatchStatuses); err != nil {
 		return nil, err
 	}
-	if f.After, err = parseAfter(in.After); err != nil {
+	if f.After, err = query.After(in.After); err != nil {
 		return nil, err
 	}
 	batches, next, err := a.Store.Batches(ctx, f)

@@ -16,6 +16,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humaecho"
 
+	"piecework/api/problem"
 	"piecework/internal/blob"
 	"piecework/internal/source"
 	"piecework/internal/work"
@@ -52,13 +53,13 @@ func (a *API) takeLines(ctx huma.Context, next func(huma.Context)) {
 func (a *API) lineProblem(err error) error {
 	switch {
 	case errors.Is(err, source.ErrBroken):
-		return newProblem(http.StatusBadRequest, err.Error())
+		return problem.New(http.StatusBadRequest, err.Error())
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return newProblem(http.StatusRequestTimeout, fmt.Sprintf("nothing came for %s, or the lines took longer than %s", a.bodyTime, uploadTime))
+		return problem.New(http.StatusRequestTimeout, fmt.Sprintf("nothing came for %s, or the lines took longer than %s", a.bodyTime, uploadTime))
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return newProblem(http.StatusBadRequest, "the body could not be read to its end: it is shorter than announced, or cut off")
+		return problem.New(http.StatusBadRequest, "the body could not be read to its end: it is shorter than announced, or cut off")
 	case errors.Is(err, blob.ErrTooLarge):
-		return newProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the units take more than %d bytes; send them as several batches", int64(jobs.MaxBatchBytes)))
+		return problem.New(http.StatusRequestEntityTooLarge, fmt.Sprintf("the units take more than %d bytes; send them as several batches", int64(jobs.MaxBatchBytes)))
 	}
 	return err
 }
@@ -82,7 +83,7 @@ func (a *API) submitLines(ctx context.Context, header http.Header, body io.Reade
 		return nil, err
 	}
 	if !any {
-		return nil, newProblem(http.StatusBadRequest, "there is no line in the body; send one unit a line")
+		return nil, problem.New(http.StatusBadRequest, "there is no line in the body; send one unit a line")
 	}
 	first.Text = bytes.Clone(first.Text)
 	options, given, before, err := a.lineOptions(first)
@@ -126,7 +127,7 @@ func (a *API) lineOptions(line source.Line) (o jobs.BatchOptions, given bool, be
 		before = line.Next.Line
 	}
 	if len(head) > 1 {
-		return o, true, 0, newProblem(http.StatusBadRequest, "line 1: beside batch there is nothing else in the line; units begin on the next")
+		return o, true, 0, problem.New(http.StatusBadRequest, "line 1: beside batch there is nothing else in the line; units begin on the next")
 	}
 	if o, err = a.ReadBatchOptions(head["batch"]); err != nil {
 		return o, true, 0, work.Within("#/1/batch", err)

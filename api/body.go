@@ -140,7 +140,7 @@ func checkBodyHeaders(h http.Header) *problem.Problem {
 }
 
 // checkJSON returns a Problem that points at what is wrong with body.
-func checkJSON(body []byte) *Problem {
+func checkJSON(body []byte) *problem.Problem {
 	if wrong := strictjson.Check(body); wrong != nil {
 		return badJSON(wrong)
 	}
@@ -148,33 +148,33 @@ func checkJSON(body []byte) *Problem {
 }
 
 // validate compares a body, which checkJSON must have passed, with a schema.
-func validate(ctx context.Context, registry huma.Registry, schema *huma.Schema, body []byte) *Problem {
+func validate(ctx context.Context, registry huma.Registry, schema *huma.Schema, body []byte) *problem.Problem {
 	shown, count, err := strictjson.Validate(ctx, registry, schema, body)
 	switch {
 	case err != nil:
-		return newProblem(statusClientGone, "the body was not read to its end: "+err.Error())
+		return problem.New(statusClientGone, "the body was not read to its end: "+err.Error())
 	case count == 0:
 		return nil
 	}
 	return manyFields(http.StatusUnprocessableEntity, problem.Faults(shown), count)
 }
 
-func badBody(pointer, detail string) *Problem {
+func badBody(pointer, detail string) *problem.Problem {
 	return badJSON(&work.Invalid{Pointer: "#" + pointer, Detail: detail})
 }
 
-func badJSON(wrong *work.Invalid) *Problem {
-	return newFieldsProblem(http.StatusBadRequest, fault(*wrong))
+func badJSON(wrong *work.Invalid) *problem.Problem {
+	return problem.Fields(http.StatusBadRequest, fault(*wrong))
 }
 
-func fault(wrong work.Invalid) ProblemError {
-	return ProblemError{Pointer: wrong.Pointer, Detail: wrong.Detail}
+func fault(wrong work.Invalid) problem.Field {
+	return problem.Field{Pointer: wrong.Pointer, Detail: wrong.Detail}
 }
 
 // manyFields is a problem about count fields, some of which are shown.
-func manyFields(status int, shown []ProblemError, count int) *Problem {
-	slices.SortStableFunc(shown, func(a, b ProblemError) int { return cmp.Compare(a.Pointer, b.Pointer) })
-	p := newFieldsProblem(status, shown...)
+func manyFields(status int, shown []problem.Field, count int) *problem.Problem {
+	slices.SortStableFunc(shown, func(a, b problem.Field) int { return cmp.Compare(a.Pointer, b.Pointer) })
+	p := problem.Fields(status, shown...)
 	if count > len(shown) {
 		p.Detail += fmt.Sprintf(" (the first %d of %d errors are shown)", len(shown), count)
 	}

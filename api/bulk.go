@@ -8,13 +8,16 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"piecework/api/problem"
+	"piecework/api/query"
+	"piecework/api/view"
 	"piecework/internal/work"
 	"piecework/store"
 )
 
 // Bulk is what every call that changes many units takes.
 type Bulk struct {
-	ByFilter
+	query.Units
 	All    bool `query:"all" doc:"Needed when there is no filter: the call then means every unit"`
 	DryRun bool `query:"dry_run" doc:"Change nothing and show what would be changed"`
 }
@@ -42,11 +45,11 @@ func (in *Bulk) chosen(verb string, usual, possible []work.State) (store.UnitFil
 	}
 	for _, s := range f.States {
 		if !slices.Contains(possible, s) {
-			return f, badParameter("status", fmt.Sprintf("a unit that is %s cannot be %s; give some of %s", s, verb, joined(possible)))
+			return f, problem.Parameter("status", fmt.Sprintf("a unit that is %s cannot be %s; give some of %s", s, verb, query.Joined(possible)))
 		}
 	}
 	if !in.All && len(f.States) == 0 && f.Batch == uuid.Nil && f.Backend == "" && f.Worker == "" && f.Class == "" && f.Search == "" && len(f.Labels) == 0 {
-		return f, badParameter("all", fmt.Sprintf("without a filter every unit would be %s: give a filter, or all=true if you mean it", verb))
+		return f, problem.Parameter("all", fmt.Sprintf("without a filter every unit would be %s: give a filter, or all=true if you mean it", verb))
 	}
 	if len(f.States) == 0 {
 		f.States = usual
@@ -60,8 +63,8 @@ type bulkResult struct {
 	Count   int  `json:"count" doc:"Units that were changed; in a dry run all that would be"`
 	Stopped int  `json:"stopped,omitempty" doc:"Those of them that were running: they were asked to stop, and end soon"`
 	work.Cost
-	More  bool       `json:"more" doc:"Others match: one call changes 10000, the oldest first. Call again"`
-	Items []unitItem `json:"items" nullable:"false" doc:"In a dry run the first 20"`
+	More  bool            `json:"more" doc:"Others match: one call changes 10000, the oldest first. Call again"`
+	Items []view.UnitItem `json:"items" nullable:"false" doc:"In a dry run the first 20"`
 }
 
 type bulkAnswer struct {
@@ -72,7 +75,7 @@ type bulkAnswer struct {
 const previewed = 20
 
 func viewPreview(p store.Preview, err error) (*bulkAnswer, error) {
-	v := bulkResult{DryRun: true, Count: p.Count, Cost: p.Cost, More: p.Count > store.MaxBulk, Items: make([]unitItem, len(p.Units))}
+	v := bulkResult{DryRun: true, Count: p.Count, Cost: p.Cost, More: p.Count > store.MaxBulk, Items: make([]view.UnitItem, len(p.Units))}
 	for i, u := range p.Units {
 		v.Items[i].Unit = u
 	}
@@ -80,7 +83,7 @@ func viewPreview(p store.Preview, err error) (*bulkAnswer, error) {
 }
 
 func viewMoved(moved []store.Moved, more bool) *bulkAnswer {
-	v := bulkResult{Count: len(moved), More: more, Items: []unitItem{}}
+	v := bulkResult{Count: len(moved), More: more, Items: []view.UnitItem{}}
 	for _, m := range moved {
 		v.Cost = v.Plus(m.Cost())
 		if m.State == work.Running {

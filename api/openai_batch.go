@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/problem"
 	"piecework/internal/strictjson"
 	"piecework/internal/work"
 	"piecework/jobs"
@@ -253,7 +254,7 @@ func (a *API) inputFile(ctx context.Context, text string) (work.File, error) {
 func (a *API) openaiBatch(c echo.Context) (work.Batch, error) {
 	b, err := a.protocolBatch(c.Request().Context(), work.ProtocolOpenAI, ownID("batch_", c.Param("id")))
 	if errors.Is(err, work.ErrNotFound) {
-		return b, newProblem(http.StatusNotFound, fmt.Sprintf("No batch found with id '%s'.", c.Param("id")), ProblemError{Parameter: "id"})
+		return b, problem.New(http.StatusNotFound, fmt.Sprintf("No batch found with id '%s'.", c.Param("id")), problem.Field{Parameter: "id"})
 	}
 	return b, err
 }
@@ -274,7 +275,7 @@ func (a *API) listOpenAIBatches(c echo.Context) error {
 	f := store.BatchFilter{Tenant: work.DefaultTenant, Protocol: work.ProtocolOpenAI, Limit: limit}
 	if after := c.QueryParam("after"); after != "" {
 		if f.After = ownID("batch_", after); f.After == uuid.Nil {
-			return newFieldsProblem(http.StatusBadRequest, ProblemError{Parameter: "after", Detail: "is no id of a batch"})
+			return problem.Fields(http.StatusBadRequest, problem.Field{Parameter: "after", Detail: "is no id of a batch"})
 		}
 	}
 	batches, next, err := a.Store.Batches(c.Request().Context(), f)

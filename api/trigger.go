@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/query"
 	"piecework/internal/webhook"
 	"piecework/internal/work"
 	"piecework/jobs"
@@ -99,7 +100,7 @@ type triggerDeliveryList struct {
 
 // listTriggerDeliveries also tells what came for a trigger that is no more.
 func (a *API) listTriggerDeliveries(ctx context.Context, in *listTriggerDeliveriesInput) (*triggerDeliveryList, error) {
-	after, err := parseAfter(in.After)
+	after, err := query.After(in.After)
 	if err != nil {
 		return nil, err
 	}
