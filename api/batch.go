@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/api/query"
+	"piecework/api/view"
 	"piecework/internal/source"
 	"piecework/internal/strictjson"
 	"piecework/internal/work"
@@ -31,7 +32,7 @@ type batchInput struct {
 // BatchView is a batch as callers see it. It is exported for the description of what embeds it.
 type BatchView struct {
 	work.Batch
-	Forecast *forecast `json:"forecast,omitempty" doc:"What the rest will probably take, while it awaits approval"`
+	Forecast *view.Forecast `json:"forecast,omitempty" doc:"What the rest will probably take, while it awaits approval"`
 }
 
 type batchAnswer struct {
@@ -102,28 +103,8 @@ func answerSubmitted(b jobs.SubmittedBatch, err error) (*batchAnswer, error) {
 }
 
 func (a *API) viewBatch(ctx context.Context, b work.Batch, t store.Trial) (BatchView, error) {
-	v := BatchView{Batch: b}
-	if b.Status != work.BatchAwaitingApproval {
-		return v, nil
-	}
-	processes, err := a.Store.Processes(ctx)
-	if err != nil {
-		return v, err
-	}
-	slots := 0
-	for _, p := range processes {
-		if p.Live {
-			slots += p.Slots
-		}
-	}
-	if b.Concurrency > 0 {
-		slots = min(slots, b.Concurrency)
-	}
-	f := forecast{Trial: t.Finished, Succeeded: t.Succeeded, Left: t.Left, CostUSD: expectCost(t.Left, t),
-		RunTime: expect(t.Left, t.Time)}
-	f.Elapsed = f.RunTime.over(float64(max(min(slots, t.Left), 1)))
-	v.Forecast = &f
-	return v, nil
+	f, err := view.ForecastOf(ctx, a.Store, b, t)
+	return BatchView{Batch: b, Forecast: f}, err
 }
 
 type oneBatch struct{ Body BatchView }

@@ -14,6 +14,7 @@ import (
 
 	"piecework/api/ops"
 	"piecework/api/query"
+	"piecework/api/view"
 	"piecework/api/web"
 	"piecework/internal/work"
 	"piecework/store"
@@ -278,13 +279,13 @@ func (a *API) batchOf(c echo.Context) (web.Batch, error) {
 // expected is what the rest of a batch will probably take: what an approval is
 // asked for, and later what is left to pay.
 func (a *API) expected(ctx context.Context, b work.Batch, t store.Trial) (*web.Forecast, error) {
-	view, err := a.viewBatch(ctx, b, t)
+	f, err := view.ForecastOf(ctx, a.Store, b, t)
 	if err != nil {
 		return nil, err
 	}
-	asRange := func(e expectation) web.Range { return web.Range(e) }
-	asCost := func(e *expectation) *web.Range { return (*web.Range)(e) }
-	if f := view.Forecast; f != nil {
+	asRange := func(e view.Expectation) web.Range { return web.Range(e) }
+	asCost := func(e *view.Expectation) *web.Range { return (*web.Range)(e) }
+	if f != nil {
 		return &web.Forecast{Trial: f.Trial, Succeeded: f.Succeeded, Left: f.Left,
 			CostUSD: asCost(f.CostUSD), RunTime: asRange(f.RunTime), Elapsed: asRange(f.Elapsed)}, nil
 	}
@@ -292,5 +293,5 @@ func (a *API) expected(ctx context.Context, b work.Batch, t store.Trial) (*web.F
 		return nil, nil
 	}
 	left := b.Counts.Total - b.Counts.Finished()
-	return &web.Forecast{Trial: t.Finished, Succeeded: t.Succeeded, Left: left, CostUSD: asCost(expectCost(left, t))}, nil
+	return &web.Forecast{Trial: t.Finished, Succeeded: t.Succeeded, Left: left, CostUSD: asCost(view.ExpectCost(left, t))}, nil
 }

@@ -1,4 +1,5 @@
-// Package view has units and runs as lists and event streams show them.
+// Package view has units and runs as lists and event streams show them, what the
+// rest of a batch will probably take, and how such fields are described.
 package view
 
 import (

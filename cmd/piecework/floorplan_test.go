@@ -30,7 +30,7 @@ var floorPlan = []struct {
 	{"api/ops", []string{"api/problem", "api/query", "jobs", "store"}},
 	{"api/problem", []string{"jobs", "store"}},
 	{"api/query", []string{"api/problem", "store"}},
-	{"api/view", nil},
+	{"api/view", []string{"store"}},
 	{"api/web", nil},
 	{"handlers", []string{"jobs", "store", "migrations"}},
 	{"jobs", []string{"store", "migrations"}},
