@@ -20,7 +20,7 @@ import (
 	"piecework/api/ops"
 	"piecework/api/problem"
 	"piecework/api/query"
-	"piecework/api/web"
+	"piecework/api/web/page"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -82,7 +82,7 @@ func (a *API) form(c echo.Context) (url.Values, error) {
 }
 
 // ask shows a question with what follows from it: in a page, or for a dialog.
-func (a *API) ask(c echo.Context, status int, ask web.Ask) error {
+func (a *API) ask(c echo.Context, status int, ask page.Ask) error {
 	if c.Request().Header.Get(partHeader) != "" {
 		return a.renderAs(c, status, ask.Part())
 	}
@@ -102,15 +102,15 @@ func (a *API) acted(c echo.Context, back, done string, err error) error {
 	script := c.Request().Header.Get(partHeader) != ""
 	switch {
 	case p != nil && !script:
-		return a.ask(c, p.Status, web.Ask{Title: "That is not possible", Error: p.Detail, Back: back})
+		return a.ask(c, p.Status, page.Ask{Title: "That is not possible", Error: p.Detail, Back: back})
 	case p != nil:
-		return a.renderAs(c, p.Status, web.Part{Name: "notice", Data: web.Notice{Text: p.Detail, Wrong: true, Close: back}})
+		return a.renderAs(c, p.Status, page.Part{Name: "notice", Data: page.Notice{Text: p.Detail, Wrong: true, Close: back}})
 	case script:
 		notice, err := a.notice(c.Request().Context(), done, back)
 		if err != nil {
 			return err
 		}
-		return a.render(c, web.Part{Name: "notice", Data: notice})
+		return a.render(c, page.Part{Name: "notice", Data: notice})
 	}
 	u, err := url.Parse(back)
 	if err != nil {
@@ -127,19 +127,19 @@ func (a *API) acted(c echo.Context, back, done string, err error) error {
 var doneParameter = regexp.MustCompile(`^(cancelled|retried|redelivered|paused|resumed|approved)(?::(queue|backend):([a-z0-9_-]{1,64})|:(\d{1,9})(\+?))?$`)
 
 // notice tells what done says on the page back, nil when it says nothing.
-func (a *API) notice(ctx context.Context, done, back string) (*web.Notice, error) {
+func (a *API) notice(ctx context.Context, done, back string) (*page.Notice, error) {
 	m := doneParameter.FindStringSubmatch(done)
 	if m == nil {
 		return nil, nil
 	}
-	n := &web.Notice{Close: back}
+	n := &page.Notice{Close: back}
 	switch verb, kind, name, count, more := m[1], m[2], m[3], m[4], m[5]; {
 	case kind != "":
 		pauses, err := a.Store.Pauses(ctx)
 		if err != nil {
 			return nil, err
 		}
-		s := web.Switch{Kind: kind, Name: name, Back: back}
+		s := page.Switch{Kind: kind, Name: name, Back: back}
 		n.Text = fmt.Sprintf("The %s %s goes on.", kind, name)
 		if p := ops.PauseOf(store.PauseOf(pauses, store.PauseKind(kind), name)); p != nil {
 			undo := s.Resume()
@@ -147,7 +147,7 @@ func (a *API) notice(ctx context.Context, done, back string) (*web.Notice, error
 		}
 	case count != "":
 		number, _ := strconv.Atoi(count)
-		n.Text = web.Units(number) + " went back into the queue."
+		n.Text = page.Units(number) + " went back into the queue."
 		if more != "" {
 			n.Text += " Others are left: do it again for them."
 		}
@@ -163,7 +163,7 @@ func (a *API) notice(ctx context.Context, done, back string) (*web.Notice, error
 	return n, nil
 }
 
-func (a *API) noticeOfUnit(ctx context.Context, verb, back string) (*web.Notice, error) {
+func (a *API) noticeOfUnit(ctx context.Context, verb, back string) (*page.Notice, error) {
 	u, err := url.Parse(back)
 	if err != nil {
 		return nil, err
@@ -176,17 +176,17 @@ func (a *API) noticeOfUnit(ctx context.Context, verb, back string) (*web.Notice,
 	if err != nil {
 		return nil, err
 	}
-	page := web.Unit{Unit: unit}
-	n := &web.Notice{Close: back}
+	shown := page.Unit{Unit: unit}
+	n := &page.Notice{Close: back}
 	switch {
-	case verb == "cancelled" && page.CanRetry():
+	case verb == "cancelled" && shown.CanRetry():
 		n.Text = "It is cancelled."
 		if unit.State != work.Cancelled {
 			n.Text = "It ended before it could be cancelled."
 		}
 		retry := url.URL{Path: u.Path + "/retry", RawQuery: u.RawQuery}
-		n.Undo = &web.Deed{Action: retry.String(), Verb: "Retry"}
-	case verb == "cancelled" && page.Stopping():
+		n.Undo = &page.Deed{Action: retry.String(), Verb: "Retry"}
+	case verb == "cancelled" && shown.Stopping():
 		n.Text = "It was asked to stop and ends soon. What it has done so far is kept."
 	case verb == "retried" && unit.State == work.Queued:
 		n.Text = "It is back in the queue."
@@ -199,13 +199,13 @@ func (a *API) noticeOfUnit(ctx context.Context, verb, back string) (*web.Notice,
 }
 
 // theUnit is the unit of a path as its page has it, without its runs.
-func (a *API) theUnit(c echo.Context) (web.Unit, error) {
+func (a *API) theUnit(c echo.Context) (page.Unit, error) {
 	id, err := query.ID(c.Param("id"))
 	if err != nil {
-		return web.Unit{}, err
+		return page.Unit{}, err
 	}
 	unit, err := a.Store.Unit(c.Request().Context(), work.DefaultTenant, id)
-	return web.Unit{Unit: unit, Filter: filterOf(c)}, err
+	return page.Unit{Unit: unit, Filter: filterOf(c)}, err
 }
 
 func (a *API) askCancel(c echo.Context) error {
@@ -218,11 +218,11 @@ func (a *API) askCancel(c echo.Context) error {
 	case !u.CanCancel():
 		return a.cannot(c, u, "It has "+ops.Ended(u.State)+" already.")
 	}
-	return a.ask(c, http.StatusOK, web.AskCancel(u))
+	return a.ask(c, http.StatusOK, page.AskCancel(u))
 }
 
-func (a *API) cannot(c echo.Context, u web.Unit, why string) error {
-	return a.ask(c, http.StatusConflict, web.Ask{Title: "That is not possible", Error: why, Back: u.Path()})
+func (a *API) cannot(c echo.Context, u page.Unit, why string) error {
+	return a.ask(c, http.StatusConflict, page.Ask{Title: "That is not possible", Error: why, Back: u.Path()})
 }
 
 func (a *API) cancelForm(c echo.Context) error {
@@ -247,7 +247,7 @@ func (a *API) askRetry(c echo.Context) error {
 	case !u.CanRetry():
 		return a.cannot(c, u, fmt.Sprintf("It is %s already.", u.State))
 	}
-	return a.ask(c, http.StatusOK, web.AskRetry(u, c.QueryParam("change") != ""))
+	return a.ask(c, http.StatusOK, page.AskRetry(u, c.QueryParam("change") != ""))
 }
 
 func (a *API) retryForm(c echo.Context) error {
@@ -261,7 +261,7 @@ func (a *API) retryForm(c echo.Context) error {
 	}
 	body, wrong := changesOf(u.Unit, values)
 	if wrong != "" {
-		ask := web.AskRetry(u, true)
+		ask := page.AskRetry(u, true)
 		ask.Error = wrong
 		ask.Change.Model, ask.Change.MaxTurns, ask.Change.OnDenied = values.Get("model"), values.Get("max_turns"), values.Get("on_denied")
 		if !ask.Change.TooLong {
@@ -307,7 +307,7 @@ func changesOf(u work.Unit, form url.Values) (body *retryBody, wrong string) {
 
 // allOf is the units of the list that the query asks for, all of which can be
 // run again.
-func allOf(c echo.Context) (web.Filter, store.UnitFilter, error) {
+func allOf(c echo.Context) (page.Filter, store.UnitFilter, error) {
 	given, f, err := unitFilter(c)
 	switch {
 	case err != nil:
@@ -328,9 +328,9 @@ func (a *API) askRetryAll(c echo.Context) error {
 		return err
 	}
 	if p.Count == 0 {
-		return a.ask(c, http.StatusConflict, web.Ask{Title: "That is not possible", Error: "No unit is like this any more.", Back: "/" + given.Query()})
+		return a.ask(c, http.StatusConflict, page.Ask{Title: "That is not possible", Error: "No unit is like this any more.", Back: "/" + given.Query()})
 	}
-	return a.ask(c, http.StatusOK, web.AskRetryAll(given, p.Count, store.MaxBulk, p.Cost, p.Units))
+	return a.ask(c, http.StatusOK, page.AskRetryAll(given, p.Count, store.MaxBulk, p.Cost, p.Units))
 }
 
 func (a *API) retryAllForm(c echo.Context) error {
@@ -355,8 +355,8 @@ func (a *API) retryAllForm(c echo.Context) error {
 var queueName = regexp.MustCompile(`^[a-z0-9_-]{1,64}$`)
 
 // theSwitch is a queue or a backend of a path.
-func theSwitch(c echo.Context, kind store.PauseKind, back string) (web.Switch, error) {
-	s := web.Switch{Kind: string(kind), Name: c.Param("name"), Back: ownPath(back)}
+func theSwitch(c echo.Context, kind store.PauseKind, back string) (page.Switch, error) {
+	s := page.Switch{Kind: string(kind), Name: c.Param("name"), Back: ownPath(back)}
 	if kind == store.PauseBackend {
 		return s, ops.KnownBackend(s.Name)
 	}
@@ -385,7 +385,7 @@ func (a *API) askPause(kind store.PauseKind) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		return a.ask(c, http.StatusOK, web.AskPause(s))
+		return a.ask(c, http.StatusOK, page.AskPause(s))
 	}
 }
 

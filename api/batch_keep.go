@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"piecework/api/web"
+	"piecework/api/web/page"
 )
 
 // keptBatches are the pages of batches as they were told last. All open pages of
@@ -19,7 +19,7 @@ type keptBatches struct {
 
 type keptBatch struct {
 	mu    sync.Mutex // held while it is made
-	page  web.Batch
+	page  page.Batch
 	begun time.Time // when it began to be made; zero: it was not
 }
 
@@ -27,22 +27,22 @@ const batchKept = time.Second
 
 // of is the page as it was not long ago, or else as it is made now; its age
 // tells a page that has heard of something later to ask again.
-func (k *keptBatches) of(id uuid.UUID, make func() (web.Batch, error)) (web.Batch, error) {
+func (k *keptBatches) of(id uuid.UUID, make func() (page.Batch, error)) (page.Batch, error) {
 	asked := time.Now()
 	b := k.entry(id, asked)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if asked.Sub(b.begun) > batchKept {
 		begun := time.Now()
-		page, err := make()
+		shown, err := make()
 		if err != nil {
-			return page, err
+			return shown, err
 		}
-		b.page, b.begun = page, begun
+		b.page, b.begun = shown, begun
 	}
-	page := b.page
-	page.Now, page.Age = time.Now(), max(asked.Sub(b.begun), 0)
-	return page, nil
+	shown := b.page
+	shown.Now, shown.Age = time.Now(), max(asked.Sub(b.begun), 0)
+	return shown, nil
 }
 
 // entry finds a batch's entry, or makes one and forgets those that are too old.

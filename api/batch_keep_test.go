@@ -8,22 +8,22 @@ import (
 
 	"github.com/google/uuid"
 
-	"piecework/api/web"
+	"piecework/api/web/page"
 )
 
 func TestBatchesAreKeptForASecond(t *testing.T) {
 	t.Parallel()
 	var k keptBatches
 	id, made := uuid.New(), 0
-	get := func() web.Batch {
+	get := func() page.Batch {
 		t.Helper()
-		page, err := k.of(id, func() (web.Batch, error) { made++; return web.Batch{FailedOf: made}, nil })
+		page, err := k.of(id, func() (page.Batch, error) { made++; return page.Batch{FailedOf: made}, nil })
 		if err != nil {
 			t.Error(err)
 		}
 		return page
 	}
-	if _, err := k.of(id, func() (web.Batch, error) { return web.Batch{}, errors.New("no") }); err == nil {
+	if _, err := k.of(id, func() (page.Batch, error) { return page.Batch{}, errors.New("no") }); err == nil {
 		t.Error("the error is lost")
 	}
 	if page := get(); page.FailedOf != 1 || page.Age != 0 {

@@ -15,7 +15,7 @@ import (
 	"piecework/api/ops"
 	"piecework/api/query"
 	"piecework/api/view"
-	"piecework/api/web"
+	"piecework/api/web/page"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -32,11 +32,11 @@ const (
 // batchActions are what people do to batches, as actions are to units.
 func (a *API) batchActions() {
 	for verb, deed := range map[string]batchDeed{
-		"approve": {web.AskApprove, web.Batch.CanApprove, a.approveByForm, "approved"},
-		"cancel":  {web.AskCancelBatch, web.Batch.CanCancel, a.cancelByForm, "cancelled"},
-		"pause":   {web.AskPauseBatch, web.Batch.CanPause, a.pauseByForm, "paused"},
-		"resume":  {web.AskResumeBatch, web.Batch.CanResume, a.resumeByForm, "resumed"},
-		"retry":   {web.AskRetryBatch, web.Batch.CanRetry, a.retryByForm, "retried"},
+		"approve": {page.AskApprove, page.Batch.CanApprove, a.approveByForm, "approved"},
+		"cancel":  {page.AskCancelBatch, page.Batch.CanCancel, a.cancelByForm, "cancelled"},
+		"pause":   {page.AskPauseBatch, page.Batch.CanPause, a.pauseByForm, "paused"},
+		"resume":  {page.AskResumeBatch, page.Batch.CanResume, a.resumeByForm, "resumed"},
+		"retry":   {page.AskRetryBatch, page.Batch.CanRetry, a.retryByForm, "retried"},
 	} {
 		a.echo.GET("/batch-list/:id/"+verb, a.askBatch(deed))
 		a.echo.POST("/batch-list/:id/"+verb, a.batchForm(deed))
@@ -45,23 +45,23 @@ func (a *API) batchActions() {
 
 // batchDeed is one thing that people do to a batch.
 type batchDeed struct {
-	ask  func(web.Batch) web.Ask
-	can  func(web.Batch) bool
+	ask  func(page.Batch) page.Ask
+	can  func(page.Batch) bool
 	do   func(ctx context.Context, id query.ByID, form url.Values) (wrong string, err error)
 	done string // as doneParameter has it
 }
 
 func (a *API) askBatch(deed batchDeed) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		page, err := a.batchOf(c)
+		shown, err := a.batchOf(c)
 		if err != nil {
 			return err
 		}
-		if !deed.can(page) {
-			why := fmt.Sprintf("It is %s.", strings.ReplaceAll(string(page.Status), "_", " "))
-			return a.ask(c, http.StatusConflict, web.Ask{Title: "That is not possible", Error: why, Back: page.Path()})
+		if !deed.can(shown) {
+			why := fmt.Sprintf("It is %s.", strings.ReplaceAll(string(shown.Status), "_", " "))
+			return a.ask(c, http.StatusConflict, page.Ask{Title: "That is not possible", Error: why, Back: shown.Path()})
 		}
-		return a.ask(c, http.StatusOK, deed.ask(page))
+		return a.ask(c, http.StatusOK, deed.ask(shown))
 	}
 }
 
@@ -77,13 +77,13 @@ func (a *API) batchForm(deed batchDeed) echo.HandlerFunc {
 		}
 		wrong, err := deed.do(c.Request().Context(), query.ByID{ID: id.String()}, values)
 		if wrong != "" {
-			page, err := a.batchOf(c)
+			shown, err := a.batchOf(c)
 			if err != nil {
 				return err
 			}
-			return a.ask(c, http.StatusUnprocessableEntity, deed.ask(page).Typed(values, wrong))
+			return a.ask(c, http.StatusUnprocessableEntity, deed.ask(shown).Typed(values, wrong))
 		}
-		return a.acted(c, web.BatchPath(id), deed.done, err)
+		return a.acted(c, page.BatchPath(id), deed.done, err)
 	}
 }
 
@@ -145,7 +145,7 @@ func batchChangesOf(form url.Values) (c *batchChanges, wrong string) {
 }
 
 // noticeOfBatch tells what was done to the batch of a page.
-func (a *API) noticeOfBatch(ctx context.Context, verb, back string) (*web.Notice, error) {
+func (a *API) noticeOfBatch(ctx context.Context, verb, back string) (*page.Notice, error) {
 	id, err := query.ID(strings.TrimPrefix(back, "/batch-list/"))
 	if err != nil {
 		return nil, err
@@ -154,15 +154,15 @@ func (a *API) noticeOfBatch(ctx context.Context, verb, back string) (*web.Notice
 	if err != nil {
 		return nil, err
 	}
-	page := web.Batch{Batch: b}
-	n := &web.Notice{Close: page.Path()}
+	shown := page.Batch{Batch: b}
+	n := &page.Notice{Close: shown.Path()}
 	switch {
-	case verb == "approved" && page.CanPause():
-		n.Text, n.Undo = "It is approved: the rest of its units run.", &web.Deed{Action: page.To("pause"), Verb: "Pause it"}
+	case verb == "approved" && shown.CanPause():
+		n.Text, n.Undo = "It is approved: the rest of its units run.", &page.Deed{Action: shown.To("pause"), Verb: "Pause it"}
 	case verb == "approved":
 		n.Text = "It is approved."
-	case verb == "paused" && page.CanResume():
-		n.Text, n.Undo = "It is paused. Units that run go on to their end.", &web.Deed{Action: page.To("resume"), Verb: "Resume it"}
+	case verb == "paused" && shown.CanResume():
+		n.Text, n.Undo = "It is paused. Units that run go on to their end.", &page.Deed{Action: shown.To("resume"), Verb: "Resume it"}
 	case verb == "resumed" && b.Paused == nil:
 		n.Text = "It goes on."
 	case verb == "cancelled" && b.Status == work.BatchCancelling:
@@ -182,13 +182,13 @@ func (a *API) noticeOfBatch(ctx context.Context, verb, back string) (*web.Notice
 func (a *API) batchesPage(c echo.Context) error {
 	ctx := c.Request().Context()
 	search, _ := work.Cut(strings.TrimSpace(c.QueryParam("q")), maxSearch)
-	page := web.Batches{Search: search, Status: c.QueryParam("status"), After: c.QueryParam("after")}
+	shown := page.Batches{Search: search, Status: c.QueryParam("status"), After: c.QueryParam("after")}
 	f := store.BatchFilter{Tenant: work.DefaultTenant, Search: search, Limit: pageBatches}
 	var err error
-	if f.Statuses, err = query.States(page.Status, work.BatchStatuses); err != nil {
+	if f.Statuses, err = query.States(shown.Status, work.BatchStatuses); err != nil {
 		return err
 	}
-	if f.After, err = query.After(page.After); err != nil {
+	if f.After, err = query.After(shown.After); err != nil {
 		return err
 	}
 	batches, next, err := a.Store.Batches(ctx, f)
@@ -200,18 +200,18 @@ func (a *API) batchesPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	page.Pills = page.Choices(counts, ops.MaxCounts)
+	shown.Pills = shown.Choices(counts, ops.MaxCounts)
 	if next != nil {
-		page.Next = next.String()
+		shown.Next = next.String()
 	}
 	now := time.Now()
 	for _, b := range batches {
-		page.Batches = append(page.Batches, web.Batch{Batch: b, Now: now})
+		shown.Batches = append(shown.Batches, page.Batch{Batch: b, Now: now})
 	}
 	if c.Request().Header.Get(partHeader) == "batches" {
-		return a.render(c, page.Part())
+		return a.render(c, shown.Part())
 	}
-	return a.render(c, page)
+	return a.render(c, shown)
 }
 
 func (a *API) batchPage(c echo.Context) error {
@@ -220,78 +220,78 @@ func (a *API) batchPage(c echo.Context) error {
 		if err != nil {
 			return err
 		}
-		page, err := a.kept.of(id, func() (web.Batch, error) { return a.batchOf(c) })
+		shown, err := a.kept.of(id, func() (page.Batch, error) { return a.batchOf(c) })
 		if err != nil {
 			return err
 		}
-		return a.render(c, page.Part())
+		return a.render(c, shown.Part())
 	}
-	page, err := a.batchOf(c)
+	shown, err := a.batchOf(c)
 	if err != nil {
 		return err
 	}
-	if page.Notice, err = a.notice(c.Request().Context(), c.QueryParam("done"), page.Path()); err != nil {
+	if shown.Notice, err = a.notice(c.Request().Context(), c.QueryParam("done"), shown.Path()); err != nil {
 		return err
 	}
-	return a.render(c, page)
+	return a.render(c, shown)
 }
 
 // batchOf is the batch of a path as its page has it.
-func (a *API) batchOf(c echo.Context) (web.Batch, error) {
+func (a *API) batchOf(c echo.Context) (page.Batch, error) {
 	ctx := c.Request().Context()
 	id, err := query.ID(c.Param("id"))
 	if err != nil {
-		return web.Batch{}, err
+		return page.Batch{}, err
 	}
 	b, t, err := a.Store.TriedBatch(ctx, work.DefaultTenant, id)
 	if err != nil {
-		return web.Batch{}, err
+		return page.Batch{}, err
 	}
-	page := web.Batch{Batch: b, Now: time.Now()}
-	if page.Forecast, err = a.expected(ctx, b, t); err != nil {
-		return page, err
+	shown := page.Batch{Batch: b, Now: time.Now()}
+	if shown.Forecast, err = a.expected(ctx, b, t); err != nil {
+		return shown, err
 	}
 	if b.Status == work.BatchTesting || b.Status == work.BatchInProgress {
 		pace, err := a.Store.BatchPace(ctx, work.DefaultTenant, id, paceTime)
 		if err != nil {
-			return page, err
+			return shown, err
 		}
 		if pace.Seconds >= paceLeast.Seconds() {
-			page.PerSecond = float64(pace.Finished) / pace.Seconds
+			shown.PerSecond = float64(pace.Finished) / pace.Seconds
 		}
 	}
-	if page.Bad() == 0 {
-		return page, nil
+	if shown.Bad() == 0 {
+		return shown, nil
 	}
 	groups, err := a.Store.BatchFailures(ctx, id, maxFailures)
 	if err != nil {
-		return page, err
+		return shown, err
 	}
 	for _, g := range groups {
-		page.Failures = append(page.Failures, web.Failure{Class: g.Class, Count: g.Count, Cost: g.Cost, Message: g.Message})
+		shown.Failures = append(shown.Failures, page.Failure{Class: g.Class, Count: g.Count, Cost: g.Cost, Message: g.Message})
 	}
-	if page.Bad() > maxFailures {
-		page.FailedOf = maxFailures
+	if shown.Bad() > maxFailures {
+		shown.FailedOf = maxFailures
 	}
-	return page, nil
+	return shown, nil
 }
 
 // expected is what the rest of a batch will probably take: what an approval is
 // asked for, and later what is left to pay.
-func (a *API) expected(ctx context.Context, b work.Batch, t store.Trial) (*web.Forecast, error) {
+func (a *API) expected(ctx context.Context, b work.Batch, t store.Trial) (*page.Forecast, error) {
 	f, err := view.ForecastOf(ctx, a.Store, b, t)
 	if err != nil {
 		return nil, err
 	}
-	asRange := func(e view.Expectation) web.Range { return web.Range(e) }
-	asCost := func(e *view.Expectation) *web.Range { return (*web.Range)(e) }
+	asRange := func(e view.Expectation) page.Range { return page.Range(e) }
+	asCost := func(e *view.Expectation) *page.Range { return (*page.Range)(e) }
 	if f != nil {
-		return &web.Forecast{Trial: f.Trial, Succeeded: f.Succeeded, Left: f.Left,
+		return &page.Forecast{Trial: f.Trial, Succeeded: f.Succeeded, Left: f.Left,
 			CostUSD: asCost(f.CostUSD), RunTime: asRange(f.RunTime), Elapsed: asRange(f.Elapsed)}, nil
 	}
 	if b.Status != work.BatchInProgress || t.Finished < leastTrial {
 		return nil, nil
 	}
 	left := b.Counts.Total - b.Counts.Finished()
-	return &web.Forecast{Trial: t.Finished, Succeeded: t.Succeeded, Left: left, CostUSD: asCost(view.ExpectCost(left, t))}, nil
+	return &page.Forecast{Trial: t.Finished, Succeeded: t.Succeeded, Left: left, CostUSD: asCost(view.ExpectCost(left, t))}, nil
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"piecework/api/web"
+	"piecework/api/web/page"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 	"piecework/store"
@@ -320,7 +320,7 @@ func TestBrowserTakesHarmForText(t *testing.T) {
 	w.click("[data-fold]")
 	eval[any](w, `document.querySelectorAll("details").forEach((d) => d.open = true)`)
 	same(w, "elements that the pages do not have", `document.querySelectorAll("img, iframe, base, object, embed, main script, main link, main style, main form:not([method])").length`, 0)
-	for _, story := range web.Stories() {
+	for _, story := range page.Stories() {
 		if strings.Contains(story.Name, "hostile") {
 			w.open("/stories/" + story.Name)
 			w.until("the story is there", `document.querySelector("#main")`)
@@ -381,7 +381,7 @@ func TestBrowserStoriesFitAndAreAccessible(t *testing.T) {
 	}
 	f := newFront(t)
 	w := newTab(t, f.url) // for all: a tab costs more than a story
-	for _, story := range web.Stories() {
+	for _, story := range page.Stories() {
 		t.Run(story.Name, func(t *testing.T) {
 			w.lend(t)
 			w.open("/stories/" + story.Name)

@@ -14,7 +14,7 @@ import (
 
 	"piecework/api/problem"
 	"piecework/api/query"
-	"piecework/api/web"
+	"piecework/api/web/page"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 	"piecework/store"
@@ -26,21 +26,21 @@ const pageChoices = 20
 // comparePage shows two runs side by side. A unit stands for its newest run.
 func (a *API) comparePage(c echo.Context) error {
 	ctx := c.Request().Context()
-	page := web.Comparison{}
+	shown := page.Comparison{}
 	status := http.StatusOK
 	for i, name := range []string{"a", "b"} {
-		page.IDs[i] = strings.TrimSpace(c.QueryParam(name))
-		if page.IDs[i] == "" {
+		shown.IDs[i] = strings.TrimSpace(c.QueryParam(name))
+		if shown.IDs[i] == "" {
 			continue
 		}
-		side, err := a.side(ctx, page.IDs[i])
+		side, err := a.side(ctx, shown.IDs[i])
 		switch {
 		case errors.Is(err, work.ErrNotFound):
-			page.Wrong, status = fmt.Sprintf("There is no run and no unit with the id %.100q.", page.IDs[i]), http.StatusNotFound
+			shown.Wrong, status = fmt.Sprintf("There is no run and no unit with the id %.100q.", shown.IDs[i]), http.StatusNotFound
 		case err != nil:
 			return err
 		default:
-			page.Sides[i] = &side
+			shown.Sides[i] = &side
 		}
 	}
 	if text := c.QueryParam("from"); text != "" {
@@ -48,21 +48,21 @@ func (a *API) comparePage(c echo.Context) error {
 		if err != nil || from < 0 {
 			return problem.Parameter("from", "must be a number of steps")
 		}
-		page.From = from
+		shown.From = from
 	}
-	if !page.Both() {
-		if err := a.candidates(ctx, &page); err != nil {
+	if !shown.Both() {
+		if err := a.candidates(ctx, &shown); err != nil {
 			return err
 		}
 	}
-	return a.renderAs(c, status, page)
+	return a.renderAs(c, status, shown)
 }
 
 // side is a run, or a unit with its newest run.
-func (a *API) side(ctx context.Context, text string) (web.Unit, error) {
+func (a *API) side(ctx context.Context, text string) (page.Unit, error) {
 	id, err := query.ID(text)
 	if err != nil {
-		return web.Unit{}, err
+		return page.Unit{}, err
 	}
 	var chosen *work.Run
 	run, err := a.Store.Run(ctx, work.DefaultTenant, id)
@@ -70,15 +70,15 @@ func (a *API) side(ctx context.Context, text string) (web.Unit, error) {
 	case err == nil:
 		id, chosen = run.UnitID, &run
 	case !errors.Is(err, work.ErrNotFound):
-		return web.Unit{}, err
+		return page.Unit{}, err
 	}
 	unit, err := a.Store.Unit(ctx, work.DefaultTenant, id)
 	if err != nil {
-		return web.Unit{}, err
+		return page.Unit{}, err
 	}
 	runs, newest, err := a.chosenRun(ctx, id, "")
 	if err != nil {
-		return web.Unit{}, err
+		return page.Unit{}, err
 	}
 	if chosen == nil {
 		chosen = newest
@@ -86,25 +86,25 @@ func (a *API) side(ctx context.Context, text string) (web.Unit, error) {
 	var steps []transcript.Step
 	if chosen != nil {
 		if steps, err = a.steps(ctx, *chosen); err != nil {
-			return web.Unit{}, err
+			return page.Unit{}, err
 		}
 	}
-	return web.NewUnit(unit, runs, chosen, steps, time.Now()), nil
+	return page.NewUnit(unit, runs, chosen, steps, time.Now()), nil
 }
 
 // candidates lists what the side that is there could be compared with: the unit's
 // other runs, then the newest units.
-func (a *API) candidates(ctx context.Context, page *web.Comparison) error {
-	there := page.A()
+func (a *API) candidates(ctx context.Context, shown *page.Comparison) error {
+	there := shown.A()
 	if there == nil {
-		there = page.B()
+		there = shown.B()
 	}
 	var unit uuid.UUID
 	if there != nil {
 		unit = there.ID
 		for _, r := range there.Runs {
 			if r.ID != there.Run.ID {
-				page.Choices = append(page.Choices, web.OtherRun(*there, r))
+				shown.Choices = append(shown.Choices, page.OtherRun(*there, r))
 			}
 		}
 	}
@@ -114,7 +114,7 @@ func (a *API) candidates(ctx context.Context, page *web.Comparison) error {
 	}
 	for _, u := range units {
 		if u.ID != unit {
-			page.Choices = append(page.Choices, web.OtherUnit(u, time.Now()))
+			shown.Choices = append(shown.Choices, page.OtherUnit(u, time.Now()))
 		}
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 
 	"piecework/api/problem"
 	"piecework/api/query"
-	"piecework/api/web"
+	"piecework/api/web/page"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -132,22 +132,22 @@ func (a *API) webhooksPage(c echo.Context) error {
 	if f.After, err = query.After(c.QueryParam("after")); err != nil {
 		return err
 	}
-	page := web.Webhooks{Now: time.Now(), Status: in.Status, Endpoint: in.Endpoint}
-	if page.Endpoints, err = a.Store.Endpoints(ctx, work.DefaultTenant); err != nil {
+	shown := page.Webhooks{Now: time.Now(), Status: in.Status, Endpoint: in.Endpoint}
+	if shown.Endpoints, err = a.Store.Endpoints(ctx, work.DefaultTenant); err != nil {
 		return err
 	}
 	deliveries, next, err := a.Store.Deliveries(ctx, f)
 	if err != nil {
 		return err
 	}
-	page.Deliveries = deliveries
+	shown.Deliveries = deliveries
 	if next != nil {
-		page.Next = next.String()
+		shown.Next = next.String()
 	}
-	if page.Notice, err = a.notice(ctx, c.QueryParam("done"), "/webhooks"+page.Query()); err != nil {
+	if shown.Notice, err = a.notice(ctx, c.QueryParam("done"), "/webhooks"+shown.Query()); err != nil {
 		return err
 	}
-	return a.render(c, page)
+	return a.render(c, shown)
 }
 
 func (a *API) redeliverForm(c echo.Context) error {

@@ -12,7 +12,7 @@ import (
 
 	"piecework/api/ops"
 	"piecework/api/problem"
-	"piecework/api/web"
+	"piecework/api/web/page"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -39,31 +39,31 @@ func (a *API) overviewPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	page := web.Overview{Figures: s.Figures, Processes: s.Processes, Schedules: schedules, Batches: batches, Now: now}
+	shown := page.Overview{Figures: s.Figures, Processes: s.Processes, Schedules: schedules, Batches: batches, Now: now}
 	for _, name := range slices.Sorted(maps.Keys(s.Checks)) {
 		// What is said of the backends has a place of its own.
 		if name != "backends" && !strings.HasPrefix(name, "backend ") {
-			page.Checks = append(page.Checks, web.Check{Name: name, OK: s.Checks[name].OK, Detail: s.Checks[name].Detail})
+			shown.Checks = append(shown.Checks, page.Check{Name: name, OK: s.Checks[name].OK, Detail: s.Checks[name].Detail})
 		}
 	}
 	for _, q := range s.Queues {
-		view := web.Queue{Name: q.Name, Scheduled: q.Queued - q.Due, Due: q.Due, Running: q.Running, Processes: q.Processes, OldestWait: q.OldestWait}
+		view := page.Queue{Name: q.Name, Scheduled: q.Queued - q.Due, Due: q.Due, Running: q.Running, Processes: q.Processes, OldestWait: q.OldestWait}
 		if q.Paused != nil {
 			view.Paused = q.Paused.Words()
 		}
-		page.Queues = append(page.Queues, view)
+		shown.Queues = append(shown.Queues, view)
 	}
 	for _, b := range ops.ViewBackends(s.Processes, pauses) {
-		view := web.Backend{Name: b.Name, Status: b.Status, Slots: b.Slots, Shut: shut(&b, now)}
+		view := page.Backend{Name: b.Name, Status: b.Status, Slots: b.Slots, Shut: shut(&b, now)}
 		if b.Paused != nil { // also one that is not there
 			view.Status = "paused"
 		}
 		if view.Status == "paused" || view.Status == "unavailable" {
 			view.Detail = b.Trouble()
 		}
-		page.Backends = append(page.Backends, view)
+		shown.Backends = append(shown.Backends, view)
 	}
-	return a.render(c, page)
+	return a.render(c, shown)
 }
 
 func (a *API) processesPage(c echo.Context) error {
@@ -82,22 +82,22 @@ func (a *API) processesPage(c echo.Context) error {
 			held[*r.WorkerProcess] = append(held[*r.WorkerProcess], r)
 		}
 	}
-	page := web.Processes{Now: time.Now()}
+	shown := page.Processes{Now: time.Now()}
 	for _, p := range processes {
-		page.Processes = append(page.Processes, web.Process{Process: p, Runs: held[p.ID]})
+		shown.Processes = append(shown.Processes, page.Process{Process: p, Runs: held[p.ID]})
 	}
-	return a.render(c, page)
+	return a.render(c, shown)
 }
 
 // shut lists what keeps units from beginning in some of the worker processes that
 // the backend is in: what each of them met with its own credential.
-func shut(v *ops.BackendView, now time.Time) (list []web.Shut) {
+func shut(v *ops.BackendView, now time.Time) (list []page.Shut) {
 	of := 0
-	note := func(s web.Shut) {
+	note := func(s page.Shut) {
 		if s.Until != nil && !s.Until.After(now) {
 			return // it is over, and the process has not said so yet
 		}
-		i := slices.IndexFunc(list, func(known web.Shut) bool { return known.Model == s.Model && known.Class == s.Class })
+		i := slices.IndexFunc(list, func(known page.Shut) bool { return known.Model == s.Model && known.Class == s.Class })
 		if i < 0 {
 			i, list = len(list), append(list, s)
 		}
@@ -112,17 +112,17 @@ func shut(v *ops.BackendView, now time.Time) (list []web.Shut) {
 		}
 		of++
 		if p.Paused != nil && v.Status == "available" { // else it is told of the whole backend
-			note(web.Shut{Class: p.Paused.Class, Message: p.Paused.Message, Until: p.Paused.Until})
+			note(page.Shut{Class: p.Paused.Class, Message: p.Paused.Message, Until: p.Paused.Until})
 		}
 		for _, l := range p.Limits {
 			if l.Until != nil {
-				note(web.Shut{Model: l.Name(), Class: work.ClassRateLimit, Message: l.Message, Until: l.Until})
+				note(page.Shut{Model: l.Name(), Class: work.ClassRateLimit, Message: l.Message, Until: l.Until})
 			}
 		}
 	}
 	for i := range list {
 		list[i].Of = of
 	}
-	slices.SortFunc(list, func(a, b web.Shut) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Class, b.Class)) })
+	slices.SortFunc(list, func(a, b page.Shut) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Class, b.Class)) })
 	return list
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/swaggest/swgui"
 	"github.com/swaggest/swgui/v5emb"
 
-	"piecework/api/web"
+	"piecework/api/web/page"
 	"piecework/internal/work"
 )
 
@@ -45,7 +45,7 @@ func (a *API) pages() {
 	a.batchActions()
 	a.echo.GET("/stories", a.storiesPage, small)
 	a.echo.GET("/stories/:name", a.storyPage, small)
-	a.echo.GET("/static/*", serveAssets(web.Assets()), small)
+	a.echo.GET("/static/*", serveAssets(page.Assets()), small)
 
 	docs := v5emb.NewWithConfig(swgui.Config{HideCurl: false})("Piecework API", "/openapi.json", "/docs")
 	a.echo.GET("/docs", echo.WrapHandler(docs), foreign)
@@ -80,7 +80,7 @@ func foreign(next echo.HandlerFunc) echo.HandlerFunc {
 
 // serveAssets serves what the pages load. A browser keeps it, and asks each
 // time whether it is still the same.
-func serveAssets(assets map[string]web.Asset) echo.HandlerFunc {
+func serveAssets(assets map[string]page.Asset) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		asset, ok := assets[c.Param("*")]
 		if !ok {
@@ -97,11 +97,11 @@ func serveAssets(assets map[string]web.Asset) echo.HandlerFunc {
 }
 
 func (a *API) storiesPage(c echo.Context) error {
-	return a.render(c, web.Storybook{Stories: web.Stories()})
+	return a.render(c, page.Storybook{Stories: page.Stories()})
 }
 
 func (a *API) storyPage(c echo.Context) error {
-	for _, story := range web.Stories() {
+	for _, story := range page.Stories() {
 		if story.Name == c.Param("name") {
 			return a.render(c, story.Page)
 		}
@@ -109,11 +109,13 @@ func (a *API) storyPage(c echo.Context) error {
 	return work.ErrNotFound
 }
 
-func (a *API) render(c echo.Context, page web.Page) error { return a.renderAs(c, http.StatusOK, page) }
+func (a *API) render(c echo.Context, shown page.Page) error {
+	return a.renderAs(c, http.StatusOK, shown)
+}
 
-func (a *API) renderAs(c echo.Context, status int, page web.Page) error {
+func (a *API) renderAs(c echo.Context, status int, shown page.Page) error {
 	var body bytes.Buffer
-	if err := page.Render(&body); err != nil {
+	if err := shown.Render(&body); err != nil {
 		return err
 	}
 	h := c.Response().Header()

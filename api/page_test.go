@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"piecework/api/web"
+	"piecework/api/web/page"
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
@@ -98,7 +98,7 @@ func TestStoriesAreServedAndInert(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	book := string(f.get("/stories").is(200).body)
-	for _, story := range web.Stories() {
+	for _, story := range page.Stories() {
 		path := "/stories/" + story.Name
 		if !strings.Contains(book, `href="`+path+`"`) {
 			t.Errorf("%s is not in the list", path)
@@ -272,7 +272,7 @@ func TestPagesAreSmallOnTheWire(t *testing.T) {
 		t.Errorf("%d bytes became %d", len(plain.body), len(packed.body))
 	}
 	f.get("/units/x", "Accept-Encoding", "gzip").refused(404, "", "")
-	for name := range web.Assets() {
+	for name := range page.Assets() {
 		path := "/static/" + name
 		first := f.get(path).is(200)
 		if !strings.Contains(first.header.Get("Content-Type"), "/") {

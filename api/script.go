@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"piecework/api/web"
+	"piecework/api/web/page"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 )
@@ -17,8 +17,8 @@ import (
 // script reads the transcript of a run for a page that needs some steps of it. The
 // whole goes by once; most pages are of its end, which is still there then. For
 // another it goes by again.
-func (a *API) script(ctx context.Context, run work.Run, needs func(*web.Script) []int) (*web.Script, error) {
-	script := web.Outline(run, time.Now())
+func (a *API) script(ctx context.Context, run work.Run, needs func(*page.Script) []int) (*page.Script, error) {
+	script := page.Outline(run, time.Now())
 	if !run.HasTranscript {
 		return script, nil
 	}

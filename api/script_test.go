@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"piecework/api/web"
+	"piecework/api/web/page"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 )
@@ -30,22 +30,22 @@ func TestScriptIsAsOfTheWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole := web.NewScript(run, steps, time.Now())
+	whole := page.NewScript(run, steps, time.Now())
 	for _, at := range []int{0, 1, 700, 1500, 2900, 3001, 9999} {
-		script, err := f.script(t.Context(), run, func(s *web.Script) []int { return s.Around(at) })
+		script, err := f.script(t.Context(), run, func(s *page.Script) []int { return s.Around(at) })
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(whole.At(at), script.At(at), cmp.AllowUnexported(web.Share{})); diff != "" {
+		if diff := cmp.Diff(whole.At(at), script.At(at), cmp.AllowUnexported(page.Share{})); diff != "" {
 			t.Errorf("at %d: %s", at, diff)
 		}
 	}
 	for _, asked := range []string{"1", "5,1500,3000-", "2000-2010", ""} {
-		script, err := f.script(t.Context(), run, func(s *web.Script) []int { return s.Asked(asked) })
+		script, err := f.script(t.Context(), run, func(s *page.Script) []int { return s.Asked(asked) })
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(whole.Of(asked, true), script.Of(asked, true), cmp.AllowUnexported(web.Share{})); diff != "" {
+		if diff := cmp.Diff(whole.Of(asked, true), script.Of(asked, true), cmp.AllowUnexported(page.Share{})); diff != "" {
 			t.Errorf("%q: %s", asked, diff)
 		}
 	}

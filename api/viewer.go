@@ -13,7 +13,7 @@ import (
 
 	"piecework/api/problem"
 	"piecework/api/query"
-	"piecework/api/web"
+	"piecework/api/web/page"
 	"piecework/internal/backend"
 	"piecework/internal/work"
 	"piecework/store"
@@ -37,13 +37,13 @@ func (a *API) listPage(c echo.Context) error {
 		return err
 	}
 	if part := c.Request().Header.Get(partHeader); part == "list" || part == "cards" {
-		return a.render(c, web.Part{Name: part, Data: list})
+		return a.render(c, page.Part{Name: part, Data: list})
 	}
 	notice, err := a.notice(c.Request().Context(), c.QueryParam("done"), "/"+list.Filter.Query())
 	if err != nil {
 		return err
 	}
-	return a.render(c, web.Viewer{List: list, Notice: notice})
+	return a.render(c, page.Viewer{List: list, Notice: notice})
 }
 
 func (a *API) unitPage(c echo.Context) error {
@@ -57,7 +57,7 @@ func (a *API) unitPage(c echo.Context) error {
 		return err
 	}
 	if part == "unit" || part == "head" {
-		return a.render(c, web.Part{Name: part, Data: unit})
+		return a.render(c, page.Part{Name: part, Data: unit})
 	}
 	list, err := a.list(c, id)
 	if err != nil {
@@ -67,7 +67,7 @@ func (a *API) unitPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.render(c, web.Viewer{List: list, Unit: &unit, Notice: notice})
+	return a.render(c, page.Viewer{List: list, Unit: &unit, Notice: notice})
 }
 
 // cardsPage is the cards of the units that the script has seen change.
@@ -80,12 +80,12 @@ func (a *API) cardsPage(c echo.Context) error {
 		}
 		ids = append(ids, id)
 	}
-	list := web.List{Filter: filterOf(c)}
+	list := page.List{Filter: filterOf(c)}
 	f := store.UnitFilter{Tenant: work.DefaultTenant, IDs: ids, Limit: len(ids)}
 	if _, err := a.fill(c.Request().Context(), &list, f, uuid.Nil); err != nil {
 		return err
 	}
-	return a.render(c, web.Part{Name: "cards", Data: list})
+	return a.render(c, page.Part{Name: "cards", Data: list})
 }
 
 // stepsPage is steps of a run, for the script.
@@ -103,7 +103,7 @@ func (a *API) stepsPage(c echo.Context) error {
 		return work.ErrNotFound
 	}
 	if asked := c.QueryParam("n"); asked != "" {
-		script, err := a.script(ctx, *run, func(s *web.Script) []int { return s.Asked(asked) })
+		script, err := a.script(ctx, *run, func(s *page.Script) []int { return s.Asked(asked) })
 		if err != nil {
 			return err
 		}
@@ -113,16 +113,16 @@ func (a *API) stepsPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	script, err := a.script(ctx, *run, func(s *web.Script) []int { return s.Around(at) })
+	script, err := a.script(ctx, *run, func(s *page.Script) []int { return s.Around(at) })
 	if err != nil {
 		return err
 	}
 	return a.render(c, script.At(at))
 }
 
-func filterOf(c echo.Context) web.Filter {
+func filterOf(c echo.Context) page.Filter {
 	search, _ := work.Cut(strings.TrimSpace(c.QueryParam("q")), maxSearch)
-	f := web.Filter{
+	f := page.Filter{
 		Search: search, Status: c.QueryParam("status"), Batch: c.QueryParam("batch"), Backend: c.QueryParam("backend"), Worker: c.QueryParam("worker"),
 		Class: c.QueryParam("class"), Since: c.QueryParam("since"),
 	}
@@ -136,7 +136,7 @@ func filterOf(c echo.Context) web.Filter {
 
 // unitFilter is the list's filter as the query has it, for people and for the
 // store.
-func unitFilter(c echo.Context) (web.Filter, store.UnitFilter, error) {
+func unitFilter(c echo.Context) (page.Filter, store.UnitFilter, error) {
 	given := filterOf(c)
 	in := query.Units{Status: given.Status, Batch: given.Batch, Worker: given.Worker, Backend: given.Backend, Class: given.Class, Label: given.Labels, Search: given.Search}
 	f, err := in.Filter()
@@ -152,10 +152,10 @@ func unitFilter(c echo.Context) (web.Filter, store.UnitFilter, error) {
 }
 
 // list is the left column as the query asks for it.
-func (a *API) list(c echo.Context, chosen uuid.UUID) (web.List, error) {
+func (a *API) list(c echo.Context, chosen uuid.UUID) (page.List, error) {
 	ctx := c.Request().Context()
 	given, f, err := unitFilter(c)
-	list := web.List{Filter: given, Backends: backend.Names, Classes: work.Classes()}
+	list := page.List{Filter: given, Backends: backend.Names, Classes: work.Classes()}
 	if err != nil {
 		return list, err
 	}
@@ -167,7 +167,7 @@ func (a *API) list(c echo.Context, chosen uuid.UUID) (web.List, error) {
 		if err != nil {
 			return list, err
 		}
-		list.Batch = &web.Batch{Batch: work.Batch{ID: f.Batch, Title: title}}
+		list.Batch = &page.Batch{Batch: work.Batch{ID: f.Batch, Title: title}}
 	}
 	f.Limit = pageCards
 	next, err := a.fill(ctx, &list, f, chosen)
@@ -180,7 +180,7 @@ func (a *API) list(c echo.Context, chosen uuid.UUID) (web.List, error) {
 	f.States, f.After = nil, uuid.Nil
 	any := given
 	any.Status = ""
-	counts, err := a.ops.CountUnits(ctx, f, any.Query() == (web.Filter{}).Query())
+	counts, err := a.ops.CountUnits(ctx, f, any.Query() == (page.Filter{}).Query())
 	if err != nil {
 		return list, err
 	}
@@ -189,7 +189,7 @@ func (a *API) list(c echo.Context, chosen uuid.UUID) (web.List, error) {
 }
 
 // fill gives the list the cards of a filter and tells where it goes on.
-func (a *API) fill(ctx context.Context, list *web.List, f store.UnitFilter, chosen uuid.UUID) (*uuid.UUID, error) {
+func (a *API) fill(ctx context.Context, list *page.List, f store.UnitFilter, chosen uuid.UUID) (*uuid.UUID, error) {
 	units, next, err := a.Store.Units(ctx, f)
 	if err != nil {
 		return nil, err
@@ -208,7 +208,7 @@ func (a *API) fill(ctx context.Context, list *web.List, f store.UnitFilter, chos
 	}
 	now := time.Now()
 	for _, u := range units {
-		card := web.Card{Unit: u, Query: list.Filter.Query(), Chosen: u.ID == chosen, Now: now}
+		card := page.Card{Unit: u, Query: list.Filter.Query(), Chosen: u.ID == chosen, Now: now}
 		if run, ok := live[u.ID]; ok {
 			card.Live = &run
 		}
@@ -219,55 +219,55 @@ func (a *API) fill(ctx context.Context, list *web.List, f store.UnitFilter, chos
 
 // unitOf is the right column as the query asks for it, with or without the
 // transcript.
-func (a *API) unitOf(c echo.Context, id uuid.UUID, whole bool) (web.Unit, error) {
+func (a *API) unitOf(c echo.Context, id uuid.UUID, whole bool) (page.Unit, error) {
 	ctx := c.Request().Context()
 	at, err := parseStep(c)
 	if err != nil {
-		return web.Unit{}, err
+		return page.Unit{}, err
 	}
 	unit, err := a.Store.Unit(ctx, work.DefaultTenant, id)
 	if err != nil {
-		return web.Unit{}, err
+		return page.Unit{}, err
 	}
 	runs, run, err := a.chosenRun(ctx, id, c.QueryParam("run"))
 	if err != nil {
-		return web.Unit{}, err
+		return page.Unit{}, err
 	}
-	page := web.NewUnit(unit, runs, run, nil, time.Now())
-	page.Filter, page.At = filterOf(c), at
+	shown := page.NewUnit(unit, runs, run, nil, time.Now())
+	shown.Filter, shown.At = filterOf(c), at
 	if run != nil && whole {
-		if page.Script, err = a.script(ctx, *run, func(s *web.Script) []int { return s.Around(at) }); err != nil {
-			return page, err
+		if shown.Script, err = a.script(ctx, *run, func(s *page.Script) []int { return s.Around(at) }); err != nil {
+			return shown, err
 		}
 	}
 	if unit.BatchID != nil {
-		if page.Batch, err = a.Store.BatchTitle(ctx, work.DefaultTenant, *unit.BatchID); err != nil {
-			return page, err
+		if shown.Batch, err = a.Store.BatchTitle(ctx, work.DefaultTenant, *unit.BatchID); err != nil {
+			return shown, err
 		}
 	}
-	page.Deliveries, _, err = a.Store.Deliveries(ctx, store.DeliveryFilter{Tenant: work.DefaultTenant, Unit: id, Limit: pageTold})
+	shown.Deliveries, _, err = a.Store.Deliveries(ctx, store.DeliveryFilter{Tenant: work.DefaultTenant, Unit: id, Limit: pageTold})
 	if err != nil {
-		return page, err
+		return shown, err
 	}
 	if unit.State == work.Queued || unit.State == work.Waiting {
 		e, err := a.ops.Explain(ctx, id)
 		if err != nil && !errors.Is(err, work.ErrNotFound) {
-			return page, err
+			return shown, err
 		}
 		for _, r := range e.Reasons {
-			page.Waits = append(page.Waits, r.Detail)
+			shown.Waits = append(shown.Waits, r.Detail)
 			if r.Held != "" {
-				held := web.Switch{Kind: string(r.Held), Name: unit.Queue, Paused: true, Back: page.Path()}
+				held := page.Switch{Kind: string(r.Held), Name: unit.Queue, Paused: true, Back: shown.Path()}
 				if r.Held == store.PauseBackend {
 					held.Name = unit.Backend
 				}
-				if !slices.Contains(page.Held, held) {
-					page.Held = append(page.Held, held)
+				if !slices.Contains(shown.Held, held) {
+					shown.Held = append(shown.Held, held)
 				}
 			}
 		}
 	}
-	return page, nil
+	return shown, nil
 }
 
 // chosenRun is a unit's runs, newest first, and the one of an attempt, or the

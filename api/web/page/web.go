@@ -1,4 +1,4 @@
-// Package web is the pages: templates, stylesheets, scripts, and what
+// Package page is the pages: templates, stylesheets, scripts, and what
 // they need to know. It reads nothing and decides nothing; package api fills it
 // in. This file is its table of contents.
 //
@@ -18,7 +18,7 @@
 //	chart.go       columns and bars, drawn as SVG
 //	story.go       Stories: every state of every page, with made-up data
 //	format.go      times, money and counts for people
-package web
+package page
 
 import (
 	"crypto/sha256"
