@@ -61,6 +61,7 @@ import (
 	"piecework/api/live"
 	"piecework/api/ops"
 	"piecework/api/problem"
+	"piecework/api/web"
 	"piecework/internal/process"
 	"piecework/internal/webhook"
 	"piecework/jobs"
@@ -84,13 +85,14 @@ type Options struct {
 // API serves the front door.
 type API struct {
 	Options
-	echo   *echo.Echo
-	huma   huma.API
-	hooks  *hooks
-	flight *flight // bytes of bodies in memory
-	live   *live.Hub
-	kept   keptBatches
-	ops    *ops.Operations
+	echo    *echo.Echo
+	huma    huma.API
+	control *jobs.Control
+	hooks   *hooks
+	flight  *flight // bytes of bodies in memory
+	live    *live.Hub
+	pages   *web.Pages
+	ops     *ops.Operations
 
 	received *prometheus.CounterVec
 	requests *prometheus.HistogramVec
@@ -111,6 +113,9 @@ func New(o Options) *API {
 	a.ops = ops.New(o.Store, o.Bell, o.Log, o.Containment)
 	a.live = live.New(o.Store, o.Bell, o.Log, o.Registry)
 	o.OnSubmit(a.live.Notify)
+	a.control = &jobs.Control{Submitter: o.Submitter, UnitChanged: a.live.Notify}
+	a.pages = web.New(web.Options{Store: o.Store, Bell: o.Bell, Ops: a.ops, Control: a.control, BodyTime: a.bodyTime})
+	a.control.BatchChanged = a.pages.BatchChanged
 	metrics := promauto.With(o.Registry)
 	a.received = metrics.NewCounterVec(prometheus.CounterOpts{
 		Name: "piecework_trigger_deliveries_total", Help: "Webhooks that came for triggers.",
@@ -237,7 +242,7 @@ func (a *API) routes() {
 
 	a.echo.GET("/openapi.json", a.openapi)
 	a.echo.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(a.Registry, promhttp.HandlerOpts{})))
-	a.pages()
+	a.pages.Mount(a.echo, a.live.StreamPage)
 }
 
 func (a *API) config() huma.Config {

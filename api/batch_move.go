@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 
@@ -30,14 +29,14 @@ type changeBatchInput struct {
 }
 
 func (a *API) approveBatch(ctx context.Context, in *changeBatchInput) (*oneBatch, error) {
-	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		return a.Store.ApproveBatch(ctx, work.DefaultTenant, id, in.Body.changes())
+	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) error {
+		return a.control.ApproveBatch(ctx, work.DefaultTenant, id, in.Body.changes())
 	})
 }
 
 func (a *API) resumeBatch(ctx context.Context, in *changeBatchInput) (*oneBatch, error) {
-	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		return a.Store.ResumeBatch(ctx, work.DefaultTenant, id, in.Body.changes())
+	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) error {
+		return a.control.ResumeBatch(ctx, work.DefaultTenant, id, in.Body.changes())
 	})
 }
 
@@ -51,8 +50,8 @@ func (a *API) pauseBatch(ctx context.Context, in *pauseBatchInput) (*oneBatch, e
 	if in.Body != nil {
 		why = *in.Body
 	}
-	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		return a.Store.PauseBatch(ctx, work.DefaultTenant, id, why.By, why.Why)
+	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) error {
+		return a.control.PauseBatch(ctx, work.DefaultTenant, id, why.By, why.Why)
 	})
 }
 
@@ -70,8 +69,8 @@ func (a *API) cancelBatch(ctx context.Context, in *cancelBatchInput) (*oneBatch,
 	if in.Body != nil {
 		why = in.Body.Why
 	}
-	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		return a.Store.CancelBatch(ctx, work.DefaultTenant, id, why)
+	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) error {
+		return a.control.CancelBatch(ctx, work.DefaultTenant, id, why)
 	})
 }
 
@@ -89,44 +88,19 @@ func (a *API) retryBatch(ctx context.Context, in *retryBatchInput) (*oneBatch, e
 	if in.Body != nil {
 		states = in.Body.Status
 	}
-	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		if _, err := a.Store.Batch(ctx, work.DefaultTenant, id); err != nil {
-			return work.Batch{}, err
-		}
-		total := 0
-		for more := true; more; {
-			var moved []store.Moved
-			var err error
-			if moved, more, err = a.Store.RetryBatch(ctx, work.DefaultTenant, id, states); err != nil {
-				return work.Batch{}, err
-			}
-			total += len(moved)
-		}
-		b, err := a.Store.Batch(ctx, work.DefaultTenant, id)
-		switch {
-		case err == nil && total == 0 && (b.Status == work.BatchFinalizing || b.Status == work.BatchCancelling):
-			err = fmt.Errorf("%w: the batch is %s; retry its units when it is over", work.ErrConflict, b.Status)
-		case err == nil && total == 0:
-			err = fmt.Errorf("%w: the batch has no unit to run again", work.ErrConflict)
-		}
-		return b, err
+	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) error {
+		return a.control.RetryBatch(ctx, work.DefaultTenant, id, states)
 	})
 }
 
-// moveBatch changes a batch, lets it go on at once, and answers with it.
-func (a *API) moveBatch(ctx context.Context, text string, move func(uuid.UUID) (work.Batch, error)) (*oneBatch, error) {
+// moveBatch changes a batch and answers with it.
+func (a *API) moveBatch(ctx context.Context, text string, move func(uuid.UUID) error) (*oneBatch, error) {
 	id, err := query.ID(text)
 	if err != nil {
 		return nil, err
 	}
-	b, err := move(id)
-	if err != nil {
+	if err := move(id); err != nil {
 		return nil, err
 	}
-	a.Log.Info("batch changed", "batch", id, "status", b.Status, "paused", b.Paused != nil)
-	if err := a.Bell.AdvanceBatch(context.WithoutCancel(ctx), a.Store, id); err != nil {
-		a.Log.Debug("advance a batch; the reconciler will", "batch", id, "err", err)
-	}
-	a.kept.drop(id)
 	return a.answerOne(ctx, id)
 }

@@ -110,23 +110,11 @@ func (a *API) retryUnits(ctx context.Context, in *retryUnitsInput) (*bulkAnswer,
 	if in.DryRun {
 		return viewPreview(a.Store.PreviewRetry(ctx, f, changes, previewed))
 	}
-	return a.retryAll(ctx, f, changes)
-}
-
-func (a *API) retryAll(ctx context.Context, f store.UnitFilter, changes store.Changes) (*bulkAnswer, error) {
-	moved, more, err := a.Store.RetryAll(ctx, f, changes)
+	moved, more, err := a.control.RetryUnits(ctx, f, changes)
 	if err != nil {
 		return nil, err
 	}
-	a.requeued(ctx, moved)
 	return viewMoved(moved, more), nil
-}
-
-// requeued sees to units that were retried.
-func (a *API) requeued(ctx context.Context, moved []store.Moved) {
-	for _, batch := range a.Requeued(ctx, moved) {
-		a.kept.drop(batch)
-	}
 }
 
 func (a *API) cancelUnits(ctx context.Context, in *Bulk) (*bulkAnswer, error) {
@@ -137,24 +125,9 @@ func (a *API) cancelUnits(ctx context.Context, in *Bulk) (*bulkAnswer, error) {
 	if in.DryRun {
 		return viewPreview(a.Store.PreviewCancel(ctx, f, previewed))
 	}
-	moved, more, err := a.Store.CancelAll(ctx, f)
+	moved, more, err := a.control.CancelUnits(ctx, f)
 	if err != nil {
 		return nil, err
-	}
-	var stopped, ended []uuid.UUID
-	for _, m := range moved {
-		if m.State == work.Running {
-			stopped = append(stopped, m.UnitID)
-		} else {
-			ended = append(ended, m.UnitID)
-		}
-	}
-	notices := context.WithoutCancel(ctx)
-	if err := a.Bell.Cancelled(notices, stopped...); err != nil {
-		a.Log.Debug("tell of cancels; the next beat will", "units", len(stopped), "err", err)
-	}
-	if err := a.Bell.Changed(notices, ended...); err != nil {
-		a.Log.Debug("tell of cancelled units", "units", len(ended), "err", err)
 	}
 	return viewMoved(moved, more), nil
 }

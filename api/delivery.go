@@ -6,11 +6,9 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
-	"github.com/labstack/echo/v4"
 
 	"piecework/api/problem"
 	"piecework/api/query"
-	"piecework/api/web/page"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -119,42 +117,4 @@ func (a *API) redeliverAll(ctx context.Context, in *redeliverInput) (*redelivery
 	}
 	n, err := a.Store.RedeliverAll(ctx, f)
 	return &redeliveryAnswer{redelivery{Count: n, More: n == store.MaxBulk}}, err
-}
-
-// webhooksPage shows endpoints and deliveries.
-func (a *API) webhooksPage(c echo.Context) error {
-	ctx := c.Request().Context()
-	in := ByDelivery{Endpoint: c.QueryParam("endpoint"), Status: c.QueryParam("status")}
-	f, err := in.filter()
-	if err != nil {
-		return err
-	}
-	if f.After, err = query.After(c.QueryParam("after")); err != nil {
-		return err
-	}
-	shown := page.Webhooks{Now: time.Now(), Status: in.Status, Endpoint: in.Endpoint}
-	if shown.Endpoints, err = a.Store.Endpoints(ctx, work.DefaultTenant); err != nil {
-		return err
-	}
-	deliveries, next, err := a.Store.Deliveries(ctx, f)
-	if err != nil {
-		return err
-	}
-	shown.Deliveries = deliveries
-	if next != nil {
-		shown.Next = next.String()
-	}
-	if shown.Notice, err = a.notice(ctx, c.QueryParam("done"), "/webhooks"+shown.Query()); err != nil {
-		return err
-	}
-	return a.render(c, shown)
-}
-
-func (a *API) redeliverForm(c echo.Context) error {
-	values, err := a.form(c)
-	if err != nil {
-		return err
-	}
-	_, err = a.redeliver(c.Request().Context(), &query.ByID{ID: c.Param("id")})
-	return a.acted(c, ownPath(values.Get("back")), "redelivered", err)
 }

@@ -331,10 +331,11 @@ func (w *tab) picture(file string) {
 // A tab that missed harm would make every other test here worthless.
 func TestTabNoticesHarm(t *testing.T) {
 	t.Parallel()
+	const policy = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 	for name, test := range map[string]struct{ policy, body, want string }{
-		"nothing":      {cspPage, `<p>good</p>`, ""},
+		"nothing":      {policy, `<p>good</p>`, ""},
 		"dialog":       {"", `<script>alert(1)</script>`, "dialog: 1"},
-		"policy":       {cspPage, `<script>1</script>`, "Content Security Policy"},
+		"policy":       {policy, `<script>1</script>`, "Content Security Policy"},
 		"image":        {"", `<img src="http://127.0.0.2:1/x">`, "another host"},
 		"exception":    {"", `<script>nothing.is.here</script>`, "nothing is not defined"},
 		"console":      {"", `<script>console.error("oh")</script>`, "oh"},

@@ -187,17 +187,8 @@ func (a *API) cancelUnit(ctx context.Context, in *query.ByID) (*unitAnswer, erro
 	if err != nil {
 		return nil, err
 	}
-	unit, err := a.Store.Cancel(ctx, work.DefaultTenant, id)
-	if err != nil {
+	if err := a.control.CancelUnit(ctx, work.DefaultTenant, id); err != nil {
 		return nil, err
-	}
-	a.live.Notify(id)
-	tell := a.Bell.Cancelled
-	if unit.State.Final() {
-		tell = a.Bell.Changed
-	}
-	if err := tell(context.WithoutCancel(ctx), id); err != nil {
-		a.Log.Debug("tell of cancel; the next beat will", "unit", id, "err", err)
 	}
 	return a.answerUnit(ctx, id, 0)
 }
@@ -226,18 +217,6 @@ func (b *retryBody) changes() (store.Changes, error) {
 	return store.Changes(*b), nil
 }
 
-// checkChanges refuses what means nothing to a unit that has a request.
-func (a *API) checkChanges(ctx context.Context, id uuid.UUID, c store.Changes) error {
-	if c == (store.Changes{}) {
-		return nil
-	}
-	u, err := a.Store.Unit(ctx, work.DefaultTenant, id)
-	if err == nil && len(u.Request) > 0 {
-		return work.Invalidf("#", "the unit has a request, which is sent again as it is; submit a new unit for another")
-	}
-	return err
-}
-
 func (a *API) retryUnit(ctx context.Context, in *retryInput) (*unitAnswer, error) {
 	id, err := query.ID(in.ID)
 	if err != nil {
@@ -247,14 +226,8 @@ func (a *API) retryUnit(ctx context.Context, in *retryInput) (*unitAnswer, error
 	if err != nil {
 		return nil, err
 	}
-	if err := a.checkChanges(ctx, id, changes); err != nil {
+	if err := a.control.RetryUnit(ctx, work.DefaultTenant, id, changes); err != nil {
 		return nil, err
 	}
-	unit, err := a.Store.Retry(ctx, work.DefaultTenant, id, changes)
-	if err != nil {
-		return nil, err
-	}
-	a.requeued(ctx, []store.Moved{{Dispatch: store.DispatchOf(unit), State: unit.State, BatchID: unit.BatchID, Held: unit.Held}})
-	a.live.Notify(id)
 	return a.answerUnit(ctx, id, 0)
 }

@@ -5,6 +5,7 @@
 //
 //	rules.go           Rules: what an operator lets callers ask for
 //	submit.go          Submitter: commit a unit and have its message sent
+//	control.go         Control: cancel and retry units, move batches
 //	unit.go            what a unit must be
 //	times.go           its times and durations
 //	files.go           its files and directories

@@ -1,5 +1,5 @@
 // Package page is the pages: templates, stylesheets, scripts, and what
-// they need to know. It reads nothing and decides nothing; package api fills it
+// they need to know. It reads nothing and decides nothing; package web fills it
 // in. This file is its table of contents.
 //
 //	web.go         Page, and how one is rendered

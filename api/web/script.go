@@ -1,10 +1,10 @@
-package api
+package web
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -14,15 +14,15 @@ import (
 	"piecework/internal/work"
 )
 
-// script reads the transcript of a run for a page that needs some steps of it. The
+// readScript reads the transcript of a run for a page that needs some steps of it. The
 // whole goes by once; most pages are of its end, which is still there then. For
 // another it goes by again.
-func (a *API) script(ctx context.Context, run work.Run, needs func(*page.Script) []int) (*page.Script, error) {
+func readScript(run work.Run, open func() (io.Reader, error), needs func(*page.Script) []int) (*page.Script, error) {
 	script := page.Outline(run, time.Now())
 	if !run.HasTranscript {
 		return script, nil
 	}
-	stored, err := a.Store.Transcript(ctx, work.DefaultTenant, run.ID)
+	stored, err := open()
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (a *API) script(ctx context.Context, run work.Run, needs func(*page.Script)
 			return nil, err
 		}
 	}
-	if err := a.readSteps(ctx, run, needed[:missing], know); err != nil {
+	if err := readSteps(run, open, needed[:missing], know); err != nil {
 		return nil, err
 	}
 	script.Know(known)
@@ -67,11 +67,11 @@ func (a *API) script(ctx context.Context, run work.Run, needs func(*page.Script)
 var errEnough = errors.New("enough")
 
 // readSteps hands some steps to know, by their places from 0, in order.
-func (a *API) readSteps(ctx context.Context, run work.Run, wanted []int, know func(i int, text []byte) error) error {
+func readSteps(run work.Run, open func() (io.Reader, error), wanted []int, know func(i int, text []byte) error) error {
 	if len(wanted) == 0 {
 		return nil
 	}
-	stored, err := a.Store.Transcript(ctx, work.DefaultTenant, run.ID)
+	stored, err := open()
 	if err != nil {
 		return err
 	}

@@ -1,12 +1,15 @@
-package api
+package web
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"piecework/api/web/page"
 	"piecework/internal/transcript"
@@ -17,22 +20,23 @@ import (
 // transcript, wherever in it that is.
 func TestScriptIsAsOfTheWhole(t *testing.T) {
 	t.Parallel()
-	f := newFront(t)
 	var steps []transcript.Step
 	for i := 1; i < 3_000; i += 3 {
-		steps = append(steps, step(i, transcript.Action, ""), step(i+1, transcript.ToolResult, strings.Repeat("word ", 1600)), step(i+2, transcript.Reasoning, "so"))
+		steps = append(steps, madeStep(i, transcript.Action, ""), madeStep(i+1, transcript.ToolResult, strings.Repeat("word ", 1600)), madeStep(i+2, transcript.Reasoning, "so"))
 		steps[i-1].Content = []transcript.Content{{Type: transcript.ToolCall, ID: fmt.Sprint(i % 40), Name: "Read", Args: "{}"}}
 		steps[i].CallID, steps[i].Name, steps[i].IsError = fmt.Sprint(i%40), "Read", i == 1000
 	}
-	steps = append(steps, step(3_001, transcript.Action, ""))
-	c, _ := f.told(steps...)
-	run, err := f.Store.Run(t.Context(), work.DefaultTenant, c.RunID)
+	steps = append(steps, madeStep(3_001, transcript.Action, ""))
+	stored, err := new(transcript.Codec).Encode(steps)
 	if err != nil {
 		t.Fatal(err)
 	}
+	open := func() (io.Reader, error) { return bytes.NewReader(stored), nil }
+	begun := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	run := work.Run{ID: uuid.New(), HasTranscript: true, StartedAt: begun, CompletedAt: new(begun.Add(time.Hour))}
 	whole := page.NewScript(run, steps, time.Now())
 	for _, at := range []int{0, 1, 700, 1500, 2900, 3001, 9999} {
-		script, err := f.script(t.Context(), run, func(s *page.Script) []int { return s.Around(at) })
+		script, err := readScript(run, open, func(s *page.Script) []int { return s.Around(at) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +45,7 @@ func TestScriptIsAsOfTheWhole(t *testing.T) {
 		}
 	}
 	for _, asked := range []string{"1", "5,1500,3000-", "2000-2010", ""} {
-		script, err := f.script(t.Context(), run, func(s *page.Script) []int { return s.Asked(asked) })
+		script, err := readScript(run, open, func(s *page.Script) []int { return s.Asked(asked) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,4 +74,8 @@ func TestTail(t *testing.T) {
 	if end.dropped == 0 {
 		t.Error("nothing was dropped")
 	}
+}
+
+func madeStep(number int, kind, text string) transcript.Step {
+	return transcript.Step{Number: number, Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Type: kind, Text: text}
 }

@@ -1,4 +1,4 @@
-package api
+package web
 
 import (
 	"context"
@@ -23,8 +23,11 @@ import (
 // pageChoices is how many units are offered for a comparison.
 const pageChoices = 20
 
+// comparisons are the pages that compare two runs.
+type comparisons struct{ *site }
+
 // comparePage shows two runs side by side. A unit stands for its newest run.
-func (a *API) comparePage(c echo.Context) error {
+func (a comparisons) comparePage(c echo.Context) error {
 	ctx := c.Request().Context()
 	shown := page.Comparison{}
 	status := http.StatusOK
@@ -59,7 +62,7 @@ func (a *API) comparePage(c echo.Context) error {
 }
 
 // side is a run, or a unit with its newest run.
-func (a *API) side(ctx context.Context, text string) (page.Unit, error) {
+func (a comparisons) side(ctx context.Context, text string) (page.Unit, error) {
 	id, err := query.ID(text)
 	if err != nil {
 		return page.Unit{}, err
@@ -94,7 +97,7 @@ func (a *API) side(ctx context.Context, text string) (page.Unit, error) {
 
 // candidates lists what the side that is there could be compared with: the unit's
 // other runs, then the newest units.
-func (a *API) candidates(ctx context.Context, shown *page.Comparison) error {
+func (a comparisons) candidates(ctx context.Context, shown *page.Comparison) error {
 	there := shown.A()
 	if there == nil {
 		there = shown.B()
@@ -121,7 +124,7 @@ func (a *API) candidates(ctx context.Context, shown *page.Comparison) error {
 }
 
 // steps is a whole transcript, for a comparison of all of it.
-func (a *API) steps(ctx context.Context, run work.Run) ([]transcript.Step, error) {
+func (a comparisons) steps(ctx context.Context, run work.Run) ([]transcript.Step, error) {
 	if !run.HasTranscript {
 		return nil, nil
 	}

@@ -1,4 +1,4 @@
-package api
+package web
 
 import (
 	"sync"
@@ -9,30 +9,30 @@ import (
 	"piecework/api/web/page"
 )
 
-// keptBatches are the pages of batches as they were told last. All open pages of
-// one ask when they hear of news, and counting the units of a large one takes
+// batchCache has the pages of batches as they were made last. All open pages of
+// one ask when it has changed, and counting the units of a large one takes
 // long: it is done once a second at most, for all pages of this process.
-type keptBatches struct {
+type batchCache struct {
 	mu      sync.Mutex
-	batches map[uuid.UUID]*keptBatch
+	batches map[uuid.UUID]*cachedBatch
 }
 
-type keptBatch struct {
+type cachedBatch struct {
 	mu    sync.Mutex // held while it is made
 	page  page.Batch
 	begun time.Time // when it began to be made; zero: it was not
 }
 
-const batchKept = time.Second
+const batchFresh = time.Second
 
 // of is the page as it was not long ago, or else as it is made now; its age
-// tells a page that has heard of something later to ask again.
-func (k *keptBatches) of(id uuid.UUID, make func() (page.Batch, error)) (page.Batch, error) {
+// lets a page that knows of a later change ask again.
+func (k *batchCache) of(id uuid.UUID, make func() (page.Batch, error)) (page.Batch, error) {
 	asked := time.Now()
 	b := k.entry(id, asked)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if asked.Sub(b.begun) > batchKept {
+	if asked.Sub(b.begun) > batchFresh {
 		begun := time.Now()
 		shown, err := make()
 		if err != nil {
@@ -46,7 +46,7 @@ func (k *keptBatches) of(id uuid.UUID, make func() (page.Batch, error)) (page.Ba
 }
 
 // entry finds a batch's entry, or makes one and forgets those that are too old.
-func (k *keptBatches) entry(id uuid.UUID, now time.Time) *keptBatch {
+func (k *batchCache) entry(id uuid.UUID, now time.Time) *cachedBatch {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if b := k.batches[id]; b != nil {
@@ -54,22 +54,22 @@ func (k *keptBatches) entry(id uuid.UUID, now time.Time) *keptBatch {
 	}
 	for id, b := range k.batches {
 		if b.mu.TryLock() {
-			if now.Sub(b.begun) > batchKept {
+			if now.Sub(b.begun) > batchFresh {
 				delete(k.batches, id)
 			}
 			b.mu.Unlock()
 		}
 	}
 	if k.batches == nil {
-		k.batches = map[uuid.UUID]*keptBatch{}
+		k.batches = map[uuid.UUID]*cachedBatch{}
 	}
-	b := &keptBatch{}
+	b := &cachedBatch{}
 	k.batches[id] = b
 	return b
 }
 
 // drop forgets a batch that was changed here.
-func (k *keptBatches) drop(id uuid.UUID) {
+func (k *batchCache) drop(id uuid.UUID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.batches, id)

@@ -1,4 +1,4 @@
-package api
+package web
 
 import (
 	"cmp"
@@ -17,7 +17,10 @@ import (
 	"piecework/store"
 )
 
-func (a *API) overviewPage(c echo.Context) error {
+// overviews are the pages of operators.
+type overviews struct{ *site }
+
+func (a overviews) overviewPage(c echo.Context) error {
 	window, ok := work.WindowOf(cmp.Or(c.QueryParam("window"), work.DefaultWindow))
 	if !ok {
 		names := make([]string, len(work.Windows))
@@ -27,7 +30,7 @@ func (a *API) overviewPage(c echo.Context) error {
 		return problem.Parameter("window", "must be one of "+strings.Join(names, ", "))
 	}
 	ctx, now := c.Request().Context(), time.Now()
-	s, pauses, err := a.ops.Stats(ctx, window, now)
+	s, pauses, err := a.Ops.Stats(ctx, window, now)
 	if err != nil {
 		return err
 	}
@@ -66,7 +69,7 @@ func (a *API) overviewPage(c echo.Context) error {
 	return a.render(c, shown)
 }
 
-func (a *API) processesPage(c echo.Context) error {
+func (a overviews) processesPage(c echo.Context) error {
 	ctx := c.Request().Context()
 	processes, err := a.Store.Processes(ctx)
 	if err != nil {
