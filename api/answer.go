@@ -12,6 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/body"
 	"piecework/api/problem"
 	"piecework/internal/strictjson"
 )
@@ -23,11 +24,11 @@ const statusClientGone = 499
 // problem is the one place where an error becomes an answer. What a caller
 // may not see is logged here and nowhere else.
 func (a *API) problem(ctx context.Context, err error) *problem.Problem {
-	if errors.Is(context.Cause(ctx), errNoAnswer) {
-		err = errNoAnswer
+	if errors.Is(context.Cause(ctx), body.ErrNoAnswer) {
+		err = body.ErrNoAnswer
 	}
 	p := problem.Of(err)
-	if ctx.Err() != nil && p.Status >= 500 && !errors.Is(err, errNoAnswer) {
+	if ctx.Err() != nil && p.Status >= 500 && !errors.Is(err, body.ErrNoAnswer) {
 		p = problem.New(statusClientGone, "the caller has gone away")
 	}
 	p.RequestID = problem.RequestIDOf(ctx)
@@ -84,7 +85,7 @@ func humaProblem(status int, msg string, errs []error) *problem.Problem {
 	if len(fields) == 0 {
 		return problem.New(status, msg)
 	}
-	return manyFields(status, fields, len(errs))
+	return body.ManyFields(status, fields, len(errs))
 }
 
 // fieldError is an error of huma's about a parameter, or about a body that

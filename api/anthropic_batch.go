@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/body"
 	"piecework/api/problem"
 	"piecework/internal/blob"
 	"piecework/internal/strictjson"
@@ -79,8 +80,8 @@ func viewMessageBatch(c echo.Context, b work.Batch) messageBatch {
 // in a file: the body may be large, and is never in memory as a whole.
 func (a *API) addMessageBatch(c echo.Context) error {
 	ctx := c.Request().Context()
-	body := a.patient(c)
-	if problem := checkBodyHeaders(c.Request().Header); problem != nil {
+	sent := a.bodies.Patient(c)
+	if problem := body.CheckHeaders(c.Request().Header); problem != nil {
 		return problem
 	}
 	f := work.File{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, MediaType: "application/jsonl", Purpose: purposeMessages}
@@ -93,16 +94,16 @@ func (a *API) addMessageBatch(c echo.Context) error {
 		ID: id, Tenant: work.DefaultTenant, Title: f.Name, Protocol: work.ProtocolAnthropic, InputFile: &f.ID, ExpiresAt: new(time.Now().Add(batchWindow)),
 	}}
 	f.ExpiresAt = n.ExpiresAt
-	count, err := a.keepRequests(ctx, body, &f)
+	count, err := a.keepRequests(ctx, sent, &f)
 	if err == nil {
 		_, err = a.Store.AddFile(ctx, f)
 	}
 	if err != nil {
 		a.RemoveBlob(ctx, f.ID)
-		_, _ = io.CopyN(io.Discard, body, drained) // who still sends does not look for an answer
+		_, _ = io.CopyN(io.Discard, sent, body.Drained) // who still sends does not look for an answer
 		return messageProblem(a.uploadProblem(err, maxMessageBatch))
 	}
-	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(a.bodyTime))
+	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(a.bodies.Time))
 	n.Source, _ = json.Marshal(jobs.AnthropicSource{Type: jobs.TypeAnthropic, Path: f.ID.String(), Requests: count})
 	b, _, err := a.AddBatch(ctx, n)
 	if err != nil {
@@ -119,13 +120,13 @@ func messageProblem(err error) error {
 }
 
 // keepRequests stores the requests of a body as lines, and counts them.
-func (a *API) keepRequests(ctx context.Context, body io.Reader, f *work.File) (count int, err error) {
+func (a *API) keepRequests(ctx context.Context, sent io.Reader, f *work.File) (count int, err error) {
 	from, to := io.Pipe()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	read := make(chan error, 1)
 	go func() {
-		n, err := copyRequests(io.LimitReader(body, maxMessageBatch+1), to)
+		n, err := copyRequests(io.LimitReader(sent, maxMessageBatch+1), to)
 		count = n
 		read <- err
 		_ = to.CloseWithError(err)
@@ -140,8 +141,8 @@ func (a *API) keepRequests(ctx context.Context, body io.Reader, f *work.File) (c
 }
 
 // copyRequests reads {"requests":[…]} and writes each request as a line.
-func copyRequests(body io.Reader, to io.Writer) (count int, err error) {
-	bounded := &bounded{body: body, left: maxMessageBatch}
+func copyRequests(sent io.Reader, to io.Writer) (count int, err error) {
+	bounded := &bounded{body: sent, left: maxMessageBatch}
 	dec := jsontext.NewDecoder(bounded)
 	defer func() {
 		var syntax *jsontext.SyntacticError
@@ -149,9 +150,9 @@ func copyRequests(body io.Reader, to io.Writer) (count int, err error) {
 		case bounded.left < 0:
 			err = blob.ErrTooLarge
 		case errors.As(err, &syntax):
-			err = badJSON(strictjson.SyntaxError(err))
+			err = body.NotJSON(strictjson.SyntaxError(err))
 		case errors.Is(err, io.EOF):
-			err = badBody("", "the body ends before the requests do")
+			err = body.Bad("", "the body ends before the requests do")
 		}
 	}()
 	token, err := dec.ReadToken()
@@ -159,7 +160,7 @@ func copyRequests(body io.Reader, to io.Writer) (count int, err error) {
 		return 0, err
 	}
 	if token.Kind() != '{' {
-		return 0, badBody("", "the body must be an object with the field requests")
+		return 0, body.Bad("", "the body must be an object with the field requests")
 	}
 	found := false
 	for dec.PeekKind() == '"' {
@@ -168,7 +169,7 @@ func copyRequests(body io.Reader, to io.Writer) (count int, err error) {
 			return count, err
 		}
 		if field := name.String(); field != "requests" {
-			return count, badBody("/"+strictjson.Escape(work.Clean(field)), strictjson.UnknownField(field))
+			return count, body.Bad("/"+strictjson.Escape(work.Clean(field)), strictjson.UnknownField(field))
 		}
 		found = true
 		if count, err = copyList(dec, to); err != nil {
@@ -179,10 +180,10 @@ func copyRequests(body io.Reader, to io.Writer) (count int, err error) {
 		return count, err
 	}
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
-		return count, badBody("", "there is more than one JSON value in the body")
+		return count, body.Bad("", "there is more than one JSON value in the body")
 	}
 	if !found || count == 0 {
-		return count, badBody("/requests", "there is no request; send at least one")
+		return count, body.Bad("/requests", "there is no request; send at least one")
 	}
 	return count, nil
 }
@@ -193,7 +194,7 @@ func copyList(dec *jsontext.Decoder, to io.Writer) (count int, err error) {
 		return 0, err
 	}
 	if token.Kind() != '[' {
-		return 0, badBody("/requests", "must be an array")
+		return 0, body.Bad("/requests", "must be an array")
 	}
 	seen := map[string]bool{}
 	for dec.PeekKind() != ']' {
@@ -207,7 +208,7 @@ func copyList(dec *jsontext.Decoder, to io.Writer) (count int, err error) {
 			return count, err
 		}
 		if count++; count > maxMessageRequests {
-			return count, badBody("/requests", fmt.Sprintf("there are more than %d requests; make several batches of them", maxMessageRequests))
+			return count, body.Bad("/requests", fmt.Sprintf("there are more than %d requests; make several batches of them", maxMessageRequests))
 		}
 		if _, err := to.Write(append(line, '\n')); err != nil {
 			return count, err
@@ -219,20 +220,20 @@ func copyList(dec *jsontext.Decoder, to io.Writer) (count int, err error) {
 
 // messageLine is a request on one line.
 func messageLine(value jsontext.Value, at string, seen map[string]bool) ([]byte, error) {
-	if problem := checkJSON(value); problem != nil {
-		return nil, badBody(at, problem.Detail)
+	if problem := body.CheckJSON(value); problem != nil {
+		return nil, body.Bad(at, problem.Detail)
 	}
 	var r jobs.MessageRequest
 	if err := strictJSON(value, &r); err != nil {
-		return nil, badBody(at, problem.Of(err).Detail)
+		return nil, body.Bad(at, problem.Of(err).Detail)
 	}
 	switch {
 	case !messageCustomID.MatchString(r.CustomID):
-		return nil, badBody(at+"/custom_id", "must have 1 to 64 letters, digits, hyphens and underscores, and nothing else")
+		return nil, body.Bad(at+"/custom_id", "must have 1 to 64 letters, digits, hyphens and underscores, and nothing else")
 	case seen[r.CustomID]:
-		return nil, badBody(at+"/custom_id", fmt.Sprintf("%q comes twice; each request needs a custom_id of its own", r.CustomID))
+		return nil, body.Bad(at+"/custom_id", fmt.Sprintf("%q comes twice; each request needs a custom_id of its own", r.CustomID))
 	case len(r.Params) == 0 || r.Params[0] != '{':
-		return nil, badBody(at+"/params", "must be an object: the body of POST /v1/messages")
+		return nil, body.Bad(at+"/params", "must be an object: the body of POST /v1/messages")
 	}
 	seen[r.CustomID] = true
 	line := value.Clone()

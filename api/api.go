@@ -58,6 +58,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"piecework/api/body"
 	"piecework/api/live"
 	"piecework/api/ops"
 	"piecework/api/problem"
@@ -89,7 +90,7 @@ type API struct {
 	huma    huma.API
 	control *jobs.Control
 	hooks   *hooks
-	flight  *flight // bytes of bodies in memory
+	bodies  *body.Reader
 	live    *live.Hub
 	pages   *web.Pages
 	ops     *ops.Operations
@@ -97,9 +98,6 @@ type API struct {
 	received *prometheus.CounterVec
 	requests *prometheus.HistogramVec
 
-	// bodyTime is how long a caller may take to send a body. It is not the
-	// server's ReadTimeout, which would also end a held answer.
-	bodyTime time.Duration
 	// answerLimit is how long a caller waits for the first byte of an answer.
 	answerLimit time.Duration
 	// lookAgain is how often a held answer looks without having been told.
@@ -108,13 +106,13 @@ type API struct {
 
 // New makes the front door. Call Watch once to make waiting fast.
 func New(o Options) *API {
-	a := &API{Options: o, echo: echo.New(), hooks: newHooks(), flight: newFlight(o.MaxBody),
-		bodyTime: time.Minute, answerLimit: answerLimit, lookAgain: time.Second}
+	a := &API{Options: o, echo: echo.New(), hooks: newHooks(), bodies: body.New(o.MaxBody, time.Minute),
+		answerLimit: body.AnswerLimit, lookAgain: time.Second}
 	a.ops = ops.New(o.Store, o.Bell, o.Log, o.Containment)
 	a.live = live.New(o.Store, o.Bell, o.Log, o.Registry)
 	o.OnSubmit(a.live.Notify)
 	a.control = &jobs.Control{Submitter: o.Submitter, UnitChanged: a.live.Notify}
-	a.pages = web.New(web.Options{Store: o.Store, Bell: o.Bell, Ops: a.ops, Control: a.control, BodyTime: a.bodyTime})
+	a.pages = web.New(web.Options{Store: o.Store, Bell: o.Bell, Ops: a.ops, Control: a.control, BodyTime: a.bodies.Time})
 	a.control.BatchChanged = a.pages.BatchChanged
 	metrics := promauto.With(o.Registry)
 	a.received = metrics.NewCounterVec(prometheus.CounterOpts{
@@ -129,7 +127,7 @@ func New(o Options) *API {
 	a.echo.Use(
 		a.live.SendEvents,
 		nameRequest,
-		a.boundAnswer,
+		body.BoundAnswer(func() time.Duration { return a.answerLimit }),
 		a.observe,
 		middleware.RecoverWithConfig(middleware.RecoverConfig{DisablePrintStack: true, LogErrorFunc: a.logPanic}),
 		securityHeaders,

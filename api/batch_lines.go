@@ -16,6 +16,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humaecho"
 
+	"piecework/api/body"
 	"piecework/api/problem"
 	"piecework/internal/blob"
 	"piecework/internal/source"
@@ -34,13 +35,13 @@ func (a *API) takeLines(ctx huma.Context, next func(huma.Context)) {
 		next(ctx)
 		return
 	}
-	answer, err := a.submitLines(ctx.Context(), c.Request().Header, a.patient(c))
+	answer, err := a.submitLines(ctx.Context(), c.Request().Header, a.bodies.Patient(c))
 	if err != nil {
-		_, _ = io.CopyN(io.Discard, c.Request().Body, drained) // who still sends does not look for an answer
+		_, _ = io.CopyN(io.Discard, c.Request().Body, body.Drained) // who still sends does not look for an answer
 		a.answerError(a.lineProblem(err), c)
 		return
 	}
-	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(a.bodyTime))
+	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(a.bodies.Time))
 	c.Response().Header().Set("Location", answer.Location)
 	if answer.Replayed != "" {
 		c.Response().Header().Set("Idempotent-Replayed", answer.Replayed)
@@ -55,7 +56,7 @@ func (a *API) lineProblem(err error) error {
 	case errors.Is(err, source.ErrBroken):
 		return problem.New(http.StatusBadRequest, err.Error())
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return problem.New(http.StatusRequestTimeout, fmt.Sprintf("nothing came for %s, or the lines took longer than %s", a.bodyTime, uploadTime))
+		return problem.New(http.StatusRequestTimeout, fmt.Sprintf("nothing came for %s, or the lines took longer than %s", a.bodies.Time, body.UploadTime))
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return problem.New(http.StatusBadRequest, "the body could not be read to its end: it is shorter than announced, or cut off")
 	case errors.Is(err, blob.ErrTooLarge):

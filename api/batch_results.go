@@ -65,7 +65,7 @@ func (a *API) sendStream(kind string, write func(io.Writer) error) *huma.StreamR
 	return &huma.StreamResponse{Body: func(ctx huma.Context) {
 		c := requestOf(ctx.Context())
 		ctx.SetHeader("Content-Type", kind)
-		if err := write(patientWriter{c.Response(), a.bodyTime}); err != nil {
+		if err := write(patientWriter{c.Response(), a.bodies.Time}); err != nil {
 			a.Log.Warn("an answer was cut off", "path", c.Request().URL.Path, "err", err)
 			panic(http.ErrAbortHandler)
 		}

@@ -190,7 +190,7 @@ func TestContentLengthLies(t *testing.T) {
 func TestSlowBodyIsBounded(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
-	f.bodyTime = 100 * time.Millisecond
+	f.bodies.Time = 100 * time.Millisecond
 	f.raw(head+"Content-Length: 900\r\n\r\n"+mock(""), false).refused(408, "", "did not arrive")
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/body"
 	"piecework/api/problem"
 	"piecework/internal/strictjson"
 	"piecework/internal/work"
@@ -50,7 +51,7 @@ func likeAnthropic(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 // envelope is an error in the words of those whose path it is.
-func envelope(path string, p *problem.Problem) (status int, kind string, body any) {
+func envelope(path string, p *problem.Problem) (status int, kind string, sent any) {
 	anthropic := strings.HasPrefix(path, "/v1/messages")
 	if !anthropic && !strings.HasPrefix(path, "/v1/") {
 		return p.Status, "application/problem+json", p
@@ -130,18 +131,18 @@ func ownID(word, text string) uuid.UUID {
 
 // strictBody reads a JSON body into v, and refuses what v does not know.
 func (a *API) strictBody(c echo.Context, v any) ([]byte, error) {
-	release := a.holdBody(c.Request())
+	release := a.bodies.Hold(c.Request())
 	defer release() // what is kept of it from here on is small
-	body, problem := a.readBody(c.Response(), c.Request())
+	sent, problem := a.bodies.Read(c.Response(), c.Request())
 	if problem != nil {
 		return nil, problem
 	}
-	return body, strictJSON(body, v)
+	return sent, strictJSON(sent, v)
 }
 
 // strictJSON reads an object and says what is wrong with it.
-func strictJSON(body []byte, v any) error {
-	dec := json.NewDecoder(bytes.NewReader(body))
+func strictJSON(sent []byte, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(sent))
 	dec.DisallowUnknownFields()
 	err := dec.Decode(v)
 	var mistyped *json.UnmarshalTypeError
@@ -149,14 +150,14 @@ func strictJSON(body []byte, v any) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, io.EOF):
-		return badBody("", "there is no body; send a JSON object")
+		return body.Bad("", "there is no body; send a JSON object")
 	case errors.As(err, &mistyped):
-		return badBody("/"+strings.ReplaceAll(mistyped.Field, ".", "/"), "must not be "+mistyped.Value)
+		return body.Bad("/"+strings.ReplaceAll(mistyped.Field, ".", "/"), "must not be "+mistyped.Value)
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return badBody("/"+strings.Trim(name, `"`), strictjson.UnknownField(strings.Trim(name, `"`)))
+		return body.Bad("/"+strings.Trim(name, `"`), strictjson.UnknownField(strings.Trim(name, `"`)))
 	}
-	return badBody("", "the body is not JSON: "+err.Error())
+	return body.Bad("", "the body is not JSON: "+err.Error())
 }
 
 // limitOf reads the parameter limit.

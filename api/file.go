@@ -19,6 +19,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/body"
 	"piecework/api/problem"
 	"piecework/api/query"
 	"piecework/internal/blob"
@@ -44,20 +45,20 @@ func requestOf(ctx context.Context) echo.Context { return ctx.Value(requestKey{}
 // they come; the row is made when they are all there.
 func (a *API) upload(ctx context.Context, _ *struct{}) (*fileAnswer, error) {
 	c := requestOf(ctx)
-	body := a.patient(c)
-	f, err := a.receive(ctx, c.Request(), body, intake{
+	sent := a.bodies.Patient(c)
+	f, err := a.receive(ctx, c.Request(), sent, intake{
 		maxBytes: a.FilePolicy.MaxBytes, refuses: func(name string) string { return a.FilePolicy.Refuses(name, 0) },
 		done: func(*work.File) error { return nil },
 	})
 	if err != nil {
-		_, _ = io.CopyN(io.Discard, body, drained) // who still sends does not look for an answer
+		_, _ = io.CopyN(io.Discard, sent, body.Drained) // who still sends does not look for an answer
 		if errors.Is(err, blob.ErrTooLarge) {
 			return nil, problem.New(http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d bytes, the server's --max-file-bytes (PIECEWORK_MAX_FILE_BYTES); what a batch is to be made of may have %d when it is sent to /v1/files", a.FilePolicy.MaxBytes, maxBatchFile))
 		}
 		return nil, a.uploadProblem(err, a.FilePolicy.MaxBytes)
 	}
 	// A body that came slowly must not have used up the time for the answer.
-	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(a.bodyTime))
+	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(a.bodies.Time))
 	return &fileAnswer{Location: "/files/" + f.ID.String(), Body: f}, nil
 }
 
@@ -76,9 +77,9 @@ const maxField = 4096
 
 // receive keeps the file of a form. Its other fields may come before it and
 // after it.
-func (a *API) receive(ctx context.Context, r *http.Request, body io.Reader, in intake) (work.File, error) {
+func (a *API) receive(ctx context.Context, r *http.Request, sent io.Reader, in intake) (work.File, error) {
 	f := work.File{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant}
-	form, err := multipartForm(r, body)
+	form, err := multipartForm(r, sent)
 	if err != nil {
 		return f, err
 	}
@@ -139,36 +140,14 @@ func (a *API) readParts(ctx context.Context, form *multipart.Reader, f *work.Fil
 }
 
 // multipartForm reads the parts of a form one after the other.
-func multipartForm(r *http.Request, body io.Reader) (*multipart.Reader, error) {
+func multipartForm(r *http.Request, sent io.Reader) (*multipart.Reader, error) {
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "multipart/form-data" || params["boundary"] == "" {
 		return nil, problem.New(http.StatusUnsupportedMediaType,
 			"send the file as multipart/form-data in the field file, such as curl -F file=@report.pdf does")
 	}
-	return multipart.NewReader(body, params["boundary"]), nil
+	return multipart.NewReader(sent, params["boundary"]), nil
 }
-
-// uploadTime is how long an upload may take, however steadily it comes.
-const uploadTime = time.Hour
-
-// patient reads a body for as long as something comes: each piece may take
-// what a whole JSON body may.
-func (a *API) patient(c echo.Context) io.Reader {
-	holdAnswer(c.Request().Context())
-	control, end := http.NewResponseController(c.Response()), time.Now().Add(uploadTime)
-	return readerFunc(func(p []byte) (int, error) {
-		next := time.Now().Add(a.bodyTime)
-		if next.After(end) {
-			next = end
-		}
-		_ = control.SetReadDeadline(next) // a test's recorder has none
-		return c.Request().Body.Read(p)
-	})
-}
-
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // partName is the name of the file in a part, or what is wrong with the part.
 // The name is read as it was written: Part.FileName knows only the slashes of
@@ -210,7 +189,7 @@ func (a *API) uploadProblem(err error, maxBytes int64) error {
 	case errors.Is(err, blob.ErrTooLarge):
 		return problem.New(http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d bytes", maxBytes))
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return problem.New(http.StatusRequestTimeout, fmt.Sprintf("nothing came for %s, or the file took longer than %s", a.bodyTime, uploadTime))
+		return problem.New(http.StatusRequestTimeout, fmt.Sprintf("nothing came for %s, or the file took longer than %s", a.bodies.Time, body.UploadTime))
 	case errors.Is(err, io.ErrUnexpectedEOF), strings.HasPrefix(err.Error(), "multipart:"), strings.HasPrefix(err.Error(), "malformed MIME"):
 		return problem.New(http.StatusBadRequest, "the form could not be read to its end: it is cut off, or not in the form of multipart/form-data")
 	}
@@ -291,7 +270,7 @@ func (a *API) getContent(ctx context.Context, in *query.ByID) (*huma.StreamRespo
 		h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 		h.Set("ETag", `"`+f.SHA256+`"`)
 		h.Set("Cache-Control", "private, no-cache")
-		w := patientWriter{c.Response(), a.bodyTime}
+		w := patientWriter{c.Response(), a.bodies.Time}
 		http.ServeContent(w, c.Request(), "", f.CreatedAt, content)
 	}}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"piecework/api/body"
 	"piecework/internal/testkit"
 	"piecework/internal/webhook"
 )
@@ -37,7 +38,7 @@ func TestUnsignedWebhookIsNotRead(t *testing.T) {
 func TestBodiesShareABudget(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
-	f.flight.left = 256 << 10
+	f.bodies.Budget = body.NewBudget(256 << 10)
 	slow, in := io.Pipe()
 	done := make(chan int, 1)
 	go func() {
@@ -53,11 +54,7 @@ func TestBodiesShareABudget(t *testing.T) {
 	if _, err := io.WriteString(in, `{"backend":"mock","prompt":"`+strings.Repeat("x", 150<<10)); err != nil {
 		t.Fatal(err)
 	}
-	left := func() int64 {
-		f.flight.mu.Lock()
-		defer f.flight.mu.Unlock()
-		return f.flight.left
-	}
+	left := func() int64 { return f.bodies.Budget.Left() }
 	testkit.Eventually(t, "the first body is held", func() bool { return left() < 128<<10 })
 	p := f.post("/work-units", mock(`,"payload":{"x":"`+strings.Repeat("y", 200<<10)+`"}`))
 	if p.refused(503, "", "too many large bodies"); p.header.Get("Retry-After") == "" {

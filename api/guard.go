@@ -27,7 +27,7 @@ func (a *API) guard(next echo.HandlerFunc) echo.HandlerFunc {
 		r := c.Request()
 		if r.ContentLength != 0 {
 			// Also for who never reads the body: net/http then reads the rest.
-			_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(a.bodyTime)) // a test's recorder has none
+			_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(a.bodies.Time)) // a test's recorder has none
 		}
 		if !a.answersTo(r.Host) {
 			return problem.New(http.StatusMisdirectedRequest, fmt.Sprintf(

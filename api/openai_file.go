@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/body"
 	"piecework/api/problem"
 	"piecework/internal/blob"
 	"piecework/internal/work"
@@ -68,9 +69,9 @@ func viewPurposeFile(f store.PurposeFile) openaiFile {
 }
 
 func (a *API) addPurposeFile(c echo.Context) error {
-	ctx, body := c.Request().Context(), a.patient(c)
+	ctx, sent := c.Request().Context(), a.bodies.Patient(c)
 	var given struct{ purpose, anchor, seconds string }
-	f, err := a.receive(ctx, c.Request(), body, intake{
+	f, err := a.receive(ctx, c.Request(), sent, intake{
 		maxBytes: maxBatchFile,
 		refuses:  func(string) string { return "" },
 		field: func(name, value string) error {
@@ -111,10 +112,10 @@ func (a *API) addPurposeFile(c echo.Context) error {
 		},
 	})
 	if err != nil {
-		_, _ = io.CopyN(io.Discard, body, drained) // who still sends does not look for an answer
+		_, _ = io.CopyN(io.Discard, sent, body.Drained) // who still sends does not look for an answer
 		return a.uploadProblem(err, maxBatchFile)
 	}
-	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(a.bodyTime))
+	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(a.bodies.Time))
 	return c.JSON(http.StatusOK, viewPurposeFile(store.PurposeFile{File: f}))
 }
 
@@ -258,7 +259,7 @@ func (a *API) getPurposeContent(c echo.Context) error {
 // sendWhole sends what write writes. What goes wrong on the way breaks the
 // connection: half of it must not look like the whole.
 func (a *API) sendWhole(c echo.Context, write func(io.Writer) error) error {
-	err := write(patientWriter{c.Response(), a.bodyTime})
+	err := write(patientWriter{c.Response(), a.bodies.Time})
 	if err == nil || !c.Response().Committed {
 		return err
 	}
@@ -279,7 +280,7 @@ func (a *API) sendUpload(c echo.Context, f work.File) error {
 	h := c.Response().Header()
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Content-Disposition", disposition(f.Name))
-	http.ServeContent(patientWriter{c.Response(), a.bodyTime}, c.Request(), "", f.CreatedAt, content)
+	http.ServeContent(patientWriter{c.Response(), a.bodies.Time}, c.Request(), "", f.CreatedAt, content)
 	return nil
 }
 

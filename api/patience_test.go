@@ -1,16 +1,9 @@
 package api
 
 import (
-	"context"
-	"errors"
-	"io"
 	"net/http"
-	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/labstack/echo/v4"
 
 	"piecework/internal/testkit"
 )
@@ -33,28 +26,6 @@ func TestSilentPostgres(t *testing.T) {
 	f.answerLimit = testkit.Patience
 	testkit.Eventually(t, "ready again", func() bool { return f.get("/readyz").status == http.StatusOK })
 	f.post("/work-units", mock("")).is(202)
-}
-
-// A request ends by itself in time, whatever it waits for: the limits of each of its
-// statements may add up to more.
-func TestPatienceEndsARequest(t *testing.T) {
-	t.Parallel()
-	a := &API{answerLimit: time.Millisecond}
-	for name, body := range map[string]io.Reader{"no body": nil, "body": strings.NewReader("{}")} {
-		c := echo.New().NewContext(httptest.NewRequest(http.MethodPost, "/", body), httptest.NewRecorder())
-		err := a.boundAnswer(func(c echo.Context) error {
-			_, _ = io.Copy(io.Discard, c.Request().Body)
-			ctx := c.Request().Context()
-			select {
-			case <-ctx.Done():
-			case <-time.After(20 * time.Second):
-			}
-			return context.Cause(ctx)
-		})(c)
-		if !errors.Is(err, errNoAnswer) {
-			t.Fatalf("%s: error %v", name, err)
-		}
-	}
 }
 
 // Who asks to be held is held for longer than anybody else waits.

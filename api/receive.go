@@ -19,6 +19,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/body"
 	"piecework/api/problem"
 	"piecework/internal/expr"
 	"piecework/internal/webhook"
@@ -171,8 +172,8 @@ func (a *API) receiveWebhook(c echo.Context) error {
 		busy.RetryAfter = 1
 		return busy
 	}
-	came := &pieces{budget: a.flight}
-	defer came.drop()
+	came := &body.Pieces{Budget: a.bodies.Budget}
+	defer came.Drop()
 	if problem := a.readHookBody(c, h, verifier, came); problem != nil {
 		if problem.RetryAfter > 0 {
 			outcome = "shed"
@@ -184,12 +185,12 @@ func (a *API) receiveWebhook(c echo.Context) error {
 		outcome = "refused"
 		return a.refuseWebhook(c, h, err)
 	}
-	body, err := came.whole()
+	sent, err := came.Whole()
 	if err != nil {
 		outcome = "shed"
-		return errNoRoom.Again()
+		return body.ErrNoRoom.Again()
 	}
-	m, err := readMessage(h, c.Request().Header, body)
+	m, err := readMessage(h, c.Request().Header, sent)
 	if err != nil {
 		return err
 	}
@@ -292,24 +293,24 @@ type message struct {
 
 // readMessage reads the body by its content type. GitHub and Slack put JSON
 // into the field payload of a form.
-func readMessage(h *hook, header http.Header, body []byte) (*message, error) {
-	m := &message{Vars: expr.Vars{Headers: webhook.Public(h.Scheme, header)}, raw: body}
+func readMessage(h *hook, header http.Header, sent []byte) (*message, error) {
+	m := &message{Vars: expr.Vars{Headers: webhook.Public(h.Scheme, header)}, raw: sent}
 	kind, _, _ := mime.ParseMediaType(header.Get("Content-Type")) // what cannot be read is no form
 	switch {
 	case kind == "application/x-www-form-urlencoded":
-		if err := m.readForm(body); err != nil {
+		if err := m.readForm(sent); err != nil {
 			return nil, err
 		}
-	case len(bytes.TrimSpace(body)) == 0:
+	case len(bytes.TrimSpace(sent)) == 0:
 		m.raw = json.RawMessage("null")
-	case kind != "" && kind != "application/json" && !strings.HasSuffix(kind, "+json") && !json.Valid(body):
-		text, err := json.Marshal(work.Clean(string(body)))
+	case kind != "" && kind != "application/json" && !strings.HasSuffix(kind, "+json") && !json.Valid(sent):
+		text, err := json.Marshal(work.Clean(string(sent)))
 		if err != nil {
 			return nil, err
 		}
 		m.raw = text
 	}
-	if problem := checkJSON(m.raw); problem != nil {
+	if problem := body.CheckJSON(m.raw); problem != nil {
 		return nil, problem
 	}
 	var err error
@@ -317,9 +318,9 @@ func readMessage(h *hook, header http.Header, body []byte) (*message, error) {
 	return m, err
 }
 
-func (m *message) readForm(body []byte) error {
+func (m *message) readForm(sent []byte) error {
 	m.form = true
-	values, err := url.ParseQuery(string(body))
+	values, err := url.ParseQuery(string(sent))
 	if err != nil {
 		return problem.New(http.StatusBadRequest, "the form in the body cannot be read")
 	}

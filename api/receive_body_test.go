@@ -2,30 +2,22 @@ package api
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/iotest"
 
 	"golang.org/x/sync/errgroup"
 
+	"piecework/api/body"
 	"piecework/internal/testkit"
 	"piecework/internal/webhook"
 	"piecework/internal/work"
 )
-
-func (f *flight) now() int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.left
-}
 
 // endless is a body that never ends; it counts what was read of it.
 type endless struct{ read int64 }
@@ -33,65 +25,6 @@ type endless struct{ read int64 }
 func (e *endless) Read(p []byte) (int, error) {
 	e.read += int64(len(p))
 	return len(p), nil
-}
-
-func TestPiecesAreABody(t *testing.T) {
-	t.Parallel()
-	text := bytes.Repeat([]byte("0123456789abcde"), bodyPiece/5+1)
-	for _, length := range []int{0, 1, bodyPiece - 1, bodyPiece, bodyPiece + 1, 2 * bodyPiece, 3*bodyPiece - 7} {
-		budget := &flight{left: 1 << 20}
-		p := &pieces{budget: budget}
-		if err := p.read(iotest.HalfReader(bytes.NewReader(text[:length]))); err != nil {
-			t.Fatal(err)
-		}
-		for range 2 { // the second time with memory that has been used
-			body, err := p.whole()
-			if err != nil || !bytes.Equal(body, text[:length]) || budget.left != 1<<20-int64(length) {
-				t.Errorf("%d bytes: got %d, %d left, error %v", length, len(body), budget.left, err)
-			}
-			p.drop()
-			slices.Reverse(text)
-			p = &pieces{budget: budget}
-			if err := p.read(bytes.NewReader(text[:length])); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if p.drop(); budget.left != 1<<20 {
-			t.Errorf("%d bytes: %d left", length, budget.left)
-		}
-	}
-}
-
-// The memory of bodies is never more than the budget, and neither the body in
-// one nor a failure gets around it.
-func TestPiecesKeepToTheBudget(t *testing.T) {
-	t.Parallel()
-	budget := &flight{left: 10*bodyPiece + 5}
-	var all []*pieces
-	for _, length := range []int64{bodyPiece / 2, 5 * bodyPiece, 1 << 20} {
-		p := &pieces{budget: budget}
-		all = append(all, p)
-		if err := p.read(io.LimitReader(&endless{}, length)); errors.Is(err, errNoRoom) != (length == 1<<20) {
-			t.Errorf("%d bytes: error %v", length, err)
-		}
-	}
-	memory := int64(0)
-	for _, p := range all {
-		memory += int64(len(p.list)) * bodyPiece
-	}
-	if memory != 10*bodyPiece || budget.left != 5 {
-		t.Errorf("%d bytes of memory, %d left", memory, budget.left)
-	}
-	if _, err := all[1].whole(); !errors.Is(err, errNoRoom) || budget.left != 5 {
-		t.Errorf("there is room for a copy, %d left, error %v", budget.left, err)
-	}
-	for _, p := range all {
-		p.drop()
-		p.drop()
-	}
-	if budget.left != 10*bodyPiece+5 {
-		t.Errorf("%d left in the end", budget.left)
-	}
 }
 
 func TestBodySizeOfATrigger(t *testing.T) {
@@ -173,7 +106,7 @@ func TestUnprovenBodiesShareTheBudget(t *testing.T) {
 	const senders, budget = 100, 8 << 20
 	f := newFront(t)
 	f.trigger("hub", "github", "", "x")
-	f.flight.left = budget
+	f.bodies.Budget = body.NewBudget(budget)
 	body := bytes.Repeat([]byte(" "), work.DefaultTriggerBody-1) // its pieces have room for a byte
 	before := heap()
 	end := make(chan struct{}) // closed: the bodies end
@@ -211,7 +144,7 @@ func TestUnprovenBodiesShareTheBudget(t *testing.T) {
 		})
 	}
 	testkit.Eventually(t, "all have sent all but the end, or were sent away", func() bool {
-		return budget-f.flight.now() == (senders-shed.Load())*work.DefaultTriggerBody
+		return budget-f.bodies.Budget.Left() == (senders-shed.Load())*work.DefaultTriggerBody
 	})
 	held := senders - shed.Load()
 	if held < 1 || held > budget/work.DefaultTriggerBody || refused.Load() > 0 {
@@ -227,7 +160,7 @@ func TestUnprovenBodiesShareTheBudget(t *testing.T) {
 	if refused.Load() < 1 || refused.Load()+shed.Load() != senders {
 		t.Errorf("%d refused, %d sent away", refused.Load(), shed.Load())
 	}
-	testkit.Eventually(t, "all is given back", func() bool { return f.flight.now() == budget })
+	testkit.Eventually(t, "all is given back", func() bool { return f.bodies.Budget.Left() == budget })
 	s := f.sender(work.Trigger{Name: "hub", Scheme: work.Scheme{Preset: webhook.GitHub}})
 	s.receipt(s.send("push", "d-1", "{}"), 202, "accepted")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"piecework/api/body"
 	"piecework/api/problem"
 	"piecework/internal/strictjson"
 	"piecework/internal/testkit"
@@ -45,11 +46,11 @@ func schemas(tb testing.TB) (huma.Registry, map[string]*huma.Schema) {
 }
 
 // checked is what checkBody does with a body.
-func checked(ctx context.Context, registry huma.Registry, schema *huma.Schema, body []byte) *problem.Problem {
-	if p := checkJSON(body); p != nil {
+func checked(ctx context.Context, registry huma.Registry, schema *huma.Schema, sent []byte) *problem.Problem {
+	if p := body.CheckJSON(sent); p != nil {
 		return p
 	}
-	return validate(ctx, registry, schema, body)
+	return validate(ctx, registry, schema, sent)
 }
 
 func TestValidate(t *testing.T) {
@@ -155,9 +156,9 @@ func TestHostileBodiesAreCheap(t *testing.T) {
 	registry, all := schemas(t)
 	for name, text := range hostileBodies() {
 		for _, path := range []string{"POST /work-units", "POST /batches"} {
-			body := []byte(text)
+			sent := []byte(text)
 			var p *problem.Problem
-			spent := testkit.Allocated(t, func() { p = checked(t.Context(), registry, all[path], body) })
+			spent := testkit.Allocated(t, func() { p = checked(t.Context(), registry, all[path], sent) })
 			if spent > 32<<20 { // garbage included: less than 20 MB are held at once
 				t.Errorf("%s to %s: allocated %d bytes", name, path, spent)
 			}
@@ -210,39 +211,39 @@ func FuzzBody(f *testing.F) {
 		paths = append(paths, path)
 	}
 	slices.Sort(paths)
-	for i, body := range []string{
+	for i, sent := range []string{
 		`{"backend":"mock","prompt":"x"}`, `{"units":[1,{},{"a.b":1}],"a.b":{"c/d~e":[null]}}`, `{"labels":{"a.b":1},"files":[1,null],"model":null}`,
 		`{"x":1,"x":2}`, `{"a":"\u0000"}`, `[[[]]]`, `{"unit":{},"stop_when":{"window":"x","y.z":[1]}}`, "\x00", `{"":{"":1}}`,
 	} {
-		f.Add(uint8(i), []byte(body))
+		f.Add(uint8(i), []byte(sent))
 	}
-	f.Fuzz(func(t *testing.T, which uint8, body []byte) {
-		if len(bytes.TrimSpace(body)) == 0 {
+	f.Fuzz(func(t *testing.T, which uint8, sent []byte) {
+		if len(bytes.TrimSpace(sent)) == 0 {
 			return // it is not compared with a schema
 		}
 		path := paths[int(which)%len(paths)]
-		p := checked(t.Context(), registry, all[path], body)
+		p := checked(t.Context(), registry, all[path], sent)
 		if p != nil {
-			pointsInto(t, body, p)
+			pointsInto(t, sent, p)
 		}
 		if p != nil {
 			return
 		}
 		var value any
-		if err := json.Unmarshal(body, &value); err != nil {
+		if err := json.Unmarshal(sent, &value); err != nil {
 			t.Fatalf("passed, and is no JSON: %v", err)
 		}
 		var result huma.ValidateResult
 		huma.Validate(registry, all[path], huma.NewPathBuffer(nil, 0), huma.ModeWriteToServer, value, &result)
 		if len(result.Errors) > 0 {
-			t.Errorf("%s took %q, of which huma says: %v", path, body, result.Errors)
+			t.Errorf("%s took %q, of which huma says: %v", path, sent, result.Errors)
 		}
 	})
 }
 
 // pointsInto sees that each pointer of an answer leads to a place in the body,
 // or to one that is missing in an object of it.
-func pointsInto(t *testing.T, body []byte, p *problem.Problem) {
+func pointsInto(t *testing.T, sent []byte, p *problem.Problem) {
 	t.Helper()
 	if text, err := json.Marshal(p); err != nil || !json.Valid(text) || len(p.Errors) == 0 || len(p.Errors) > strictjson.MaxShown {
 		t.Fatalf("%v: %s", err, text)
@@ -262,7 +263,7 @@ func pointsInto(t *testing.T, body []byte, p *problem.Problem) {
 			continue
 		}
 		var at any
-		if err := json.Unmarshal(body, &at); err != nil {
+		if err := json.Unmarshal(sent, &at); err != nil {
 			t.Fatal(err)
 		}
 		for name := range jsontext.Pointer(pointer).Tokens() {
@@ -270,17 +271,17 @@ func pointsInto(t *testing.T, body []byte, p *problem.Problem) {
 			case reflect.Map:
 				next := in.MapIndex(reflect.ValueOf(name))
 				if !next.IsValid() {
-					t.Fatalf("%q leads nowhere in %q", e.Pointer, body)
+					t.Fatalf("%q leads nowhere in %q", e.Pointer, sent)
 				}
 				at = next.Interface()
 			case reflect.Slice:
 				var i int
 				if _, err := fmt.Sscan(name, &i); err != nil || i >= in.Len() {
-					t.Fatalf("%q leads nowhere in %q", e.Pointer, body)
+					t.Fatalf("%q leads nowhere in %q", e.Pointer, sent)
 				}
 				at = in.Index(i).Interface()
 			default:
-				t.Fatalf("%q leads nowhere in %q", e.Pointer, body)
+				t.Fatalf("%q leads nowhere in %q", e.Pointer, sent)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/body"
 	"piecework/api/problem"
 	"piecework/internal/work"
 )
@@ -34,7 +35,7 @@ func (a *API) await(ctx context.Context, id uuid.UUID, wait waitFor) (unitView, 
 	if wait == 0 {
 		return a.viewUnit(ctx, id)
 	}
-	holdAnswer(ctx)
+	body.HoldAnswer(ctx)
 	changed, forget := a.live.Watch(id)
 	defer forget()
 	deadline := time.NewTimer(time.Duration(wait))

@@ -96,7 +96,7 @@ func TestWaitTimesOut(t *testing.T) {
 func TestWaitOutlivesTheBodyDeadline(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
-	f.bodyTime, f.lookAgain = 50*time.Millisecond, 5*time.Millisecond
+	f.bodies.Time, f.lookAgain = 50*time.Millisecond, 5*time.Millisecond
 	f.post("/work-units?wait=500ms", mock("")).is(202)
 	for path, item := range f.huma.OpenAPI().Paths {
 		if item.Post != nil && item.Post.BodyReadTimeout >= 0 {

@@ -1,4 +1,4 @@
-package api
+package body
 
 import (
 	"io"
@@ -16,19 +16,24 @@ const bodiesInFlight = 16
 // copy of one.
 const leastInFlight = 3 * work.MaxTriggerBody
 
-// flight is a budget of bytes that are held for requests.
-type flight struct {
+// Budget is a budget of bytes that are held for requests.
+type Budget struct {
 	mu   sync.Mutex
 	left int64
 }
 
-// newFlight makes the budget of a server that takes JSON bodies of so many bytes.
-func newFlight(maxBody int64) *flight {
-	return &flight{left: max(bodiesInFlight*maxBody, leastInFlight)}
+// NewBudget makes a budget of so many bytes.
+func NewBudget(left int64) *Budget { return &Budget{left: left} }
+
+// Left is what is left.
+func (f *Budget) Left() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.left
 }
 
 // take takes n bytes of the budget, if there are so many.
-func (f *flight) take(n int64) bool {
+func (f *Budget) take(n int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if n > f.left {
@@ -38,7 +43,7 @@ func (f *flight) take(n int64) bool {
 	return true
 }
 
-func (f *flight) give(n int64) {
+func (f *Budget) give(n int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.left += n
@@ -48,7 +53,7 @@ func (f *flight) give(n int64) {
 // each piece that comes, so that a length which is only announced costs nothing.
 type held struct {
 	io.ReadCloser
-	budget *flight
+	budget *Budget
 	bytes  int64
 }
 
@@ -60,7 +65,7 @@ func (h *held) Read(p []byte) (int, error) {
 		p = p[:pieceOfBody]
 	}
 	if !h.budget.take(int64(len(p))) {
-		return 0, errNoRoom
+		return 0, ErrNoRoom
 	}
 	n, err := h.ReadCloser.Read(p)
 	h.budget.give(int64(len(p) - n))
@@ -76,7 +81,7 @@ func uncounted(body io.Reader) io.Reader {
 	return body
 }
 
-// drop gives back what the request had.
-func (h *held) drop() { h.budget.give(h.bytes) }
+// release gives back what the request had.
+func (h *held) release() { h.budget.give(h.bytes) }
 
-var errNoRoom = problem.Busy("too many large bodies at once; send this one again")
+var ErrNoRoom = problem.Busy("too many large bodies at once; send this one again")
