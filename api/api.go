@@ -59,6 +59,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"piecework/api/body"
+	"piecework/api/hooks"
 	"piecework/api/live"
 	"piecework/api/ops"
 	"piecework/api/problem"
@@ -86,16 +87,17 @@ type Options struct {
 // API serves the front door.
 type API struct {
 	Options
-	echo    *echo.Echo
-	huma    huma.API
-	control *jobs.Control
-	hooks   *hooks
-	bodies  *body.Reader
-	live    *live.Hub
-	pages   *web.Pages
-	ops     *ops.Operations
+	echo       *echo.Echo
+	huma       huma.API
+	control    *jobs.Control
+	triggers   *hooks.Triggers
+	endpoints  *hooks.Endpoints
+	deliveries *hooks.Deliveries
+	bodies     *body.Reader
+	live       *live.Hub
+	pages      *web.Pages
+	ops        *ops.Operations
 
-	received *prometheus.CounterVec
 	requests *prometheus.HistogramVec
 
 	// answerLimit is how long a caller waits for the first byte of an answer.
@@ -106,18 +108,17 @@ type API struct {
 
 // New makes the front door. Call Watch once to make waiting fast.
 func New(o Options) *API {
-	a := &API{Options: o, echo: echo.New(), hooks: newHooks(), bodies: body.New(o.MaxBody, time.Minute),
+	a := &API{Options: o, echo: echo.New(), bodies: body.New(o.MaxBody, time.Minute),
 		answerLimit: body.AnswerLimit, lookAgain: time.Second}
 	a.ops = ops.New(o.Store, o.Bell, o.Log, o.Containment)
 	a.live = live.New(o.Store, o.Bell, o.Log, o.Registry)
 	o.OnSubmit(a.live.Notify)
 	a.control = &jobs.Control{Submitter: o.Submitter, UnitChanged: a.live.Notify}
+	a.triggers = hooks.NewTriggers(hooks.TriggerOptions{Store: o.Store, Submitter: o.Submitter, Sealer: o.Sealer, Bodies: a.bodies, Log: o.Log}, o.Registry)
+	a.endpoints, a.deliveries = &hooks.Endpoints{Store: o.Store, Guard: o.Webhooks}, &hooks.Deliveries{Store: o.Store}
 	a.pages = web.New(web.Options{Store: o.Store, Bell: o.Bell, Ops: a.ops, Control: a.control, BodyTime: a.bodies.Time})
 	a.control.BatchChanged = a.pages.BatchChanged
 	metrics := promauto.With(o.Registry)
-	a.received = metrics.NewCounterVec(prometheus.CounterOpts{
-		Name: "piecework_trigger_deliveries_total", Help: "Webhooks that came for triggers.",
-	}, []string{"outcome"})
 	a.requests = metrics.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "piecework_http_request_duration_seconds", Help: "From request to answer, waiting included.",
 		Buckets: prometheus.ExponentialBuckets(0.001, 4, 9),
@@ -194,25 +195,25 @@ func (a *API) routes() {
 	register(a, op("put-schedule", "PUT", "/schedules/{name}", "Make a schedule, or replace it", 200, 408, 413, 415), a.putSchedule)
 	register(a, op("delete-schedule", "DELETE", "/schedules/{name}", "Delete a schedule; its units stay", 204, 404), a.deleteSchedule)
 	register(a, op("run-schedule", "POST", "/schedules/{name}/run", "Make a schedule's unit now", 202, 404), a.runSchedule)
-	register(a, op("list-triggers", "GET", "/triggers", "List triggers", 200), a.listTriggers)
-	register(a, op("get-trigger", "GET", "/triggers/{name}", "Read a trigger", 200, 404), a.getTrigger)
-	register(a, op("put-trigger", "PUT", "/triggers/{name}", "Make a trigger, or replace it", 200, 408, 413, 415), a.putTrigger)
-	register(a, op("delete-trigger", "DELETE", "/triggers/{name}", "Delete a trigger; its units stay", 204, 404), a.deleteTrigger)
-	register(a, op("list-trigger-deliveries", "GET", "/triggers/{name}/deliveries", "List what came for a trigger, newest first", 200), a.listTriggerDeliveries)
-	register(a, op("list-webhook-endpoints", "GET", "/webhook-endpoints", "List webhook endpoints", 200), a.listEndpoints)
-	register(a, op("add-webhook-endpoint", "POST", "/webhook-endpoints", "Add a webhook endpoint; the answer shows its secret", 201, 408, 413, 415), a.addEndpoint)
-	register(a, op("get-webhook-endpoint", "GET", "/webhook-endpoints/{id}", "Read a webhook endpoint", 200, 404), a.getEndpoint)
-	register(a, op("put-webhook-endpoint", "PUT", "/webhook-endpoints/{id}", "Change, disable or enable a webhook endpoint", 200, 404, 408, 413, 415), a.putEndpoint)
-	register(a, op("delete-webhook-endpoint", "DELETE", "/webhook-endpoints/{id}", "Delete a webhook endpoint; its deliveries can still be read", 204, 404), a.deleteEndpoint)
-	register(a, op("get-webhook-secret", "GET", "/webhook-endpoints/{id}/secret", "Read what signs the messages of an endpoint", 200, 404), a.getSecret)
-	register(a, op("rotate-webhook-secret", "POST", "/webhook-endpoints/{id}/rotate", "Give an endpoint another secret", 200, 404, 408, 413, 415), a.rotateSecret)
-	register(a, op("test-webhook-endpoint", "POST", "/webhook-endpoints/{id}/test", "Send an endpoint a message that tells of nothing", 202, 404, 409), a.testEndpoint)
-	register(a, op("get-callback-secret", "GET", "/callback-secret", "Read what signs the messages to callback_urls", 200), a.getCallbackSecret)
-	register(a, op("rotate-callback-secret", "POST", "/callback-secret/rotate", "Give callbacks another secret", 200, 408, 413, 415), a.rotateCallbackSecret)
-	register(a, op("list-deliveries", "GET", "/deliveries", "List deliveries, newest first", 200), a.listDeliveries)
-	register(a, op("get-delivery", "GET", "/deliveries/{id}", "Read a delivery with its body", 200, 404), a.getDelivery)
-	register(a, op("redeliver", "POST", "/deliveries/{id}/redeliver", "Deliver again, with the same id and body", 202, 404, 409), a.redeliver)
-	register(a, op("redeliver-all", "POST", "/deliveries/redeliver", "Deliver many again", 200), a.redeliverAll)
+	register(a, op("list-triggers", "GET", "/triggers", "List triggers", 200), a.triggers.List)
+	register(a, op("get-trigger", "GET", "/triggers/{name}", "Read a trigger", 200, 404), a.triggers.Get)
+	register(a, op("put-trigger", "PUT", "/triggers/{name}", "Make a trigger, or replace it", 200, 408, 413, 415), a.triggers.Put)
+	register(a, op("delete-trigger", "DELETE", "/triggers/{name}", "Delete a trigger; its units stay", 204, 404), a.triggers.Delete)
+	register(a, op("list-trigger-deliveries", "GET", "/triggers/{name}/deliveries", "List what came for a trigger, newest first", 200), a.triggers.ListDeliveries)
+	register(a, op("list-webhook-endpoints", "GET", "/webhook-endpoints", "List webhook endpoints", 200), a.endpoints.List)
+	register(a, op("add-webhook-endpoint", "POST", "/webhook-endpoints", "Add a webhook endpoint; the answer shows its secret", 201, 408, 413, 415), a.endpoints.Add)
+	register(a, op("get-webhook-endpoint", "GET", "/webhook-endpoints/{id}", "Read a webhook endpoint", 200, 404), a.endpoints.Get)
+	register(a, op("put-webhook-endpoint", "PUT", "/webhook-endpoints/{id}", "Change, disable or enable a webhook endpoint", 200, 404, 408, 413, 415), a.endpoints.Put)
+	register(a, op("delete-webhook-endpoint", "DELETE", "/webhook-endpoints/{id}", "Delete a webhook endpoint; its deliveries can still be read", 204, 404), a.endpoints.Delete)
+	register(a, op("get-webhook-secret", "GET", "/webhook-endpoints/{id}/secret", "Read what signs the messages of an endpoint", 200, 404), a.endpoints.GetSecret)
+	register(a, op("rotate-webhook-secret", "POST", "/webhook-endpoints/{id}/rotate", "Give an endpoint another secret", 200, 404, 408, 413, 415), a.endpoints.RotateSecret)
+	register(a, op("test-webhook-endpoint", "POST", "/webhook-endpoints/{id}/test", "Send an endpoint a message that tells of nothing", 202, 404, 409), a.endpoints.Test)
+	register(a, op("get-callback-secret", "GET", "/callback-secret", "Read what signs the messages to callback_urls", 200), a.endpoints.GetCallbackSecret)
+	register(a, op("rotate-callback-secret", "POST", "/callback-secret/rotate", "Give callbacks another secret", 200, 408, 413, 415), a.endpoints.RotateCallbackSecret)
+	register(a, op("list-deliveries", "GET", "/deliveries", "List deliveries, newest first", 200), a.deliveries.List)
+	register(a, op("get-delivery", "GET", "/deliveries/{id}", "Read a delivery with its body", 200, 404), a.deliveries.Get)
+	register(a, op("redeliver", "POST", "/deliveries/{id}/redeliver", "Deliver again, with the same id and body", 202, 404, 409), a.deliveries.Redeliver)
+	register(a, op("redeliver-all", "POST", "/deliveries/redeliver", "Deliver many again", 200), a.deliveries.RedeliverAll)
 	register(a, op("pause-backend", "POST", "/backends/{name}/pause", "Let no unit of a backend begin", 200, 404, 408, 413, 415), a.ops.PauseBackend)
 	register(a, op("resume-backend", "POST", "/backends/{name}/resume", "Let a backend go on, also one that refused its credentials", 200, 404), a.ops.ResumeBackend)
 	register(a, op("list-queues", "GET", "/queues", "List queues: what waits and runs in them", 200), a.ops.ListQueues)
@@ -235,7 +236,7 @@ func (a *API) routes() {
 	register(a, op("get-readiness", "GET", "/readyz", "Can it take work, and what is missing?", 200), a.ops.Readyz)
 	a.describe()
 
-	a.echo.POST("/triggers/:name", a.receiveWebhook) // raw: what is signed is the body's bytes
+	a.echo.POST("/triggers/:name", a.triggers.Receive) // raw: what is signed is the body's bytes
 	a.compatible()
 
 	a.echo.GET("/openapi.json", a.openapi)

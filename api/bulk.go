@@ -24,17 +24,7 @@ type Bulk struct {
 
 // Resolve refuses parameters without a value: a script whose variable was
 // empty must not change more units than it meant to.
-func (in *Bulk) Resolve(ctx huma.Context) []error { return blankParameters(ctx) }
-
-func blankParameters(ctx huma.Context) (errs []error) {
-	u := ctx.URL()
-	for name, values := range u.Query() {
-		if slices.Contains(values, "") {
-			errs = append(errs, &huma.ErrorDetail{Location: "query." + name, Message: "is empty: give it a value or leave it out"})
-		}
-	}
-	return errs
-}
+func (in *Bulk) Resolve(ctx huma.Context) []error { return query.Blank(ctx) }
 
 // chosen reads the filter. Without states it means usual, and it may name no
 // others than possible.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"piecework/api/hooks"
 	"piecework/api/live"
 	"piecework/api/ops"
 	"piecework/api/problem"
@@ -36,7 +38,7 @@ func (a *API) openapi(c echo.Context) error {
 
 // schemaName is what a Go type is called in the description.
 func schemaName(t reflect.Type, hint string) string {
-	if name := live.SchemaName(t); name != "" {
+	if name := cmp.Or(live.SchemaName(t), hooks.SchemaName(t)); name != "" {
 		return name
 	}
 	switch t {
@@ -52,10 +54,6 @@ func schemaName(t reflect.Type, hint string) string {
 		return "NewUnit"
 	case reflect.TypeFor[retryBody](), reflect.TypeFor[*retryBody]():
 		return "Changes"
-	case reflect.TypeFor[endpointBody]():
-		return "NewEndpoint"
-	case reflect.TypeFor[rotationBody](), reflect.TypeFor[*rotationBody]():
-		return "Rotation"
 	case reflect.TypeFor[jobs.ScheduleBody]():
 		return "NewSchedule"
 	case reflect.TypeFor[batchBody]():
@@ -98,8 +96,8 @@ func (a *API) describe() {
 	live.DescribeEvents(schemas)
 	describeFiles(doc, schemas)
 	describeBatches(doc, schemas)
-	describeTriggers(schemas)
-	describeWebhooks(schemas)
+	hooks.DescribeTriggers(schemas)
+	hooks.DescribeEndpoints(schemas)
 	describeRest(schemas)
 	describeMoney(schemas) // also of schemas that the others have added
 	addExamples(schemas)
@@ -242,26 +240,6 @@ func describeFiles(doc *huma.OpenAPI, schemas map[string]*huma.Schema) {
 	content.Responses["200"], content.Responses["206"] = whole, &part
 }
 
-func describeTriggers(schemas map[string]*huma.Schema) {
-	asked := schemas["NewTrigger"].Properties
-	asked["secrets"].WriteOnly = true
-	p := schemas["Trigger"].Properties
-	p["preset"].Enum, p["algorithm"].Enum, p["encoding"].Enum = asked["preset"].Enum, asked["algorithm"].Enum, asked["encoding"].Enum
-	p["events"].Nullable, p["secrets"].Nullable = false, false
-	p["secrets"].Description = "The current one first. They themselves are never told"
-	for _, field := range []string{"header", "prefix", "signed", "timestamp_header", "id_header", "username", "events", "filter", "event_from", "delivery_from", "mapping", "max_body_bytes"} {
-		p[field].Description = asked[field].Description
-	}
-	p["tolerance"].Description = "Seconds"
-	p["batch"] = asked["batch"]
-	p = schemas["TriggerDelivery"].Properties
-	p["id"].Format, p["unit_id"].Format, p["unit_id"].Nullable = "uuid", "uuid", true
-	p["batch_id"].Format, p["batch_id"].Nullable = "uuid", true
-	p["outcome"].Enum = []any{work.DeliveryAccepted, work.DeliveryFiltered, work.DeliveryPaused}
-	p["delivery"].Description, p["duplicates"].Description = "As the sender calls it", "How often it came again"
-	schemas["TriggerDeliveries"].Properties["next"] = view.NextCursor()
-}
-
 func describeRest(schemas map[string]*huma.Schema) {
 	spec := schemas["Spec"].Properties
 	spec["labels"].Type, spec["labels"].AdditionalProperties = huma.TypeObject, &huma.Schema{Type: huma.TypeString}
@@ -358,7 +336,7 @@ func addExamples(schemas map[string]*huma.Schema) {
 	} {
 		schemas[name].Examples = []any{value}
 	}
-	for _, examples := range []map[string]any{webhookExamples(unit), live.Examples(short, run, exampleStep(run.StartedAt))} {
+	for _, examples := range []map[string]any{hooks.Examples(unit), live.Examples(short, run, exampleStep(run.StartedAt))} {
 		for name, value := range examples {
 			schemas[name].Examples = []any{value}
 		}

@@ -64,7 +64,7 @@ type pruneInput struct {
 }
 
 // Resolve refuses parameters without a value.
-func (in *pruneInput) Resolve(ctx huma.Context) []error { return blankParameters(ctx) }
+func (in *pruneInput) Resolve(ctx huma.Context) []error { return query.Blank(ctx) }
 
 type pruneAnswer struct {
 	Body struct {

@@ -16,6 +16,8 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
+	"piecework/api/hooks"
+	"piecework/internal/testkit"
 	"piecework/internal/webhook"
 	"piecework/internal/work"
 )
@@ -85,9 +87,9 @@ func (s sender) sendUnread(event, id, body string) *answer {
 }
 
 // receipt reads an answer; its unit must be there.
-func (s sender) receipt(a *answer, status int, outcome string) receipt {
+func (s sender) receipt(a *answer, status int, outcome string) hooks.Receipt {
 	s.t.Helper()
-	var got receipt
+	var got hooks.Receipt
 	a.is(status).into(&got)
 	if got.Outcome != outcome || (got.UnitID != nil) != (outcome == "accepted" || outcome == "duplicate") {
 		s.t.Errorf("got %s, want %s", a.body, outcome)
@@ -324,7 +326,7 @@ func TestADeliverySentManyTimesAtOnce(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			var got receipt
+			var got hooks.Receipt
 			a.into(&got)
 			mu.Lock()
 			defer mu.Unlock()
@@ -351,15 +353,16 @@ func TestTooManyWebhooksAreShed(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	s := f.sender(f.trigger("hub", "github", "", "x"))
-	for range maxReceiving {
-		f.hooks.busy <- struct{}{}
+	var release func()
+	for free, ok := f.triggers.Acquire(); ok; free, ok = f.triggers.Acquire() {
+		release = free
 	}
 	a := s.send("push", "d-1", "{}")
 	a.refused(http.StatusTooManyRequests, "", "too many")
 	if a.header.Get("Retry-After") != "1" {
 		t.Errorf("%v", a.header)
 	}
-	<-f.hooks.busy
+	release()
 	s.receipt(s.send("push", "d-1", "{}"), 202, "accepted")
 	s.receipt(s.send("push", "d-2", "{}"), 202, "accepted") // the first has given its place back
 	if text := string(f.get("/metrics").body); !strings.Contains(text, `piecework_trigger_deliveries_total{outcome="shed"} 1`) ||
@@ -378,12 +381,7 @@ func TestChangesOfTriggersAreHeardOf(t *testing.T) {
 	there.receipt(there.send("", "", "{}"), 202, "accepted")
 	f.do("PUT", "/triggers/key", `{"preset":"api_key","secrets":["a new one that nobody has yet"],"unit":{"backend":"mock","prompt":"x"}}`).is(200)
 	s.send("", "", "{}").refused(401, "", "")
-	other.hooks.mu.Lock()
-	for name, held := range other.hooks.held { // as if hookAge had passed
-		held.until = time.Now()
-		other.hooks.held[name] = held
-	}
-	other.hooks.mu.Unlock()
+	testkit.Eventually(t, "the other process knows", func() bool { return there.send("", "", "{}").status == http.StatusUnauthorized })
 	there.send("", "", "{}").refused(401, "", "")
 	f.do("DELETE", "/triggers/key", "").is(204)
 	s.send("", "", "{}").refused(404, "", "")

@@ -2,21 +2,16 @@ package api
 
 import (
 	"context"
-	"regexp"
 
+	"piecework/api/query"
 	"piecework/internal/work"
 	"piecework/jobs"
 	"piecework/store"
 )
 
 type scheduleInput struct {
-	ByName
+	query.ByName
 	Body jobs.ScheduleBody
-}
-
-// ByName is the name of one thing in the path.
-type ByName struct {
-	Name string `path:"name"`
 }
 
 type scheduleAnswer struct{ Body work.Schedule }
@@ -27,10 +22,8 @@ type scheduleList struct {
 	} `nameHint:"ScheduleList"`
 }
 
-var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
-
 func (a *API) putSchedule(ctx context.Context, in *scheduleInput) (*scheduleAnswer, error) {
-	if !nameForm.MatchString(in.Name) {
+	if !query.Name.MatchString(in.Name) {
 		return nil, work.Invalidf("#/name", "%.100q: a name has 1 to 64 lower-case letters, digits, - and _, and begins with no sign", in.Name)
 	}
 	made, err := a.NewSchedule(ctx, in.Name, &in.Body)
@@ -41,7 +34,7 @@ func (a *API) putSchedule(ctx context.Context, in *scheduleInput) (*scheduleAnsw
 	return &scheduleAnswer{saved}, err
 }
 
-func (a *API) getSchedule(ctx context.Context, in *ByName) (*scheduleAnswer, error) {
+func (a *API) getSchedule(ctx context.Context, in *query.ByName) (*scheduleAnswer, error) {
 	s, err := a.Store.Schedule(ctx, work.DefaultTenant, in.Name)
 	return &scheduleAnswer{s}, err
 }
@@ -53,12 +46,12 @@ func (a *API) listSchedules(ctx context.Context, _ *struct{}) (*scheduleList, er
 	return &list, err
 }
 
-func (a *API) deleteSchedule(ctx context.Context, in *ByName) (*struct{}, error) {
+func (a *API) deleteSchedule(ctx context.Context, in *query.ByName) (*struct{}, error) {
 	return nil, a.Store.DeleteSchedule(ctx, work.DefaultTenant, in.Name)
 }
 
 // runSchedule makes a unit now, besides those at the schedule's times.
-func (a *API) runSchedule(ctx context.Context, in *ByName) (*unitAnswer, error) {
+func (a *API) runSchedule(ctx context.Context, in *query.ByName) (*unitAnswer, error) {
 	s, err := a.Store.Schedule(ctx, work.DefaultTenant, in.Name)
 	if err != nil {
 		return nil, err

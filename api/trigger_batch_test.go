@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/hooks"
 	"piecework/internal/work"
 )
 
@@ -25,7 +26,7 @@ func (f *front) batchTrigger(name, fields, more string) sender {
 // made reads the answer to a delivery that made a batch.
 func (s sender) made(a *answer, status int, outcome string) uuid.UUID {
 	s.t.Helper()
-	var got receipt
+	var got hooks.Receipt
 	a.is(status).into(&got)
 	if got.Outcome != outcome || got.BatchID == nil || got.UnitID != nil || a.header.Get("Location") != "/batches/"+got.BatchID.String() {
 		s.t.Fatalf("got %s %s, want %s", a.header.Get("Location"), a.body, outcome)

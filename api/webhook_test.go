@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"piecework/api/hooks"
 	"piecework/internal/work"
 	"piecework/store"
 )
@@ -16,7 +17,7 @@ import (
 func TestWebhookEndpoints(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
-	var added addedEndpoint
+	var added hooks.AddedEndpoint
 	f.post("/webhook-endpoints", `{"url":"https://example.com/hooks","description":"The CRM","events":["work_unit.*","work_unit.*"]}`).is(201).into(&added)
 	if !strings.HasPrefix(added.Secret, "whsec_") || len(added.Secret) != 50 || len(added.Events) != 1 || added.DisabledAt != nil {
 		t.Errorf("%+v", added)
@@ -93,7 +94,7 @@ func TestDeliveriesCanBeReadAndRepeated(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	ctx := t.Context()
-	var added addedEndpoint
+	var added hooks.AddedEndpoint
 	f.post("/webhook-endpoints", `{"url":"https://example.com/hooks"}`).is(201).into(&added)
 	id := f.submit(mock(`,"callback_url":"https://example.com/done?token=1"`))
 	f.run(id, "done")
@@ -133,7 +134,7 @@ func TestDeliveriesCanBeReadAndRepeated(t *testing.T) {
 	f.post("/deliveries/redeliver", "").refused(422, "all", "all=true")
 	f.post("/deliveries/redeliver?endpoint=", "").refused(422, "endpoint", "empty")
 	f.post("/deliveries/redeliver?status=lost", "").refused(422, "status", "dead")
-	var again redelivery
+	var again hooks.Redelivery
 	f.post("/deliveries/redeliver?since=2020-01-01T00:00:00Z", "").is(200).into(&again)
 	if again.Count != 1 || again.More {
 		t.Errorf("%+v", again)
@@ -169,7 +170,7 @@ func TestWebhooksOnPages(t *testing.T) {
 	if page := string(f.get("/webhooks").is(200).body); !strings.Contains(page, "There is none") {
 		t.Error(page)
 	}
-	var added addedEndpoint
+	var added hooks.AddedEndpoint
 	f.post("/webhook-endpoints", `{"url":"https://example.com/hooks"}`).is(201).into(&added)
 	id := f.submit(mock(""))
 	if page := string(f.get("/units/" + id.String()).is(200).body); strings.Contains(page, `id="told"`) {

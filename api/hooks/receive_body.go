@@ -1,4 +1,4 @@
-package api
+package hooks
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 
 // readHookBody reads the body of a webhook, up to what its trigger takes and no
 // further; verifier gets every byte when it comes.
-func (a *API) readHookBody(c echo.Context, h *hook, verifier io.Writer, into *body.Pieces) *problem.Problem {
+func (a *Triggers) readHookBody(c echo.Context, h *hook, verifier io.Writer, into *body.Pieces) *problem.Problem {
 	r, most := c.Request(), h.MaxBodyBytes
 	problem := problem.New(http.StatusRequestEntityTooLarge, fmt.Sprintf(
 		"the body is larger than %d bytes, the max_body_bytes of this trigger; put the trigger with a larger one, %d at most", most, work.MaxTriggerBody))
@@ -24,7 +24,7 @@ func (a *API) readHookBody(c echo.Context, h *hook, verifier io.Writer, into *bo
 			return nil
 		}
 		if !body.TooLarge(err) {
-			problem = a.bodies.Unread(err)
+			problem = a.Bodies.Unread(err)
 		}
 	}
 	c.Response().Header().Set("Connection", "close") // net/http would read on

@@ -1,4 +1,4 @@
-package api
+package hooks
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 // takeBatch has the batch committed that a message makes. Its items go with it;
 // its units are made afterwards.
-func (a *API) takeBatch(ctx context.Context, h *hook, m *message, d work.TriggerDelivery) (work.TriggerDelivery, error) {
+func (a *Triggers) takeBatch(ctx context.Context, h *hook, m *message, d work.TriggerDelivery) (work.TriggerDelivery, error) {
 	n, err := a.newDeliveredBatch(ctx, h, m)
 	if err != nil {
 		return d, err
@@ -24,15 +24,15 @@ func (a *API) takeBatch(ctx context.Context, h *hook, m *message, d work.Trigger
 	}
 	noted, err := a.Store.DeliverBatch(ctx, n, d)
 	if err == nil && noted.ID == d.ID {
-		a.EnumerateSoon(ctx, n.ID)
+		a.Submitter.EnumerateSoon(ctx, n.ID)
 	}
 	return noted, err
 }
 
 // newDeliveredBatch is the batch that a message makes. What the mapping finds is
 // the same in all its units.
-func (a *API) newDeliveredBatch(ctx context.Context, h *hook, m *message) (n store.NewBatch, err error) {
-	items, err := h.rules.Items.JSON(ctx, m.Vars, int(a.MaxBody))
+func (a *Triggers) newDeliveredBatch(ctx context.Context, h *hook, m *message) (n store.NewBatch, err error) {
+	items, err := h.rules.Items.JSON(ctx, m.Vars, int(a.Bodies.Max))
 	switch {
 	case err != nil:
 		return n, work.Invalidf("#", "the trigger's items: %v", err)
@@ -41,11 +41,11 @@ func (a *API) newDeliveredBatch(ctx context.Context, h *hook, m *message) (n sto
 	}
 	common := map[string]json.RawMessage{}
 	if len(h.rules.Keys) > 0 {
-		if common, err = h.mapped(ctx, m, int(a.MaxBody)); err != nil {
+		if common, err = h.mapped(ctx, m, int(a.Bodies.Max)); err != nil {
 			return n, err
 		}
 	}
-	return a.DeliveredBatch(h.Name, *h.batch, items, common)
+	return a.Submitter.DeliveredBatch(h.Name, *h.batch, items, common)
 }
 
 // mapped is what the trigger's mapping finds in a message, in at most limit

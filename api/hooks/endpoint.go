@@ -1,4 +1,4 @@
-package api
+package hooks
 
 import (
 	"context"
@@ -7,14 +7,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
 	"piecework/api/query"
-	"piecework/api/view"
 	"piecework/internal/strictjson"
 	"piecework/internal/webhook"
 	"piecework/internal/work"
+	"piecework/store"
 )
 
 // endpointBody is where somebody wants to be told, and of what.
@@ -43,12 +42,12 @@ type putEndpointInput struct {
 
 type endpointAnswer struct{ Body work.Endpoint }
 
-type addedEndpoint struct {
+type AddedEndpoint struct {
 	work.Endpoint
 	Secret string `json:"secret" doc:"Signs its messages: whsec_ and base64, as Standard Webhooks has it"`
 }
 
-type addedAnswer struct{ Body addedEndpoint }
+type addedAnswer struct{ Body AddedEndpoint }
 
 type endpointList struct {
 	Body struct {
@@ -58,10 +57,16 @@ type endpointList struct {
 
 type secretsAnswer struct{ Body work.Secrets }
 
+// Endpoints are the routes of webhook endpoints and their secrets.
+type Endpoints struct {
+	Store *store.Store
+	Guard webhook.Guard // which addresses messages may go to
+}
+
 // endpoint checks what a caller wants.
-func (a *API) endpoint(b *endpointBody) (work.Endpoint, error) {
+func (a *Endpoints) endpoint(b *endpointBody) (work.Endpoint, error) {
 	e := work.Endpoint{Tenant: work.DefaultTenant, URL: b.URL, Description: b.Description, Events: b.Events}
-	if err := a.Webhooks.CheckURL(b.URL); err != nil {
+	if err := a.Guard.CheckURL(b.URL); err != nil {
 		return e, work.Invalidf("#/url", "%v", err)
 	}
 	if len(e.Events) == 0 {
@@ -77,7 +82,7 @@ func (a *API) endpoint(b *endpointBody) (work.Endpoint, error) {
 	return e, nil
 }
 
-func (a *API) addEndpoint(ctx context.Context, in *addEndpointInput) (*addedAnswer, error) {
+func (a *Endpoints) Add(ctx context.Context, in *addEndpointInput) (*addedAnswer, error) {
 	e, err := a.endpoint(&in.Body)
 	if err != nil {
 		return nil, err
@@ -85,10 +90,10 @@ func (a *API) addEndpoint(ctx context.Context, in *addEndpointInput) (*addedAnsw
 	e.ID = uuid.Must(uuid.NewV7())
 	secret := webhook.NewSecret()
 	e, err = a.Store.AddEndpoint(ctx, e, secret)
-	return &addedAnswer{addedEndpoint{e, secret}}, err
+	return &addedAnswer{AddedEndpoint{e, secret}}, err
 }
 
-func (a *API) putEndpoint(ctx context.Context, in *putEndpointInput) (*endpointAnswer, error) {
+func (a *Endpoints) Put(ctx context.Context, in *putEndpointInput) (*endpointAnswer, error) {
 	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
@@ -102,14 +107,14 @@ func (a *API) putEndpoint(ctx context.Context, in *putEndpointInput) (*endpointA
 	return &endpointAnswer{e}, err
 }
 
-func (a *API) listEndpoints(ctx context.Context, _ *struct{}) (*endpointList, error) {
+func (a *Endpoints) List(ctx context.Context, _ *struct{}) (*endpointList, error) {
 	endpoints, err := a.Store.Endpoints(ctx, work.DefaultTenant)
 	var list endpointList
 	list.Body.Items = endpoints
 	return &list, err
 }
 
-func (a *API) getEndpoint(ctx context.Context, in *query.ByID) (*endpointAnswer, error) {
+func (a *Endpoints) Get(ctx context.Context, in *query.ByID) (*endpointAnswer, error) {
 	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
@@ -118,7 +123,7 @@ func (a *API) getEndpoint(ctx context.Context, in *query.ByID) (*endpointAnswer,
 	return &endpointAnswer{e}, err
 }
 
-func (a *API) deleteEndpoint(ctx context.Context, in *query.ByID) (*struct{}, error) {
+func (a *Endpoints) Delete(ctx context.Context, in *query.ByID) (*struct{}, error) {
 	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
@@ -126,7 +131,7 @@ func (a *API) deleteEndpoint(ctx context.Context, in *query.ByID) (*struct{}, er
 	return nil, a.Store.DeleteEndpoint(ctx, work.DefaultTenant, id)
 }
 
-func (a *API) testEndpoint(ctx context.Context, in *query.ByID) (*deliveryAnswer, error) {
+func (a *Endpoints) Test(ctx context.Context, in *query.ByID) (*deliveryAnswer, error) {
 	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
@@ -135,7 +140,7 @@ func (a *API) testEndpoint(ctx context.Context, in *query.ByID) (*deliveryAnswer
 	return &deliveryAnswer{d}, err
 }
 
-func (a *API) getSecret(ctx context.Context, in *query.ByID) (*secretsAnswer, error) {
+func (a *Endpoints) GetSecret(ctx context.Context, in *query.ByID) (*secretsAnswer, error) {
 	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
@@ -144,7 +149,7 @@ func (a *API) getSecret(ctx context.Context, in *query.ByID) (*secretsAnswer, er
 	return &secretsAnswer{secrets}, err
 }
 
-func (a *API) getCallbackSecret(ctx context.Context, _ *struct{}) (*secretsAnswer, error) {
+func (a *Endpoints) GetCallbackSecret(ctx context.Context, _ *struct{}) (*secretsAnswer, error) {
 	secrets, err := a.Store.CallbackSecrets(ctx, work.DefaultTenant, webhook.NewSecret())
 	return &secretsAnswer{secrets}, err
 }
@@ -179,7 +184,7 @@ type rotateInput struct {
 	Body *rotationBody
 }
 
-func (a *API) rotateSecret(ctx context.Context, in *rotateInput) (*secretsAnswer, error) {
+func (a *Endpoints) RotateSecret(ctx context.Context, in *rotateInput) (*secretsAnswer, error) {
 	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
@@ -192,58 +197,11 @@ func (a *API) rotateSecret(ctx context.Context, in *rotateInput) (*secretsAnswer
 	return &secretsAnswer{secrets}, err
 }
 
-func (a *API) rotateCallbackSecret(ctx context.Context, in *struct{ Body *rotationBody }) (*secretsAnswer, error) {
+func (a *Endpoints) RotateCallbackSecret(ctx context.Context, in *struct{ Body *rotationBody }) (*secretsAnswer, error) {
 	overlap, err := in.Body.overlap()
 	if err != nil {
 		return nil, err
 	}
 	secrets, err := a.Store.RotateCallbacks(ctx, work.DefaultTenant, webhook.NewSecret(), overlap)
 	return &secretsAnswer{secrets}, err
-}
-
-func describeWebhooks(schemas map[string]*huma.Schema) {
-	for _, name := range []string{"Endpoint", "AddedEndpoint"} {
-		p := schemas[name].Properties
-		p["id"].Format = "uuid"
-		p["disabled_at"].Description, p["disabled_why"].Description = "Since then it gets no messages", "410: its receiver wanted no more"
-		p["previous_secret_until"].Description = "Until then the secret before signs too"
-	}
-	p := schemas["Delivery"].Properties
-	p["status"].Enum = view.Enum(work.DeliveryStates)
-	for _, field := range []string{"id", "endpoint_id", "unit_id", "batch_id"} {
-		p[field].Format, p[field].Nullable = "uuid", field != "id"
-	}
-	for field, text := range map[string]string{
-		"webhook_id": "The header webhook-id, the same at every try", "endpoint_id": "null: to a callback_url",
-		"url": "That was tried last, or will be first", "next_at": "Of the next try; null: there is none", "last_status": "Of HTTP; null: there was no answer",
-		"response": "The start of the last answer", "body": "As it is sent; absent in lists", "attempts": "Tries so far",
-	} {
-		p[field].Description = text
-	}
-	schemas["DeliveryList"].Properties["next"] = view.NextCursor()
-}
-
-func exampleEndpoint(at time.Time) work.Endpoint {
-	return work.Endpoint{ID: uuid.MustParse("0198f0c2-7b60-7a02-b1f1-3d5e6f708192"), URL: "https://example.com/hooks", Description: "The CRM",
-		Events: []string{"work_unit.failed"}, CreatedAt: at}
-}
-
-const exampleSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" // of Standard Webhooks' own example
-
-func webhookExamples(unit work.Unit) map[string]any {
-	at := unit.CreatedAt
-	e := exampleEndpoint(at)
-	status, body := 204, `{"type" : "work_unit.failed", "timestamp" : "2026-01-02T03:04:06.500Z", "data" : {"id": "`+exampleID+`", "status": "failed"}}`
-	d := work.Delivery{ID: uuid.MustParse("0198f0c2-7b61-7a02-b1f1-3d5e6f708192"), EndpointID: &e.ID, URL: e.URL, UnitID: &unit.ID,
-		EventType: "work_unit.failed", State: work.DeliveryDelivered, Attempts: 1, LastStatus: &status, TriedAt: &at, CreatedAt: at, DeliveredAt: &at}
-	d.WebhookID = work.WebhookID(d.ID)
-	whole := d
-	whole.Body = &body
-	return map[string]any{
-		"Endpoint": e, "EndpointList": map[string]any{"items": []work.Endpoint{e}}, "AddedEndpoint": addedEndpoint{e, exampleSecret},
-		"NewEndpoint":    map[string]any{"url": e.URL, "description": e.Description, "events": e.Events},
-		"EndpointChange": map[string]any{"url": e.URL, "events": e.Events, "disabled": true},
-		"Secrets":        work.Secrets{Secret: exampleSecret}, "Rotation": map[string]any{"overlap": "1h"},
-		"Delivery": whole, "DeliveryList": map[string]any{"items": []work.Delivery{d}, "next": nil}, "Redelivery": map[string]any{"count": 12, "more": false},
-	}
 }

@@ -1,4 +1,4 @@
-package api
+package hooks
 
 import (
 	"context"
@@ -55,9 +55,12 @@ type deliveryList struct {
 	} `nameHint:"DeliveryList"`
 }
 
+// Deliveries are the routes of what was sent to endpoints.
+type Deliveries struct{ Store *store.Store }
+
 type deliveryAnswer struct{ Body work.Delivery }
 
-func (a *API) listDeliveries(ctx context.Context, in *listDeliveriesInput) (*deliveryList, error) {
+func (a *Deliveries) List(ctx context.Context, in *listDeliveriesInput) (*deliveryList, error) {
 	f, err := in.filter()
 	if err != nil {
 		return nil, err
@@ -71,7 +74,7 @@ func (a *API) listDeliveries(ctx context.Context, in *listDeliveriesInput) (*del
 	return &list, err
 }
 
-func (a *API) getDelivery(ctx context.Context, in *query.ByID) (*deliveryAnswer, error) {
+func (a *Deliveries) Get(ctx context.Context, in *query.ByID) (*deliveryAnswer, error) {
 	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
@@ -80,7 +83,7 @@ func (a *API) getDelivery(ctx context.Context, in *query.ByID) (*deliveryAnswer,
 	return &deliveryAnswer{d}, err
 }
 
-func (a *API) redeliver(ctx context.Context, in *query.ByID) (*deliveryAnswer, error) {
+func (a *Deliveries) Redeliver(ctx context.Context, in *query.ByID) (*deliveryAnswer, error) {
 	id, err := query.ID(in.ID)
 	if err != nil {
 		return nil, err
@@ -95,16 +98,16 @@ type redeliverInput struct {
 }
 
 // Resolve refuses parameters without a value.
-func (in *redeliverInput) Resolve(ctx huma.Context) []error { return blankParameters(ctx) }
+func (in *redeliverInput) Resolve(ctx huma.Context) []error { return query.Blank(ctx) }
 
-type redelivery struct {
+type Redelivery struct {
 	Count int  `json:"count" doc:"Deliveries that are delivered again"`
 	More  bool `json:"more" doc:"Others may match: one call takes 10000, the oldest first. Call again"`
 }
 
-type redeliveryAnswer struct{ Body redelivery }
+type redeliveryAnswer struct{ Body Redelivery }
 
-func (a *API) redeliverAll(ctx context.Context, in *redeliverInput) (*redeliveryAnswer, error) {
+func (a *Deliveries) RedeliverAll(ctx context.Context, in *redeliverInput) (*redeliveryAnswer, error) {
 	f, err := in.filter()
 	if err != nil {
 		return nil, err
@@ -116,5 +119,5 @@ func (a *API) redeliverAll(ctx context.Context, in *redeliverInput) (*redelivery
 		f.States = []work.DeliveryState{work.DeliveryDead}
 	}
 	n, err := a.Store.RedeliverAll(ctx, f)
-	return &redeliveryAnswer{redelivery{Count: n, More: n == store.MaxBulk}}, err
+	return &redeliveryAnswer{Redelivery{Count: n, More: n == store.MaxBulk}}, err
 }

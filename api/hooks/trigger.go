@@ -1,4 +1,4 @@
-package api
+package hooks
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 type triggerInput struct {
-	ByName
+	query.ByName
 	Body jobs.TriggerBody
 }
 
@@ -26,28 +26,28 @@ type triggerList struct {
 	} `nameHint:"TriggerList"`
 }
 
-func (a *API) putTrigger(ctx context.Context, in *triggerInput) (*triggerAnswer, error) {
-	if !nameForm.MatchString(in.Name) {
+func (a *Triggers) Put(ctx context.Context, in *triggerInput) (*triggerAnswer, error) {
+	if !query.Name.MatchString(in.Name) {
 		return nil, work.Invalidf("#/name", "%.100q: a name has 1 to 64 lower-case letters, digits, - and _, and begins with no sign", in.Name)
 	}
-	t, err := a.NewTrigger(ctx, in.Name, &in.Body)
+	t, err := a.Submitter.NewTrigger(ctx, in.Name, &in.Body)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := a.CompileTrigger(t); err != nil {
+	if _, err := a.Submitter.CompileTrigger(t); err != nil {
 		return nil, err
 	}
 	if err := a.setSecrets(ctx, &t, in.Body.Secrets); err != nil {
 		return nil, err
 	}
 	saved, err := a.Store.PutTrigger(ctx, t)
-	a.hooks.forget(in.Name)
+	a.cache.forget(in.Name)
 	return &triggerAnswer{saved}, err
 }
 
 // setSecrets seals new secrets. Without any the trigger that is replaced keeps
 // its own, if they are of the same kind.
-func (a *API) setSecrets(ctx context.Context, t *work.Trigger, secrets []string) error {
+func (a *Triggers) setSecrets(ctx context.Context, t *work.Trigger, secrets []string) error {
 	if len(secrets) == 0 {
 		had, err := a.Store.Trigger(ctx, t.Tenant, t.Name)
 		if err == nil && had.Preset == t.Preset {
@@ -67,26 +67,26 @@ func (a *API) setSecrets(ctx context.Context, t *work.Trigger, secrets []string)
 
 func sealOwner(t *work.Trigger) string { return "trigger " + t.Tenant + " " + t.Name }
 
-func (a *API) getTrigger(ctx context.Context, in *ByName) (*triggerAnswer, error) {
+func (a *Triggers) Get(ctx context.Context, in *query.ByName) (*triggerAnswer, error) {
 	t, err := a.Store.Trigger(ctx, work.DefaultTenant, in.Name)
 	return &triggerAnswer{t}, err
 }
 
-func (a *API) listTriggers(ctx context.Context, _ *struct{}) (*triggerList, error) {
+func (a *Triggers) List(ctx context.Context, _ *struct{}) (*triggerList, error) {
 	triggers, err := a.Store.Triggers(ctx, work.DefaultTenant)
 	var list triggerList
 	list.Body.Items = triggers
 	return &list, err
 }
 
-func (a *API) deleteTrigger(ctx context.Context, in *ByName) (*struct{}, error) {
+func (a *Triggers) Delete(ctx context.Context, in *query.ByName) (*struct{}, error) {
 	err := a.Store.DeleteTrigger(ctx, work.DefaultTenant, in.Name)
-	a.hooks.forget(in.Name)
+	a.cache.forget(in.Name)
 	return nil, err
 }
 
 type listTriggerDeliveriesInput struct {
-	ByName
+	query.ByName
 	After string `query:"after" doc:"The next of the page before"`
 	Limit int    `query:"limit" default:"50" minimum:"1" maximum:"500"`
 }
@@ -98,8 +98,8 @@ type triggerDeliveryList struct {
 	} `nameHint:"TriggerDeliveries"`
 }
 
-// listTriggerDeliveries also tells what came for a trigger that is no more.
-func (a *API) listTriggerDeliveries(ctx context.Context, in *listTriggerDeliveriesInput) (*triggerDeliveryList, error) {
+// ListDeliveries also tells what came for a trigger that is no more.
+func (a *Triggers) ListDeliveries(ctx context.Context, in *listTriggerDeliveriesInput) (*triggerDeliveryList, error) {
 	after, err := query.After(in.After)
 	if err != nil {
 		return nil, err

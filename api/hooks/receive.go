@@ -1,4 +1,14 @@
-package api
+// Package hooks has webhooks in both directions: those that come for triggers, and
+// the endpoints to which ours go.
+//
+//	trigger.go        triggers: put, read, list, delete; what came for them
+//	receive.go        webhooks that come for triggers
+//	receive_body.go   their bodies
+//	receive_batch.go  the batches that they make
+//	endpoint.go       endpoints, and the secrets by which they know that it is us
+//	delivery.go       what was sent to them, and how often it was tried
+//	describe.go       what the API's description says about them
+package hooks
 
 import (
 	"bytes"
@@ -9,6 +19,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"mime"
 	"net/http"
 	"net/url"
@@ -18,9 +29,12 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"piecework/api/body"
 	"piecework/api/problem"
+	"piecework/api/query"
 	"piecework/internal/expr"
 	"piecework/internal/webhook"
 	"piecework/internal/work"
@@ -41,6 +55,41 @@ const (
 	maxName = 200
 )
 
+// TriggerOptions is what triggers need.
+type TriggerOptions struct {
+	Store     *store.Store
+	Submitter *jobs.Submitter
+	Sealer    webhook.Sealer
+	Bodies    *body.Reader
+	Log       *slog.Logger
+}
+
+// Triggers are the routes of triggers, and what receives webhooks for them.
+type Triggers struct {
+	TriggerOptions
+	busy     chan struct{} // has a token for each webhook that is worked on
+	cache    triggerCache
+	received *prometheus.CounterVec
+}
+
+// NewTriggers makes them.
+func NewTriggers(o TriggerOptions, registry *prometheus.Registry) *Triggers {
+	return &Triggers{TriggerOptions: o, busy: make(chan struct{}, maxReceiving), cache: triggerCache{triggers: map[string]cachedTrigger{}},
+		received: promauto.With(registry).NewCounterVec(prometheus.CounterOpts{
+			Name: "piecework_trigger_deliveries_total", Help: "Webhooks that came for triggers.",
+		}, []string{"outcome"})}
+}
+
+// Acquire takes one of the places for webhooks that are worked on, if one is free.
+func (a *Triggers) Acquire() (release func(), ok bool) {
+	select {
+	case a.busy <- struct{}{}:
+		return func() { <-a.busy }, true
+	default:
+		return nil, false
+	}
+}
+
 // hook is a trigger that is ready to receive.
 type hook struct {
 	work.Trigger
@@ -51,69 +100,63 @@ type hook struct {
 	refused sync.Once                  // one line of the log in each hookAge tells of refusals
 }
 
-// hooks are the triggers that were asked for lately.
-type hooks struct {
-	busy chan struct{} // has a token for each webhook that is worked on
-
-	mu   sync.Mutex
-	held map[string]heldHook
+// triggerCache has the triggers that were asked for lately.
+type triggerCache struct {
+	mu       sync.Mutex
+	triggers map[string]cachedTrigger
 }
 
-type heldHook struct {
+type cachedTrigger struct {
 	*hook
 	err   error
 	until time.Time
 }
 
-func newHooks() *hooks {
-	return &hooks{busy: make(chan struct{}, maxReceiving), held: map[string]heldHook{}}
+func (c *triggerCache) find(name string) (cachedTrigger, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cached, ok := c.triggers[name]
+	return cached, ok && time.Now().Before(cached.until)
 }
 
-func (h *hooks) find(name string) (heldHook, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	held, ok := h.held[name]
-	return held, ok && time.Now().Before(held.until)
-}
-
-func (h *hooks) keep(name string, held heldHook) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.held) >= maxHooks {
-		clear(h.held) // somebody tries names
+func (c *triggerCache) put(name string, t cachedTrigger) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.triggers) >= maxHooks {
+		clear(c.triggers) // somebody tries names
 	}
-	held.until = time.Now().Add(hookAge)
-	h.held[name] = held
+	t.until = time.Now().Add(hookAge)
+	c.triggers[name] = t
 }
 
-func (h *hooks) forget(name string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.held, name)
+func (c *triggerCache) forget(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.triggers, name)
 }
 
 // hook finds a trigger, as it was at most hookAge ago.
-func (a *API) hook(ctx context.Context, name string) (*hook, error) {
-	if !nameForm.MatchString(name) {
+func (a *Triggers) hook(ctx context.Context, name string) (*hook, error) {
+	if !query.Name.MatchString(name) {
 		return nil, work.ErrNotFound
 	}
-	if held, ok := a.hooks.find(name); ok {
-		return held.hook, held.err
+	if cached, ok := a.cache.find(name); ok {
+		return cached.hook, cached.err
 	}
 	h, err := a.readHook(ctx, name)
 	if err == nil || errors.Is(err, work.ErrNotFound) {
-		a.hooks.keep(name, heldHook{hook: h, err: err})
+		a.cache.put(name, cachedTrigger{hook: h, err: err})
 	}
 	return h, err
 }
 
-func (a *API) readHook(ctx context.Context, name string) (*hook, error) {
+func (a *Triggers) readHook(ctx context.Context, name string) (*hook, error) {
 	t, err := a.Store.Trigger(ctx, work.DefaultTenant, name)
 	if err != nil {
 		return nil, err
 	}
 	h := &hook{Trigger: t, payload: map[string]json.RawMessage{}}
-	if h.rules, err = a.CompileTrigger(t); err != nil {
+	if h.rules, err = a.Submitter.CompileTrigger(t); err != nil {
 		return nil, fmt.Errorf("compile trigger %s: %w", name, errors.New(err.Error())) // not the sender's fault
 	}
 	for _, stored := range t.Sealed {
@@ -134,8 +177,8 @@ func (a *API) readHook(ctx context.Context, name string) (*hook, error) {
 	return h, nil
 }
 
-// receipt answers a webhook.
-type receipt struct {
+// Receipt answers a webhook.
+type Receipt struct {
 	Outcome  string     `json:"outcome"` // accepted, duplicate, filtered, paused, pong
 	Delivery string     `json:"delivery,omitempty"`
 	Event    string     `json:"event,omitempty"`
@@ -144,10 +187,10 @@ type receipt struct {
 	Detail   string     `json:"detail,omitempty"`
 }
 
-// receiveWebhook takes what came for a trigger: it computes the signature of the
+// Receive takes what came for a trigger: it computes the signature of the
 // raw body while that comes in, looks at nothing else of it before, and makes a
 // unit or a batch at most once.
-func (a *API) receiveWebhook(c echo.Context) error {
+func (a *Triggers) Receive(c echo.Context) error {
 	outcome := "failed"
 	defer func() { a.received.WithLabelValues(outcome).Inc() }()
 	ctx := c.Request().Context()
@@ -163,16 +206,15 @@ func (a *API) receiveWebhook(c echo.Context) error {
 		outcome = "refused"
 		return a.refuseWebhook(c, h, err) // before anything of the body is read
 	}
-	select {
-	case a.hooks.busy <- struct{}{}:
-		defer func() { <-a.hooks.busy }()
-	default:
+	release, ok := a.Acquire()
+	if !ok {
 		outcome = "shed"
 		busy := problem.New(http.StatusTooManyRequests, "too many webhooks at once; send this one again")
 		busy.RetryAfter = 1
 		return busy
 	}
-	came := &body.Pieces{Budget: a.bodies.Budget}
+	defer release()
+	came := &body.Pieces{Budget: a.Bodies.Budget}
 	defer came.Drop()
 	if problem := a.readHookBody(c, h, verifier, came); problem != nil {
 		if problem.RetryAfter > 0 {
@@ -207,7 +249,7 @@ func (a *API) receiveWebhook(c echo.Context) error {
 }
 
 // refuseWebhook answers who does not prove to be the sender.
-func (a *API) refuseWebhook(c echo.Context, h *hook, why error) error {
+func (a *Triggers) refuseWebhook(c echo.Context, h *hook, why error) error {
 	h.refused.Do(func() {
 		a.Log.Warn("webhook refused", "trigger", h.Name, "why", why, "request_id", problem.RequestID(c))
 	})
@@ -217,7 +259,7 @@ func (a *API) refuseWebhook(c echo.Context, h *hook, why error) error {
 	return problem.New(http.StatusUnauthorized, "this webhook does not prove who sent it")
 }
 
-func answerReceipt(c echo.Context, h *hook, m *message, got receipt) error {
+func answerReceipt(c echo.Context, h *hook, m *message, got Receipt) error {
 	status := http.StatusOK
 	switch {
 	case got.UnitID != nil:
@@ -237,12 +279,12 @@ func answerReceipt(c echo.Context, h *hook, m *message, got receipt) error {
 }
 
 // take decides what becomes of a verified message, and has it committed.
-func (a *API) take(ctx context.Context, h *hook, m *message, proof webhook.Proof) (receipt, error) {
+func (a *Triggers) take(ctx context.Context, h *hook, m *message, proof webhook.Proof) (Receipt, error) {
 	if err := h.identify(ctx, m, proof); err != nil {
-		return receipt{}, err
+		return Receipt{}, err
 	}
 	d := work.TriggerDelivery{ID: uuid.Must(uuid.NewV7()), Tenant: h.Tenant, Trigger: h.Name, Delivery: m.Delivery, Event: m.Event}
-	got := receipt{Delivery: m.Delivery, Event: m.Event}
+	got := Receipt{Delivery: m.Delivery, Event: m.Event}
 	if d.Outcome, got.Detail = h.declines(ctx, m); d.Outcome != "" {
 		noted, err := a.Store.Decline(ctx, d)
 		got.Outcome = d.Outcome
@@ -258,12 +300,12 @@ func (a *API) take(ctx context.Context, h *hook, m *message, proof webhook.Proof
 		}
 		return got, err
 	}
-	n, err := h.newUnit(ctx, m, int(a.MaxBody))
+	n, err := h.newUnit(ctx, m, int(a.Bodies.Max))
 	if err != nil {
 		return got, err
 	}
 	n.ID, n.Delivery = d.ID, &d
-	unit, again, err := a.Submit(ctx, n)
+	unit, again, err := a.Submitter.Submit(ctx, n)
 	if errors.Is(err, store.ErrMadeBatch) {
 		noted, err := a.Store.Redelivered(ctx, d)
 		got.repeats(noted)
@@ -280,7 +322,7 @@ func (a *API) take(ctx context.Context, h *hook, m *message, proof webhook.Proof
 }
 
 // repeats says what the same delivery made before.
-func (r *receipt) repeats(noted work.TriggerDelivery) {
+func (r *Receipt) repeats(noted work.TriggerDelivery) {
 	r.Outcome, r.UnitID, r.BatchID, r.Detail = "duplicate", noted.UnitID, noted.BatchID, ""
 }
 
@@ -355,7 +397,7 @@ func (m *message) text(path ...string) string {
 func (m *message) handshake(preset string) any {
 	switch {
 	case preset == webhook.GitHub && m.Headers["x-github-event"] == "ping":
-		return receipt{Outcome: "pong"}
+		return Receipt{Outcome: "pong"}
 	case preset == webhook.Slack && m.text("type") == "url_verification":
 		return map[string]string{"challenge": m.text("challenge")}
 	}
