@@ -1,45 +1,30 @@
 // Package api is the front door: HTTP in, work accepted, state and
 // transcripts out. It runs no unit. This file has the order of the middleware and the
-// routes of the JSON API; page.go, action.go, batch_page.go and compatible.go add theirs.
+// routes of the JSON API; pages, webhooks and event streams have packages of their own.
 //
-//	answer.go      what an error is answered with, and what of it is logged
-//	body.go        what a JSON body must be before anyone looks at its fields
-//	flight.go      how many bytes of bodies may be in memory at once
-//	query.go       what a query must be, and how its parameters are read
-//	unit.go        work units: submit, read, list, cancel, retry
-//	bulk.go        retry and cancel all units that a filter chooses
-//	idempotency.go keys that name a unit
-//	patience.go    no caller waits for an answer for ever
-//	wait.go        hold an answer until a unit is final
-//	schedule.go    units that are made again and again
-//	trigger.go     triggers: put, read, list, delete; what came for them
-//	trigger_batch.go  batches that webhooks make
-//	receive.go     webhooks that come for triggers
-//	receive_body.go  their bodies, in pieces of a budget
-//	webhook.go     who is told of events, and by which secrets they know it is us
-//	delivery.go    what they were told, and how often it was tried
-//	run.go         runs: read, list
-//	batch_keep.go  the pages of batches as they were told last
-//	transcript.go  transcripts as JSON, JSON lines and text
-//	file.go        files: upload, list, read, download, delete
-//	compatible.go  what OpenAI's and Anthropic's own SDKs are served: ids, errors
-//	openai_file.go   /v1/files, with the output and error files of batches
-//	openai_batch.go  /v1/batches, and what a line of its input must be
-//	anthropic_batch.go  /v1/messages/batches
-//	guard.go       which requests come in at all
-//	page.go        the pages, Asynqmon and the API page
-//	script.go      the steps that a page shows, read while the transcript goes by
-//	viewer.go      what the list of units and the page of one show
-//	action.go      what people do on pages: forms, and what is asked before
-//	batch.go       submit, read and list batches
-//	batch_lines.go    a batch as lines, any number of them
-//	batch_forecast.go what the rest of a batch will cost, from those that have run
-//	batch_move.go     approve, pause, resume, cancel and retry batches
-//	batch_results.go  what came of a batch, and the unit that sums it up
-//	batch_page.go  the pages of batches, and what people do on them
-//	compare.go     two runs side by side
-//	openapi_batch.go  the types of batches, for the description
-//	openapi.go     what the description says beyond what the Go types do
+//	answer.go          what an error is answered with, and what of it is logged
+//	guard.go           which requests come in at all
+//	body.go            what a JSON body must be before anyone looks at its fields
+//	query.go           what a query must be
+//	idempotency.go     keys that name a unit
+//	unit.go            work units: submit, read, list, cancel, retry
+//	bulk.go            retry and cancel all units that a filter chooses
+//	wait.go            hold an answer until a unit is final
+//	run.go             runs: read, list
+//	transcript.go      transcripts as JSON, JSON lines and text
+//	schedule.go        units that are made again and again
+//	batch.go           submit, read and list batches
+//	batch_lines.go     a batch as lines, any number of them
+//	batch_move.go      approve, pause, resume, cancel and retry batches
+//	batch_results.go   what came of a batch
+//	prune.go           delete units and batches
+//	file.go            files: upload, list, read, download, delete
+//	compatible.go      what OpenAI's and Anthropic's own SDKs are served: ids, errors
+//	openai_file.go     /v1/files, with the output and error files of batches
+//	openai_batch.go    /v1/batches
+//	anthropic_batch.go /v1/messages/batches
+//	openapi.go         what the description says beyond what the Go types do
+//	openapi_batch.go   the types of batches, for the description
 package api
 
 import (
