@@ -102,7 +102,7 @@ func (h *Hub) receive(n jobs.Notice) {
 		h.draft(n.Draft)
 		return
 	case jobs.NoticeUnit:
-		h.watchers.notify(n.Unit)
+		h.wakeWaiting(n.Unit)
 	}
 	h.Notify(n.Unit)
 }

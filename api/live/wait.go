@@ -34,7 +34,8 @@ func (w *watchers) Watch(id uuid.UUID) (<-chan struct{}, func()) {
 	}
 }
 
-func (w *watchers) notify(id uuid.UUID) {
+// wakeWaiting wakes the requests that wait for a unit.
+func (w *watchers) wakeWaiting(id uuid.UUID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c := range w.unit[id] {

@@ -12,13 +12,13 @@ func TestWatchersAreForgotten(t *testing.T) {
 	id := uuid.New()
 	first, forgetFirst := w.Watch(id)
 	second, forgetSecond := w.Watch(id)
-	w.notify(id)
-	w.notify(id) // a reader that has not looked yet is not waited for
-	w.notify(uuid.New())
+	w.wakeWaiting(id)
+	w.wakeWaiting(id) // a reader that has not looked yet is not waited for
+	w.wakeWaiting(uuid.New())
 	<-first
 	<-second
 	forgetFirst()
-	w.notify(id)
+	w.wakeWaiting(id)
 	<-second
 	forgetSecond()
 	if len(w.unit) != 0 {
