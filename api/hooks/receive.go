@@ -3,6 +3,7 @@
 //
 //	trigger.go        triggers: put, read, list, delete; what came for them
 //	receive.go        webhooks that come for triggers
+//	message.go        a webhook as expressions see it
 //	receive_body.go   their bodies
 //	receive_batch.go  the batches that they make
 //	endpoint.go       endpoints, and the secrets by which they know that it is us
@@ -20,10 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"mime"
 	"net/http"
-	"net/url"
-	"strings"
 	"sync"
 	"time"
 
@@ -324,84 +322,6 @@ func (a *Triggers) take(ctx context.Context, h *hook, m *message, proof webhook.
 // repeats says what the same delivery made before.
 func (r *Receipt) repeats(noted work.TriggerDelivery) {
 	r.Outcome, r.UnitID, r.BatchID, r.Detail = "duplicate", noted.UnitID, noted.BatchID, ""
-}
-
-// message is a verified webhook as expressions see it.
-type message struct {
-	expr.Vars
-	raw  json.RawMessage // the body as JSON
-	form bool            // it came as a form
-}
-
-// readMessage reads the body by its content type. GitHub and Slack put JSON
-// into the field payload of a form.
-func readMessage(h *hook, header http.Header, sent []byte) (*message, error) {
-	m := &message{Vars: expr.Vars{Headers: webhook.Public(h.Scheme, header)}, raw: sent}
-	kind, _, _ := mime.ParseMediaType(header.Get("Content-Type")) // what cannot be read is no form
-	switch {
-	case kind == "application/x-www-form-urlencoded":
-		if err := m.readForm(sent); err != nil {
-			return nil, err
-		}
-	case len(bytes.TrimSpace(sent)) == 0:
-		m.raw = json.RawMessage("null")
-	case kind != "" && kind != "application/json" && !strings.HasSuffix(kind, "+json") && !json.Valid(sent):
-		text, err := json.Marshal(work.Clean(string(sent)))
-		if err != nil {
-			return nil, err
-		}
-		m.raw = text
-	}
-	if problem := body.CheckJSON(m.raw); problem != nil {
-		return nil, problem
-	}
-	var err error
-	m.Body, err = expr.Read(m.raw)
-	return m, err
-}
-
-func (m *message) readForm(sent []byte) error {
-	m.form = true
-	values, err := url.ParseQuery(string(sent))
-	if err != nil {
-		return problem.New(http.StatusBadRequest, "the form in the body cannot be read")
-	}
-	if payload := values.Get("payload"); payload != "" {
-		m.raw = json.RawMessage(payload)
-		return nil
-	}
-	fields := map[string]string{}
-	for name := range values {
-		fields[work.Clean(name)] = work.Clean(values.Get(name))
-	}
-	m.raw, err = json.Marshal(fields)
-	return err
-}
-
-// text is a text in the body, by the path to it; empty when there is none.
-func (m *message) text(path ...string) string {
-	at := m.Body
-	for _, name := range path {
-		object, ok := at.(map[string]any)
-		if !ok {
-			return ""
-		}
-		at = object[name]
-	}
-	text, _ := at.(string)
-	return text
-}
-
-// handshake is the answer to what a sender asks before it sends, nil for all
-// else.
-func (m *message) handshake(preset string) any {
-	switch {
-	case preset == webhook.GitHub && m.Headers["x-github-event"] == "ping":
-		return Receipt{Outcome: "pong"}
-	case preset == webhook.Slack && m.text("type") == "url_verification":
-		return map[string]string{"challenge": m.text("challenge")}
-	}
-	return nil
 }
 
 // identify finds the names of event and delivery. A delivery without a name is
