@@ -390,7 +390,8 @@ func (u *unit) stopFailure(a *Answer) *work.Failure {
 		if len(a.Calls) > 0 {
 			asked = fmt.Sprintf("the tool %q", a.Calls[0].name)
 		}
-		return work.Fail(work.ClassToolDenied, "the model asked for "+asked+", and the "+u.api.Name+" backend offers none; the call is in the transcript")
+		return work.Fail(work.ClassToolDenied, "the model asked for "+asked+
+			", and the "+u.api.Name+" backend offers none; the call is in the transcript")
 	}
 	return nil
 }
