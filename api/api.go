@@ -74,12 +74,13 @@ import (
 	"piecework/internal/webhook"
 	"piecework/internal/work"
 	"piecework/jobs"
+	"piecework/jobs/queue"
 )
 
 // Options is what the front door needs to know.
 type Options struct {
 	*jobs.Submitter
-	Bell     *jobs.Bell
+	Queue    *queue.Client
 	Version  string
 	MaxBody  int64 // bytes of a JSON body
 	Sealer   webhook.Sealer
@@ -124,7 +125,7 @@ func New(o Options) *API {
 	for _, w := range work.Windows {
 		a.counted[w.Name] = &lately[counted]{}
 	}
-	a.hub = newHub(o.Store, o.Bell, o.Log, o.Registry)
+	a.hub = newHub(o.Store, o.Queue, o.Log, o.Registry)
 	o.OnSubmit(a.hub.poke)
 	metrics := promauto.With(o.Registry)
 	a.received = metrics.NewCounterVec(prometheus.CounterOpts{
@@ -166,15 +167,15 @@ func (a *API) Watch(ctx context.Context) {
 	defer looking.Wait()
 	defer a.Wait() // no unit is accepted any more
 	looking.Go(func() { a.hub.run(ctx, a.lookAgain) })
-	a.Bell.Listen(ctx, a.hear, jobs.NoticeUnit, jobs.NoticeSteps, jobs.NoticeDraft)
+	a.Queue.Listen(ctx, a.hear, queue.NoticeUnit, queue.NoticeSteps, queue.NoticeDraft)
 }
 
-func (a *API) hear(n jobs.Notice) {
+func (a *API) hear(n queue.Notice) {
 	switch n.Kind {
-	case jobs.NoticeDraft:
+	case queue.NoticeDraft:
 		a.hub.draft(n.Draft)
 		return
-	case jobs.NoticeUnit:
+	case queue.NoticeUnit:
 		a.watchers.tell(n.Unit)
 	}
 	a.hub.poke(n.Unit)

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/jobs"
 	"piecework/store"
 )
 
@@ -122,7 +123,7 @@ func (a *API) moveBatch(ctx context.Context, text string, move func(uuid.UUID) (
 		return nil, err
 	}
 	a.Log.Info("batch changed", "batch", id, "status", b.Status, "paused", b.Paused != nil)
-	if err := a.Bell.AdvanceBatch(context.WithoutCancel(ctx), a.Store, id); err != nil {
+	if err := jobs.AdvanceBatch(context.WithoutCancel(ctx), a.Store, a.Queue, a.Log, id); err != nil {
 		a.Log.Debug("advance a batch; the reconciler will", "batch", id, "err", err)
 	}
 	a.kept.drop(id)

@@ -147,10 +147,10 @@ func (a *API) cancelUnits(ctx context.Context, in *Bulk) (*bulkAnswer, error) {
 		}
 	}
 	notices := context.WithoutCancel(ctx)
-	if err := a.Bell.Cancelled(notices, stopped...); err != nil {
+	if err := a.Queue.Cancelled(notices, stopped...); err != nil {
 		a.Log.Debug("tell of cancels; the next beat will", "units", len(stopped), "err", err)
 	}
-	if err := a.Bell.Changed(notices, ended...); err != nil {
+	if err := a.Queue.Changed(notices, ended...); err != nil {
 		a.Log.Debug("tell of cancelled units", "units", len(ended), "err", err)
 	}
 	return viewMoved(moved, more), nil

@@ -80,11 +80,11 @@ func (a *API) explain(ctx context.Context, id uuid.UUID) (explanation, error) {
 		e.ExpiresAt = u.ExpiresAt
 	}
 	e.Reasons = slices.Concat(whyScheduled(u, place), whyHeld(u, pauses), whyNowhere(u, processes))
-	if a.Bell.Up() && a.Bell.Paused(ctx, a.Bell.Lane(u.Queue, u.Backend, u.Priority)) {
+	if a.Queue.Up() && a.Queue.Paused(ctx, a.Queue.QueueName(u.Queue, u.Backend, u.Priority)) {
 		e.Reasons = append(e.Reasons, reason{Code: "queue_paused", Detail: fmt.Sprintf(
-			"the Asynq queue %s is paused in Redis", a.Bell.Lane(u.Queue, u.Backend, u.Priority))})
+			"the Asynq queue %s is paused in Redis", a.Queue.QueueName(u.Queue, u.Backend, u.Priority))})
 	}
-	if len(e.Reasons) == 0 && a.Bell.Up() && a.Bell.Taken(ctx, store.DispatchOf(u)) {
+	if len(e.Reasons) == 0 && a.Queue.Up() && a.Queue.Taken(ctx, store.DispatchOf(u)) {
 		e.Reasons = append(e.Reasons, reason{Code: "taken", Detail: "a worker process has taken its message and has not begun it; " +
 			"after two seconds it is offered to the others again"})
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"piecework/internal/process"
-	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -77,10 +77,10 @@ func (a *API) checkPostgres(ctx context.Context) check {
 }
 
 func (a *API) checkRedis(ctx context.Context) check {
-	if err := a.Bell.Probe(ctx); err != nil {
-		return check{Detail: "takes no writes (" + a.Bell.Layout() + "); units are accepted, and worker processes claim them from Postgres"}
+	if err := a.Queue.Probe(ctx); err != nil {
+		return check{Detail: "takes no writes (" + a.Queue.Layout() + "); units are accepted, and worker processes claim them from Postgres"}
 	}
-	return check{OK: true, Detail: "takes writes (" + a.Bell.Layout() + ")"}
+	return check{OK: true, Detail: "takes writes (" + a.Queue.Layout() + ")"}
 }
 
 func (a *API) checkWorkers(ctx context.Context, checks map[string]check) {
@@ -132,7 +132,7 @@ func (v *backendView) trouble() string {
 // Health serves the health and the metrics of a worker process without an API.
 //
 // Blocked says why the worker process takes no units at all; empty: it takes them.
-func Health(registry *prometheus.Registry, ledger *store.Store, bell *jobs.Bell, containment process.Containment, blocked func() string) http.Handler {
+func Health(registry *prometheus.Registry, ledger *store.Store, bell *queue.Client, containment process.Containment, blocked func() string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

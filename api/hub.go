@@ -16,7 +16,7 @@ import (
 
 	"piecework/internal/transcript"
 	"piecework/internal/work"
-	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -31,7 +31,7 @@ import (
 // twice.
 type hub struct {
 	store *store.Store
-	bell  *jobs.Bell
+	bell  *queue.Client
 	log   *slog.Logger
 	news  chan struct{} // has one when there is something to look at
 
@@ -57,7 +57,7 @@ const (
 	readTime   = 10 * time.Second      // that one look may take
 )
 
-func newHub(s *store.Store, bell *jobs.Bell, log *slog.Logger, registry *prometheus.Registry) *hub {
+func newHub(s *store.Store, bell *queue.Client, log *slog.Logger, registry *prometheus.Registry) *hub {
 	metrics := promauto.With(registry)
 	h := &hub{store: s, bell: bell, log: log, news: make(chan struct{}, 1), units: map[uuid.UUID]*unitTopic{}, writeWait: writeWait,
 		open: metrics.NewGauge(prometheus.GaugeOpts{
@@ -108,7 +108,7 @@ func (h *hub) poke(id uuid.UUID) {
 
 // draft shows words that are being written to those who follow their unit. Who
 // has something else to read first goes without.
-func (h *hub) draft(d jobs.Draft) {
+func (h *hub) draft(d queue.Draft) {
 	h.mu.Lock()
 	t := h.units[d.Unit]
 	h.mu.Unlock()

@@ -54,7 +54,7 @@ func (a *API) pages() {
 	// Asynqmon's own buttons change Redis only, and the ledger would not know:
 	// it may look, not touch.
 	dashboard := echo.WrapHandler(asynqmon.New(asynqmon.Options{
-		RootPath: "/asynqmon", RedisConnOpt: a.Bell, ReadOnly: true,
+		RootPath: "/asynqmon", RedisConnOpt: a.Queue, ReadOnly: true,
 	}))
 	a.echo.GET("/asynqmon", dashboard, foreign)
 	a.echo.GET("/asynqmon/*", dashboard, foreign, a.asksRedis)
@@ -64,7 +64,7 @@ func (a *API) pages() {
 // not answer.
 func (a *API) asksRedis(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if !a.Bell.Up() && strings.HasPrefix(c.Request().URL.Path, "/asynqmon/api/") {
+		if !a.Queue.Up() && strings.HasPrefix(c.Request().URL.Path, "/asynqmon/api/") {
 			return &work.Unavailable{What: "redis", RetryAfter: 2 * time.Second, Err: errors.New("it takes no writes")}
 		}
 		return next(c)

@@ -124,7 +124,7 @@ func (a *API) resume(ctx context.Context, kind store.PauseKind, name string) (*p
 }
 
 func (a *API) answerPause(ctx context.Context, p store.Pause) *pauseAnswer {
-	if err := a.Bell.PauseChanged(context.WithoutCancel(ctx), p.Name); err != nil {
+	if err := a.Queue.PauseChanged(context.WithoutCancel(ctx), p.Name); err != nil {
 		a.Log.Debug("tell of a pause; the next beats will", "err", err)
 	}
 	return &pauseAnswer{pauseState{Name: p.Name, Paused: viewPause(&p)}}

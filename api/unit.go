@@ -249,9 +249,9 @@ func (a *API) cancelUnit(ctx context.Context, in *ByID) (*unitAnswer, error) {
 		return nil, err
 	}
 	a.hub.poke(id)
-	tell := a.Bell.Cancelled
+	tell := a.Queue.Cancelled
 	if unit.State.Final() {
-		tell = a.Bell.Changed
+		tell = a.Queue.Changed
 	}
 	if err := tell(context.WithoutCancel(ctx), id); err != nil {
 		a.Log.Debug("tell of cancel; the next beat will", "unit", id, "err", err)

@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"piecework/jobs"
 	"sync"
 	"time"
 
@@ -50,7 +51,7 @@ func (w *Worker) advanceBatches(ctx context.Context) {
 		}
 		begun := time.Now()
 		for id := range w.batches.take() {
-			if err := w.Bell.AdvanceBatch(ctx, w.Store, id); err != nil {
+			if err := jobs.AdvanceBatch(ctx, w.Store, w.Queue, w.Log, id); err != nil {
 				w.Log.Debug("advance a batch", "batch", id, "err", err)
 			}
 		}

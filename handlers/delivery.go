@@ -13,7 +13,7 @@ import (
 
 	"piecework/internal/webhook"
 	"piecework/internal/work"
-	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -29,16 +29,16 @@ const (
 // serveDeliveries starts an Asynq server for the bells of deliveries: slow
 // receivers hold up no unit.
 func (w *Worker) serveDeliveries() (stop func(), err error) {
-	client := w.Bell.ServerClient(1, jobs.Gate{
+	client := w.Queue.ServerClient(1, queue.Gate{
 		Wait: w.deliveryWait, Took: func(string) {},
 	}, w.deliveryRung)
 	server := asynq.NewServerFromRedisClient(client, asynq.Config{
-		Concurrency: 1, Queues: map[string]int{w.Bell.DeliveryLane(): 1}, TaskCheckInterval: jobs.CheckInterval,
-		DelayedTaskCheckInterval: jobs.SweepInterval, JanitorInterval: jobs.SweepInterval,
+		Concurrency: 1, Queues: map[string]int{w.Queue.DeliveryQueue(): 1}, TaskCheckInterval: queue.CheckInterval,
+		DelayedTaskCheckInterval: queue.SweepInterval, JanitorInterval: queue.SweepInterval,
 		ShutdownTimeout: time.Second, Logger: asynqLog{w.Log}, LogLevel: asynq.WarnLevel,
 	})
 	err = server.Start(asynq.HandlerFunc(func(_ context.Context, t *asynq.Task) error {
-		var task jobs.DeliverTask
+		var task queue.DeliverTask
 		if err := json.Unmarshal(t.Payload(), &task); err != nil {
 			return fmt.Errorf("read task: %w", err)
 		}
@@ -177,7 +177,7 @@ func (w *Worker) pollDeliveries(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if w.Bell.Up() {
+		if w.Queue.Up() {
 			continue
 		}
 		due, err := w.Store.DueReceivers(ctx, dueReceivers)

@@ -57,13 +57,14 @@ import (
 	"piecework/internal/webhook"
 	"piecework/internal/work"
 	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
 // Options is what a worker process needs to know.
 type Options struct {
 	Store      *store.Store
-	Bell       *jobs.Bell
+	Queue      *queue.Client
 	Backends   []backend.Backend
 	Queues     map[string]int // name → weight
 	Slots      int            // units at once
@@ -208,7 +209,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		loops.Go(func() { loop(life) })
 	}
 	loops.Go(func() { w.watchBackends(life, looked) })
-	stop, err := w.serve(w.Bell.Lanes(w.Queues, w.laneNames(everyLane)))
+	stop, err := w.serve(w.Queue.QueueWeights(w.Queues, w.laneNames(everyLane)))
 	if err != nil {
 		return err
 	}
@@ -254,11 +255,11 @@ func (w *Worker) serve(lanes map[string]int) (stops [2]func(), err error) {
 	if len(lanes) == 0 {
 		return [2]func(){func() {}, func() {}}, nil
 	}
-	client := w.Bell.ServerClient(len(lanes), jobs.Gate{Wait: w.laneWait, Took: w.dequeued, Spare: w.spare}, w.rung)
+	client := w.Queue.ServerClient(len(lanes), queue.Gate{Wait: w.laneWait, Took: w.dequeued, Spare: w.spare}, w.rung)
 	server := asynq.NewServerFromRedisClient(client, asynq.Config{
 		Concurrency:       w.Slots,
 		Queues:            lanes,
-		TaskCheckInterval: jobs.CheckInterval, DelayedTaskCheckInterval: jobs.SweepInterval, JanitorInterval: jobs.SweepInterval,
+		TaskCheckInterval: queue.CheckInterval, DelayedTaskCheckInterval: queue.SweepInterval, JanitorInterval: queue.SweepInterval,
 		ShutdownTimeout: time.Second, // nothing is left to wait for after our own drain
 		Logger:          asynqLog{w.Log},
 		LogLevel:        asynq.WarnLevel,
@@ -282,7 +283,7 @@ func (w *Worker) asynqEnds(stop func()) {
 	select {
 	case <-ended:
 	case <-time.After(asynqPatience):
-		w.Bell.LeaveOpen() // Asynq's server still uses it
+		w.Queue.LeaveOpen() // Asynq's server still uses it
 		w.Log.Warn("redis does not answer; not waiting for it")
 	}
 }
@@ -296,7 +297,7 @@ const asynqPatience = 2 * time.Second
 // is for Asynqmon's counters; the ledger has it already.
 func (w *Worker) ProcessTask(_ context.Context, t *asynq.Task) error {
 	defer w.taken.Add(-1)
-	var task jobs.Task
+	var task queue.Task
 	if err := json.Unmarshal(t.Payload(), &task); err != nil {
 		return fmt.Errorf("read task: %w", err)
 	}
@@ -317,7 +318,7 @@ func (w *Worker) passOn(unit uuid.UUID) error {
 	if err != nil {
 		return err
 	}
-	return w.Bell.Ring(ctx, bells...)
+	return w.Queue.Enqueue(ctx, bells...)
 }
 
 // hear turns notices into action: a bell ends the wait for work; a cancel of a
@@ -325,24 +326,24 @@ func (w *Worker) passOn(unit uuid.UUID) error {
 // may be late or wrong, so it cancels nothing itself: Postgres says whether the
 // run that goes on now was asked to stop.
 func (w *Worker) hear(ctx context.Context) {
-	w.Bell.Listen(ctx, func(n jobs.Notice) {
+	w.Queue.Listen(ctx, func(n queue.Notice) {
 		switch n.Kind {
-		case jobs.NoticeCancel:
+		case queue.NoticeCancel:
 			if w.runsUnit(n.Unit) {
 				w.askForNews()
 			}
-		case jobs.NoticeWatch:
+		case queue.NoticeWatch:
 			w.watch(n.Units)
-		case jobs.NoticePause:
+		case queue.NoticePause:
 			w.askForNews()
 		default:
-			if n.Lane == w.Bell.DeliveryLane() {
+			if n.Queue == w.Queue.DeliveryQueue() {
 				w.wakeDeliveries()
 				return
 			}
 			w.wake()
 		}
-	}, jobs.NoticeWake, jobs.NoticeCancel, jobs.NoticePause, jobs.NoticeWatch)
+	}, queue.NoticeWake, queue.NoticeCancel, queue.NoticePause, queue.NoticeWatch)
 }
 
 // drain takes no new unit, waits for the grace period, and then stops what is

@@ -19,6 +19,7 @@ import (
 	"piecework/internal/webhook"
 	"piecework/internal/work"
 	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -69,7 +70,7 @@ type house struct {
 	database string
 	store    *store.Store
 	redis    *testkit.RedisServer // nil when there are several
-	bell     *jobs.Bell
+	bell     *queue.Client
 	puppet   *puppet
 	files    *blob.Store
 	log      *slog.Logger
@@ -97,7 +98,7 @@ func newHouseAt(t *testing.T, database, redis string) *house {
 	}
 	t.Cleanup(func() { _ = ledger.Close() })
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	bell, err := jobs.Connect(redis, log)
+	bell, err := queue.Connect(redis, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,7 @@ func newHouseAt(t *testing.T, database, redis string) *house {
 	h := &house{t: t, database: database, files: files, store: ledger, bell: bell, puppet: newPuppet("mock"), log: log}
 	loops, end := context.WithCancel(context.WithoutCancel(ctx))
 	var over []chan struct{}
-	for _, loop := range []func(context.Context){bell.WatchRedis, (&jobs.Reconciler{Store: ledger, Bell: bell, Log: log}).Run} {
+	for _, loop := range []func(context.Context){bell.WatchRedis, (&jobs.Reconciler{Store: ledger, Queue: bell, Log: log}).Run} {
 		done := make(chan struct{})
 		over = append(over, done)
 		go func() { defer close(done); loop(loops) }()
@@ -136,7 +137,7 @@ func (h *house) start(change func(*Options)) *worker {
 	h.t.Helper()
 	hears := make(chan struct{})
 	o := Options{
-		Store: h.store, Bell: h.bell, Backends: []backend.Backend{h.puppet}, Queues: map[string]int{"default": 1}, Slots: 4,
+		Store: h.store, Queue: h.bell, Backends: []backend.Backend{h.puppet}, Queues: map[string]int{"default": 1}, Slots: 4,
 		Lease: 3 * time.Second, Beat: 200 * time.Millisecond, Probe: 200 * time.Millisecond, Pack: 50 * time.Millisecond, Grace: 50 * time.Millisecond, Data: h.t.TempDir(),
 		Roots: roots.Roots{}, Files: h.files, Sender: webhook.NewSender(webhook.Guard{Allow: webhook.Loopback()}, "test", 2*time.Second), FilePolicy: work.DefaultFilePolicy(), Log: h.log, Metrics: prometheus.NewRegistry(), Hears: hears,
 	}
@@ -170,7 +171,7 @@ func (h *house) submit(change func(*work.Spec)) uuid.UUID {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if err := h.bell.Ring(h.t.Context(), store.DispatchOf(u)); err != nil {
+	if err := h.bell.Enqueue(h.t.Context(), store.DispatchOf(u)); err != nil {
 		h.t.Log(err) // the reconciler will
 	}
 	return u.ID

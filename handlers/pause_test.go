@@ -9,7 +9,7 @@ import (
 
 	"piecework/internal/testkit"
 	"piecework/internal/work"
-	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -41,7 +41,7 @@ func (h *house) bells(id uuid.UUID) int {
 	u := h.unit(id)
 	var keys []string
 	for n := range u.Dispatch {
-		keys = append(keys, "asynq:{"+h.bell.Lane(u.Queue, u.Backend, u.Priority)+"}:t:"+jobs.TaskID(id, n+1))
+		keys = append(keys, "asynq:{"+h.bell.QueueName(u.Queue, u.Backend, u.Priority)+"}:t:"+queue.TaskID(id, n+1))
 	}
 	found, err := h.bell.Redis().Exists(h.t.Context(), keys...).Result()
 	if err != nil {

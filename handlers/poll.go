@@ -29,13 +29,13 @@ func (w *Worker) poll(ctx context.Context) {
 		case <-w.draining.Done():
 			return
 		case <-ticker.C:
-			if !w.Bell.Up() {
+			if !w.Queue.Up() {
 				w.askForNews()
 			}
 		case <-freed:
 			time.Sleep(pollGap)
 		}
-		if !w.Bell.Up() {
+		if !w.Queue.Up() {
 			w.claimDue(ctx, &runs, freed)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
-	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -83,11 +83,11 @@ func TestDraftsAreToldToThoseWhoWatch(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	h.start(func(o *Options) { o.Secrets = []string{"hunter2-hunter2"} })
-	heard := make(chan jobs.Draft, 100)
+	heard := make(chan queue.Draft, 100)
 	listening, stop := context.WithCancel(t.Context())
 	var over sync.WaitGroup
 	over.Go(func() {
-		h.bell.Listen(listening, func(n jobs.Notice) { heard <- n.Draft }, jobs.NoticeDraft)
+		h.bell.Listen(listening, func(n queue.Notice) { heard <- n.Draft }, queue.NoticeDraft)
 	})
 	t.Cleanup(func() { stop(); over.Wait() })
 	id := h.submit(nil)
@@ -95,7 +95,7 @@ func TestDraftsAreToldToThoseWhoWatch(t *testing.T) {
 	if run.steps.DraftsWanted() {
 		t.Error("drafts are wanted though nobody watches")
 	}
-	want := jobs.Draft{Unit: id, Attempt: 1, Type: transcript.Action, Text: "it is [redacted]"}
+	want := queue.Draft{Unit: id, Attempt: 1, Type: transcript.Action, Text: "it is [redacted]"}
 	testkit.Eventually(t, "the draft", func() bool {
 		h.bell.Watched([]uuid.UUID{uuid.New(), id})
 		if run.steps.DraftsWanted() {

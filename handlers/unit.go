@@ -15,7 +15,7 @@ import (
 	"piecework/internal/process"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
-	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -106,10 +106,10 @@ func (w *Worker) attempt(c *store.Claimed) *attempt {
 	w.logOf(c).Info("run begins")
 	w.announce(c.ID)
 	r := w.runs(c.RunID)
-	told := func() { w.Bell.Stepped(c.ID) }
+	told := func() { w.Queue.Stepped(c.ID) }
 	rec := newRecorder(w.Store, c.RunID, w.redact, told, w.Log)
 	rec.steps.TellDrafts(r.isWatched, func(kind, text string, rev int) {
-		w.Bell.Drafted(jobs.Draft{Unit: c.ID, Attempt: c.RunCount, Rev: rev, Type: kind, Text: text})
+		w.Queue.Drafted(queue.Draft{Unit: c.ID, Attempt: c.RunCount, Rev: rev, Type: kind, Text: text})
 	})
 	return &attempt{claimed: c, ctx: r.ctx, lease: r.lease, rec: rec, begun: time.Now()}
 }
@@ -338,7 +338,7 @@ func (w *Worker) survive(a *attempt) {
 }
 
 func (w *Worker) announce(unit uuid.UUID) {
-	if err := w.Bell.Changed(context.Background(), unit); err != nil {
+	if err := w.Queue.Changed(context.Background(), unit); err != nil {
 		w.Log.Debug("announce", "err", err)
 	}
 }
@@ -347,7 +347,7 @@ func (w *Worker) announce(unit uuid.UUID) {
 func (w *Worker) ringAgain(unit uuid.UUID, c *store.Claimed) {
 	d := store.DispatchOf(c.Unit)
 	d.Number++ // the finish took this number
-	if err := w.Bell.Ring(context.Background(), d); err != nil {
+	if err := w.Queue.Enqueue(context.Background(), d); err != nil {
 		w.Log.Debug("ring again", "unit", unit, "err", err)
 	}
 }

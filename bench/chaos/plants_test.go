@@ -22,7 +22,7 @@ var plants = []plant{
 	},
 	{
 		"no reconciler", []edit{{"cmd/piecework/serve.go",
-			"(&jobs.Reconciler{Store: ledger, Bell: bell, Log: log}).Run(until)", "<-until.Done()"}},
+			"(&jobs.Reconciler{Store: ledger, Queue: bell, Log: log}).Run(until)", "<-until.Done()"}},
 		[]string{"kill worker", "flush redis"}, []string{"accepted ends"}, 1,
 	},
 	{
@@ -183,7 +183,7 @@ var plants = []plant{
 	},
 	{
 		"no unit without Redis", []edit{{"api/unit.go",
-			"\tn, err := a.NewUnit(ctx, body)\n", "\tif !a.Bell.Up() {\n\t\treturn work.Unit{}, false, &work.Unavailable{What: \"redis\"}\n\t}\n\tn, err := a.NewUnit(ctx, body)\n"}},
+			"\tn, err := a.NewUnit(ctx, body)\n", "\tif !a.Queue.Up() {\n\t\treturn work.Unit{}, false, &work.Unavailable{What: \"redis\"}\n\t}\n\tn, err := a.NewUnit(ctx, body)\n"}},
 		[]string{"pause redis"}, []string{"refusals have a cause"}, 1,
 	},
 	{

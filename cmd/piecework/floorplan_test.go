@@ -24,11 +24,12 @@ var floorPlan = []struct {
 	pkg string
 	may []string
 }{
-	{"cmd/piecework", []string{"api", "handlers", "jobs", "store", "migrations", "examples"}},
-	{"api", []string{"api/web", "jobs", "store", "migrations"}},
+	{"cmd/piecework", []string{"api", "handlers", "jobs", "jobs/queue", "store", "migrations", "examples"}},
+	{"api", []string{"api/web", "jobs", "jobs/queue", "store", "migrations"}},
 	{"api/web", nil},
-	{"handlers", []string{"jobs", "store", "migrations"}},
-	{"jobs", []string{"store", "migrations"}},
+	{"handlers", []string{"jobs", "jobs/queue", "store", "migrations"}},
+	{"jobs", []string{"jobs/queue", "store", "migrations"}},
+	{"jobs/queue", []string{"store"}},
 	{"store", []string{"migrations"}},
 	{"migrations", nil},
 	{"examples", nil},
@@ -71,7 +72,7 @@ var walls = []struct {
 }{
 	{"github.com/labstack/echo/v4", []string{"api"}, nil, "HTTP has one front door"},
 	{"github.com/danielgtaylor/huma/v2", []string{"api", "internal/strictjson"}, nil, "the API's description is made where its routes are; the same schemas are what bodies are compared with"},
-	{"github.com/hibiken/asynq", []string{"jobs", "handlers"}, nil, "one rings the bell, the other hears it"},
+	{"github.com/hibiken/asynq", []string{"jobs/queue", "handlers"}, []string{"jobs"}, "one enqueues messages, the other takes them"},
 	{"github.com/hibiken/asynqmon", []string{"api"}, nil, "the dashboard is a page"},
 	{"github.com/jmoiron/sqlx", []string{"store"}, nil, "only the store changes a state"},
 	{"github.com/lib/pq", []string{"store", "internal/testkit", "internal/local"}, nil,

@@ -1,4 +1,4 @@
-package jobs
+package queue
 
 import (
 	"context"
@@ -21,7 +21,7 @@ const singleServer = "single server"
 // The limits of every connection, whatever the address says.
 const (
 	dialTimeout = 2 * time.Second
-	talkTimeout = 5 * time.Second
+	ioTimeout   = 5 * time.Second
 	dials       = 1 // the next command dials again
 )
 
@@ -62,7 +62,7 @@ func dialURL(u *url.URL) (redis.UniversalClient, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.DialerRetries = dialTimeout, talkTimeout, talkTimeout, dials
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.DialerRetries = dialTimeout, ioTimeout, ioTimeout, dials
 	o.ContextTimeoutEnabled = true
 	return redis.NewClient(o), singleServer, nil
 }
@@ -89,7 +89,7 @@ func sentinelOptions(u *url.URL) (*redis.FailoverOptions, error) {
 	query.Del("sentinel_password")
 	query.Del("master")
 	query.Set("master_name", master)
-	o, err := redis.ParseFailoverURL(inGoRedisWords(u, query, "26379"))
+	o, err := redis.ParseFailoverURL(asGoRedisURL(u, query, "26379"))
 	if err != nil {
 		return nil, err
 	}
@@ -100,9 +100,9 @@ func sentinelOptions(u *url.URL) (*redis.FailoverOptions, error) {
 		o.Username, o.Password = o.SentinelUsername, o.SentinelPassword
 	}
 	o.SentinelUsername, o.SentinelPassword = user, password
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.DialerRetries = dialTimeout, talkTimeout, talkTimeout, dials
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.DialerRetries = dialTimeout, ioTimeout, ioTimeout, dials
 	o.ContextTimeoutEnabled = true
-	eachByItsName(o.TLSConfig)
+	verifyEachHost(o.TLSConfig)
 	return o, nil
 }
 
@@ -117,16 +117,16 @@ func clusterOptions(u *url.URL) (*redis.ClusterOptions, error) {
 	}
 	skip := query.Get("skip_verify") // go-redis knows it for the others only
 	query.Del("skip_verify")
-	o, err := redis.ParseClusterURL(inGoRedisWords(u, query, "6379"))
+	o, err := redis.ParseClusterURL(asGoRedisURL(u, query, "6379"))
 	if err != nil {
 		return nil, err
 	}
 	if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
 		return nil, errReplicas
 	}
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.DialerRetries = dialTimeout, talkTimeout, talkTimeout, dials
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.DialerRetries = dialTimeout, ioTimeout, ioTimeout, dials
 	o.ContextTimeoutEnabled = true
-	eachByItsName(o.TLSConfig)
+	verifyEachHost(o.TLSConfig)
 	if skip != "" && o.TLSConfig != nil {
 		if o.TLSConfig.InsecureSkipVerify, err = strconv.ParseBool(skip); err != nil {
 			return nil, errors.New("skip_verify must be true or false")
@@ -137,13 +137,13 @@ func clusterOptions(u *url.URL) (*redis.ClusterOptions, error) {
 
 var errNoHost = errors.New("it names no host")
 
-// errReplicas: a replica is a little behind, and a bell that has just rung is
-// not there yet.
+// errReplicas: a replica is a little behind, and a message that was just enqueued
+// is not there yet.
 var errReplicas = errors.New("it has read_only, replica_only or route_…: leave them out; masters alone are asked")
 
-// inGoRedisWords writes an address as go-redis reads it, which has the first
+// asGoRedisURL writes an address as go-redis reads it, which has the first
 // host in its place and the others as parameters.
-func inGoRedisWords(u *url.URL, query url.Values, port string) string {
+func asGoRedisURL(u *url.URL, query url.Values, port string) string {
 	plain := *u
 	plain.Scheme, _, _ = strings.Cut(u.Scheme, "-")
 	hosts := strings.Split(u.Host, ",")
@@ -161,23 +161,23 @@ func inGoRedisWords(u *url.URL, query url.Values, port string) string {
 	return plain.String()
 }
 
-// eachByItsName lets every server prove that it is the host that was dialled.
+// verifyEachHost lets every server prove that it is the host that was dialled.
 // go-redis would have them all prove to be the first.
-func eachByItsName(c *tls.Config) {
+func verifyEachHost(c *tls.Config) {
 	if c != nil {
 		c.ServerName, c.MinVersion = "", tls.VersionTLS12
 	}
 }
 
 // Layout says how Redis is laid out: a single server, Sentinel, Cluster.
-func (b *Bell) Layout() string { return b.layout }
+func (c *Client) Layout() string { return c.layout }
 
 // everyMaster calls f for each server that takes writes, all at once: one, but
 // in a Cluster. Keys that end in tag live on that server.
-func (b *Bell) everyMaster(ctx context.Context, f func(ctx context.Context, server redis.UniversalClient, tag string) error) error {
-	cluster, ok := b.redis.(*redis.ClusterClient)
+func (c *Client) everyMaster(ctx context.Context, f func(ctx context.Context, server redis.UniversalClient, tag string) error) error {
+	cluster, ok := c.redis.(*redis.ClusterClient)
 	if !ok {
-		return f(ctx, b.redis, "")
+		return f(ctx, c.redis, "")
 	}
 	// Without slots there are no masters, and nobody to say so.
 	if _, err := cluster.MasterForKey(ctx, "{0}"); err != nil {

@@ -1,4 +1,4 @@
-package jobs
+package queue
 
 import (
 	"context"
@@ -109,7 +109,7 @@ func (p *pipelined) drain() {
 // send is bounded by the connection's own limits: the contexts of those who wait
 // differ.
 func (p *pipelined) send(batch []*queued) {
-	ctx, cancel := context.WithTimeout(context.Background(), talkTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), ioTimeout)
 	defer cancel()
 	if len(batch) == 1 {
 		_ = p.Process(ctx, batch[0].cmd)

@@ -1,4 +1,4 @@
-package jobs
+package queue
 
 import (
 	"bufio"
@@ -15,24 +15,24 @@ import (
 	"piecework/internal/work"
 )
 
-// Diagnose looks whether the Redis at url is fit to be a bell, every master of a
+// Diagnose looks whether the Redis at url is fit to be a queue, every master of a
 // Cluster, and says how to mend what is not.
 func Diagnose(ctx context.Context, url string) []work.Finding {
-	bell, err := Connect(url, slog.New(slog.DiscardHandler))
+	client, err := Connect(url, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return []work.Finding{{Name: "redis", Status: work.FindingFail, Detail: err.Error(),
 			Mend: "Set REDIS_URL to redis://HOST:6379/0, unix:///path/to/socket, redis-sentinel://HOST:26379,HOST:26379/0?master=NAME or redis-cluster://HOST:6379,HOST:6379."}}
 	}
-	defer func() { _ = bell.Close() }()
+	defer func() { _ = client.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	servers, infoErr := bell.infos(ctx)
+	servers, infoErr := client.infos(ctx)
 	if len(servers) > 0 {
-		if other := bell.otherLayout(servers[0]["redis_mode"]); other != nil {
+		if other := client.otherLayout(servers[0]["redis_mode"]); other != nil {
 			return []work.Finding{*other}
 		}
 	}
-	if err := bell.Probe(ctx); err != nil {
+	if err := client.Probe(ctx); err != nil {
 		return []work.Finding{{Name: "redis", Status: work.FindingFail, Detail: err.Error(),
 			Mend: "Start it, free its disk or memory, or point REDIS_URL at a primary; Sentinels must know the master by the name in it. Until then units are accepted and claimed from Postgres."}}
 	}
@@ -40,21 +40,21 @@ func Diagnose(ctx context.Context, url string) []work.Finding {
 		return []work.Finding{{Name: "redis", Status: work.FindingWarn, Detail: fmt.Sprintf("INFO is refused: %v", infoErr),
 			Mend: "Let this user call INFO to have its settings checked, and to let worker processes notice at once that a replica has taken over."}}
 	}
-	return bell.judge(servers)
+	return client.judge(servers)
 }
 
 // infos asks each master what it is.
-func (b *Bell) infos(ctx context.Context) ([]map[string]string, error) {
+func (c *Client) infos(ctx context.Context) ([]map[string]string, error) {
 	var mu sync.Mutex
 	var servers []map[string]string
-	err := b.everyMaster(ctx, func(ctx context.Context, server redis.UniversalClient, _ string) error {
+	err := c.everyMaster(ctx, func(ctx context.Context, server redis.UniversalClient, _ string) error {
 		text, err := server.Info(ctx).Result()
 		if err != nil {
 			return err
 		}
 		info := infoOf(text)
 		info["at"] = "the master"
-		if node, ok := server.(*redis.Client); ok && b.clustered() {
+		if node, ok := server.(*redis.Client); ok && c.clustered() {
 			info["at"] = node.Options().Addr
 		}
 		mu.Lock()
@@ -66,19 +66,19 @@ func (b *Bell) infos(ctx context.Context) ([]map[string]string, error) {
 	return servers, err
 }
 
-func (b *Bell) clustered() bool {
-	_, ok := b.redis.(*redis.ClusterClient)
+func (c *Client) clustered() bool {
+	_, ok := c.redis.(*redis.ClusterClient)
 	return ok
 }
 
 // otherLayout is the finding that the address says another layout than the
 // server, nil when it does not.
-func (b *Bell) otherLayout(mode string) *work.Finding {
+func (c *Client) otherLayout(mode string) *work.Finding {
 	f := work.Finding{Name: "redis", Status: work.FindingFail}
 	switch {
 	case mode == "sentinel":
 		f.Detail, f.Mend = "what answers there is a Sentinel", "Write redis-sentinel://HOST:PORT,HOST:PORT/0?master=NAME."
-	case mode == "cluster" && !b.clustered():
+	case mode == "cluster" && !c.clustered():
 		f.Detail, f.Mend = "what answers there is one of a Cluster", "Write redis-cluster://HOST:PORT,HOST:PORT."
 	default:
 		return nil
@@ -87,7 +87,7 @@ func (b *Bell) otherLayout(mode string) *work.Finding {
 }
 
 // judge says of each thing what is worst about it among the masters.
-func (b *Bell) judge(servers []map[string]string) []work.Finding {
+func (c *Client) judge(servers []map[string]string) []work.Finding {
 	var findings []work.Finding
 	for _, info := range servers {
 		for _, f := range judge(info) {
@@ -102,15 +102,15 @@ func (b *Bell) judge(servers []map[string]string) []work.Finding {
 				findings[i] = f
 			}
 		}
-		if b.layout != singleServer && info["connected_slaves"] == "0" {
+		if c.layout != singleServer && info["connected_slaves"] == "0" {
 			findings = append(findings, work.Finding{Name: "redis replicas", Status: work.FindingWarn, Detail: info["at"] + " has none: when it dies nobody takes over",
 				Mend: "Give each master a replica. Nothing is lost without; until the master is back units are claimed from Postgres."})
 		}
 	}
-	if b.clustered() {
-		findings[0].Detail += fmt.Sprintf(" (%s, %d masters)", b.layout, len(servers))
+	if c.clustered() {
+		findings[0].Detail += fmt.Sprintf(" (%s, %d masters)", c.layout, len(servers))
 	} else {
-		findings[0].Detail += " (" + b.layout + ")"
+		findings[0].Detail += " (" + c.layout + ")"
 	}
 	return findings
 }
@@ -128,7 +128,7 @@ func infoOf(text string) map[string]string {
 func judge(info map[string]string) []work.Finding {
 	findings := []work.Finding{{Name: "redis", Status: work.FindingOK, Detail: "takes writes, version " + info["redis_version"]}}
 	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" {
-		findings = append(findings, work.Finding{Name: "redis eviction", Status: work.FindingFail, Detail: "maxmemory-policy is " + policy + ": bells vanish silently when memory is short",
+		findings = append(findings, work.Finding{Name: "redis eviction", Status: work.FindingFail, Detail: "maxmemory-policy is " + policy + ": messages vanish silently when memory is short",
 			Mend: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf."})
 	} else {
 		findings = append(findings, work.Finding{Name: "redis eviction", Status: work.FindingOK, Detail: "maxmemory-policy is noeviction"})

@@ -1,4 +1,4 @@
-package jobs
+package queue
 
 import (
 	"context"
@@ -42,7 +42,7 @@ func (s *script) Eval(ctx context.Context, source string, keys []string, args ..
 	return s.EvalSha(ctx, source, keys, args...)
 }
 
-// Exists answers that something may be there, so that each lane is asked.
+// Exists answers that something may be there, so that each queue is asked.
 func (s *script) Exists(ctx context.Context, _ ...string) *redis.IntCmd {
 	cmd := redis.NewIntCmd(ctx)
 	cmd.SetVal(1)
@@ -54,12 +54,12 @@ func open() Gate {
 	return Gate{Wait: func(string, string) time.Duration { return 0 }, Took: func(string) {}}
 }
 
-func dequeueKeys(lane string) []string {
-	prefix := "asynq:{" + lane + "}:"
+func dequeueKeys(queue string) []string {
+	prefix := "asynq:{" + queue + "}:"
 	return []string{prefix + "pending", prefix + "paused", prefix + "active", prefix + "lease"}
 }
 
-// When the client waits, and for how long: never before every lane was looked
+// When the client waits, and for how long: never before every queue was looked
 // at in one round.
 func TestWakingClientWaits(t *testing.T) {
 	t.Parallel()
@@ -68,7 +68,7 @@ func TestWakingClientWaits(t *testing.T) {
 		answers []error
 		waits   []time.Duration
 	}{
-		"after a round of empty lanes": {[]error{empty, empty, empty, empty}, []time.Duration{0, 0, idle, 0}},
+		"after a round of empty queues": {[]error{empty, empty, empty, empty}, []time.Duration{0, 0, idle, 0}},
 		"not after a find":             {[]error{empty, empty, found, empty, empty, empty}, []time.Duration{0, 0, 0, 0, 0, idle}},
 		"after an error, and anew":     {[]error{empty, broken, empty, empty, empty}, []time.Duration{0, refused, 0, 0, idle}},
 		"unknown script, run at once":  {[]error{unknown, empty, empty, empty}, []time.Duration{0, 0, idle}},
@@ -77,10 +77,10 @@ func TestWakingClientWaits(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				source := redis.NewScript("return nil")
-				client := (&Bell{redis: &script{answers: test.answers}}).ServerClient(3, open(), make(chan struct{}))
+				client := (&Client{redis: &script{answers: test.answers}}).ServerClient(3, open(), make(chan struct{}))
 				for i, want := range test.waits {
 					start := time.Now()
-					source.Run(t.Context(), client, dequeueKeys("lane"))
+					source.Run(t.Context(), client, dequeueKeys("queue"))
 					if took := time.Since(start); took != want {
 						t.Errorf("call %d took %s, want %s", i, took, want)
 					}
@@ -90,8 +90,8 @@ func TestWakingClientWaits(t *testing.T) {
 	}
 }
 
-// A shut lane is not looked at, waits no longer than its gate, and is told of
-// each bell that was heard in it.
+// A shut queue is not looked at, waits no longer than its gate, and is told of
+// each message that was taken from it.
 func TestWakingClientKeepsGates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -103,10 +103,10 @@ func TestWakingClientKeepsGates(t *testing.T) {
 			return 0
 		}}
 		redis := &script{answers: []error{redis.Nil, nil, nil}}
-		client := (&Bell{redis: redis}).ServerClient(2, gate, make(chan struct{}))
-		call := func(lane string) time.Duration {
+		client := (&Client{redis: redis}).ServerClient(2, gate, make(chan struct{}))
+		call := func(queue string) time.Duration {
 			start := time.Now()
-			client.EvalSha(t.Context(), "", dequeueKeys(lane))
+			client.EvalSha(t.Context(), "", dequeueKeys(queue))
 			return time.Since(start)
 		}
 		if waited := call("q:shut:high") + call("q:mock"); waited != idle/4 || len(redis.answers) != 2 {
@@ -118,28 +118,28 @@ func TestWakingClientKeepsGates(t *testing.T) {
 	})
 }
 
-// What a bell is rung for is found by the call that waited, whichever lane that was
+// What a wake-up was sent for is found by the call that waited, whichever queue that was
 // for: Asynq pauses before it asks again.
 func TestWakingClientTakesAtOnce(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
-	rung := make(chan struct{})
-	client := h.bell.ServerClient(2, Gate{Took: func(string) {}, Wait: open().Wait, Spare: func(string) int { return 4 }}, rung)
-	ask := func(lane string) (string, error) {
-		return client.EvalSha(t.Context(), "unused when many are taken", dequeueKeys(lane), "1", "asynq:{"+lane+"}:t:").Text()
+	f := newFixture(t)
+	wakeUps := make(chan struct{})
+	client := f.queue.ServerClient(2, Gate{Took: func(string) {}, Wait: open().Wait, Spare: func(string) int { return 4 }}, wakeUps)
+	ask := func(queue string) (string, error) {
+		return client.EvalSha(t.Context(), "unused when many are taken", dequeueKeys(queue), "1", "asynq:{"+queue+"}:t:").Text()
 	}
-	u, lane := h.put(), h.bell.Lane("default", "mock", 5)
-	if text, err := ask(lane); !errors.Is(err, redis.Nil) {
+	u, queue := f.put(), f.queue.QueueName("default", "mock", 5)
+	if text, err := ask(queue); !errors.Is(err, redis.Nil) {
 		t.Errorf("%q, error %v", text, err)
 	}
-	h.ring(u)
-	go func() { rung <- struct{}{} }()
-	if text, err := ask(h.bell.Lane("other", "mock", 5)); err != nil || !strings.Contains(text, u.ID.String()) {
+	f.enqueue(u)
+	go func() { wakeUps <- struct{}{} }()
+	if text, err := ask(f.queue.QueueName("other", "mock", 5)); err != nil || !strings.Contains(text, u.ID.String()) {
 		t.Errorf("%q, error %v", text, err)
 	}
 }
 
-// still is a Redis whose lanes are empty, which counts what it is asked.
+// still is a Redis whose queues are empty, which counts what it is asked.
 type still struct {
 	redis.UniversalClient
 	dequeues, looks int
@@ -164,8 +164,8 @@ func (s *still) Exists(ctx context.Context, keys ...string) *redis.IntCmd {
 	return cmd
 }
 
-// At rest one command a second asks for all lanes. A bell that rings, one that nobody
-// heard, and a gate that opens have the lanes asked one by one.
+// At rest one command a second asks for all queues. A wake-up, a message
+// without one, and a gate that opens have the queues asked one by one.
 func TestWakingClientAtRest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -177,13 +177,13 @@ func TestWakingClientAtRest(t *testing.T) {
 			}
 			return 0
 		}}
-		lanes := []string{"q:a:high", "q:a", "q:b"}
-		server, rung := &still{}, make(chan struct{}, 1)
-		client := (&Bell{redis: server}).ServerClient(len(lanes), gate, rung)
+		queues := []string{"q:a:high", "q:a", "q:b"}
+		server, wakeUps := &still{}, make(chan struct{}, 1)
+		client := (&Client{redis: server}).ServerClient(len(queues), gate, wakeUps)
 		round := func() (took time.Duration, dequeues, looks int) {
 			begin, before, looked := time.Now(), server.dequeues, server.looks
-			for _, lane := range lanes {
-				if client.EvalSha(t.Context(), "", dequeueKeys(lane)).Err() == nil {
+			for _, queue := range queues {
+				if client.EvalSha(t.Context(), "", dequeueKeys(queue)).Err() == nil {
 					break
 				}
 			}
@@ -198,11 +198,11 @@ func TestWakingClientAtRest(t *testing.T) {
 			{"the first round", func() {}, idle, 2, 1},
 			{"at rest", func() {}, idle, 0, 1},
 			{"still", func() {}, idle, 0, 1},
-			{"a bell rings meanwhile", func() { rung <- struct{}{} }, 0, 2, 0},
-			{"so every lane is asked", func() {}, idle, 2, 1},
+			{"a wake-up comes meanwhile", func() { wakeUps <- struct{}{} }, 0, 2, 0},
+			{"so every queue is asked", func() {}, idle, 2, 1},
 			{"a gate has opened", func() { shut.Store(false) }, idle, 1, 1},
 			{"at rest again", func() {}, idle, 0, 1},
-			{"a bell that nobody hears", func() { time.AfterFunc(idle/2, func() { server.full.Store(true) }) }, idle, 0, 1},
+			{"a message without a wake-up", func() { time.AfterFunc(idle/2, func() { server.full.Store(true) }) }, idle, 0, 1},
 			{"is found", func() {}, 0, 1, 0},
 		} {
 			step.before()
@@ -221,20 +221,20 @@ func (redisError) RedisError()     {}
 func TestWakingClientIsWoken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		rung := make(chan struct{}, 1)
-		client := (&Bell{redis: &script{answers: slices.Repeat([]error{redis.Nil}, 6)}}).ServerClient(1, open(), rung)
+		wakeUps := make(chan struct{}, 1)
+		client := (&Client{redis: &script{answers: slices.Repeat([]error{redis.Nil}, 6)}}).ServerClient(1, open(), wakeUps)
 		call := func() time.Duration {
 			start := time.Now()
-			client.EvalSha(t.Context(), "", dequeueKeys("lane"))
+			client.EvalSha(t.Context(), "", dequeueKeys("queue"))
 			return time.Since(start)
 		}
-		rung <- struct{}{} // while the lane was looked at
+		wakeUps <- struct{}{} // while the queue was looked at
 		if took := call(); took != 0 {
-			t.Errorf("a bell that rang before the wait: %s", took)
+			t.Errorf("a wake-up before the wait: %s", took)
 		}
-		time.AfterFunc(idle/4, func() { rung <- struct{}{} })
+		time.AfterFunc(idle/4, func() { wakeUps <- struct{}{} })
 		if took := call(); took != idle/4 {
-			t.Errorf("a bell that rang during the wait: %s", took)
+			t.Errorf("a wake-up during the wait: %s", took)
 		}
 		time.AfterFunc(idle/2, client.Release)
 		if took := call(); took != idle/2 {
@@ -250,10 +250,10 @@ func TestWakingClientIsWoken(t *testing.T) {
 func TestOtherScriptsDoNotWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		client := (&Bell{redis: &script{answers: []error{redis.Nil, errors.New("no")}}}).ServerClient(1, open(), nil)
+		client := (&Client{redis: &script{answers: []error{redis.Nil, errors.New("no")}}}).ServerClient(1, open(), nil)
 		start := time.Now()
 		for range 2 {
-			client.EvalSha(t.Context(), "", []string{"asynq:{lane}:active", "asynq:{lane}:lease"})
+			client.EvalSha(t.Context(), "", []string{"asynq:{queue}:active", "asynq:{queue}:lease"})
 		}
 		if took := time.Since(start); took != 0 {
 			t.Errorf("waited %s", took)
@@ -289,11 +289,11 @@ func (s *spy) Eval(ctx context.Context, source string, keys []string, args ...an
 // When this fails after an update, look at dequeueCmd in Asynq's rdb.go.
 func TestDequeuesKnowsAsynq(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
-	h.ring(h.put())
-	watch := &spy{UniversalClient: h.bell.Redis()}
+	f := newFixture(t)
+	f.enqueue(f.put())
+	watch := &spy{UniversalClient: f.queue.Redis()}
 	heard := make(chan struct{}, 1)
-	h.serve(watch, map[string]int{"default:mock": 1}, func() { heard <- struct{}{} })
+	f.serve(watch, map[string]int{"default:mock": 1}, func() { heard <- struct{}{} })
 	<-heard
 	watch.mu.Lock()
 	defer watch.mu.Unlock()
@@ -311,16 +311,16 @@ func (quietLog) Warn(...any)  {}
 func (quietLog) Error(...any) {}
 func (quietLog) Fatal(...any) {}
 
-func (h *house) serve(client redis.UniversalClient, lanes map[string]int, heard func()) *asynq.Server {
-	h.t.Helper()
+func (f *fixture) serve(client redis.UniversalClient, queues map[string]int, heard func()) *asynq.Server {
+	f.t.Helper()
 	server := asynq.NewServerFromRedisClient(client, asynq.Config{
-		Concurrency: 2, Queues: lanes, TaskCheckInterval: CheckInterval, Logger: quietLog{}, ShutdownTimeout: time.Second,
+		Concurrency: 2, Queues: queues, TaskCheckInterval: CheckInterval, Logger: quietLog{}, ShutdownTimeout: time.Second,
 	})
-	h.must(server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+	f.must(server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
 		heard()
 		return nil
 	})))
-	h.t.Cleanup(func() {
+	f.t.Cleanup(func() {
 		if waking, ok := client.(*WakingClient); ok {
 			waking.Release()
 		}
@@ -330,37 +330,37 @@ func (h *house) serve(client redis.UniversalClient, lanes map[string]int, heard 
 }
 
 // wakingServer is wired as a worker process wires it.
-func (h *house) wakingServer(heard func()) {
-	h.t.Helper()
-	rung := make(chan struct{}, 1)
-	ctx, stop := context.WithCancel(h.t.Context())
-	h.t.Cleanup(stop)
-	go h.bell.Listen(ctx, func(Notice) {
+func (f *fixture) wakingServer(heard func()) {
+	f.t.Helper()
+	wakeUps := make(chan struct{}, 1)
+	ctx, stop := context.WithCancel(f.t.Context())
+	f.t.Cleanup(stop)
+	go f.queue.Listen(ctx, func(Notice) {
 		select {
-		case rung <- struct{}{}:
+		case wakeUps <- struct{}{}:
 		default:
 		}
 	}, NoticeWake)
-	h.awaitListeners(1)
-	lanes := h.bell.Lanes(map[string]int{work.DefaultQueue: 1}, []string{"mock", "claude"})
-	h.serve(h.bell.ServerClient(len(lanes), open(), rung), lanes, heard)
+	f.awaitListeners(1)
+	queues := f.queue.QueueWeights(map[string]int{work.DefaultQueue: 1}, []string{"mock", "claude"})
+	f.serve(f.queue.ServerClient(len(queues), open(), wakeUps), queues, heard)
 }
 
-// An idle server hears a bell long before its next poll.
+// An idle server takes a message long before its next poll.
 func TestPickUp(t *testing.T) {
 	t.Parallel()
-	pickUp(t, newHouse(t))
+	pickUp(t, newFixture(t))
 }
 
-func pickUp(t *testing.T, h *house) {
+func pickUp(t *testing.T, f *fixture) {
 	t.Helper()
 	heard := make(chan struct{}, 1)
-	h.wakingServer(func() { heard <- struct{}{} })
+	f.wakingServer(func() { heard <- struct{}{} })
 	took := make([]time.Duration, 21)
 	for i := range took {
-		u := h.put()
+		u := f.put()
 		start := time.Now()
-		h.ring(u)
+		f.enqueue(u)
 		<-heard
 		took[i] = time.Since(start)
 	}
@@ -375,30 +375,30 @@ func pickUp(t *testing.T, h *house) {
 // it can answer; when it takes writes again, work goes on.
 func TestNoHotLoop(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
-	h.real()
+	f := newFixture(t)
+	f.real()
 	heard := make(chan struct{}, 1)
-	h.wakingServer(func() { heard <- struct{}{} })
-	h.refuseWrites(true)
-	before, start := h.scripts(), time.Now()
-	testkit.Eventually(t, "it asks again and again", func() bool { return h.scripts() >= before+30 })
-	if rate := float64(h.scripts()-before) / time.Since(start).Seconds(); rate > 100 {
+	f.wakingServer(func() { heard <- struct{}{} })
+	f.refuseWrites(true)
+	before, start := f.scripts(), time.Now()
+	testkit.Eventually(t, "it asks again and again", func() bool { return f.scripts() >= before+30 })
+	if rate := float64(f.scripts()-before) / time.Since(start).Seconds(); rate > 100 {
 		t.Errorf("%.0f scripts a second", rate)
 	}
-	h.refuseWrites(false)
-	h.ring(h.put())
+	f.refuseWrites(false)
+	f.enqueue(f.put())
 	<-heard
 }
 
 // scripts counts the scripts that Redis was asked to run.
-func (h *house) scripts() (n int) {
-	h.t.Helper()
-	info, err := h.bell.redis.Info(h.t.Context(), "commandstats").Result()
-	h.must(err)
+func (f *fixture) scripts() (n int) {
+	f.t.Helper()
+	info, err := f.queue.redis.Info(f.t.Context(), "commandstats").Result()
+	f.must(err)
 	for line := range strings.Lines(info) {
 		if stats, ok := strings.CutPrefix(line, "cmdstat_evalsha:"); ok {
 			_, err := fmt.Sscanf(stats, "calls=%d", &n)
-			h.must(err)
+			f.must(err)
 		}
 	}
 	return n

@@ -1,4 +1,4 @@
-package jobs
+package queue
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 )
 
 // WakingClient is Redis as an Asynq server should see it: the unchanged server
-// polls; this client makes the poll wait until a bell rings. It knows Asynq's
+// polls; this client makes the poll wait for a wake-up. It knows Asynq's
 // dequeue script by its keys (asynq 0.26), which a test holds against the
 // library.
 type WakingClient struct {
@@ -20,30 +20,30 @@ type WakingClient struct {
 	plain   redis.UniversalClient // for dequeues, which wait for nobody's round trip
 	gate    Gate
 	stock   []any  // messages that were taken with another; only Asynq's one loop that dequeues has it
-	stockOf string // the backend of their lane
-	lanes   int64
+	stockOf string // the backend of their queue
+	queues  int64
 	empty   atomic.Int64
-	open    []dequeue       // this round's lanes whose gates are open; as stock, of one loop alone
+	open    []dequeue       // this round's queues whose gates are open; as stock, of one loop alone
 	vacant  map[string]bool // pending lists that this round need not ask for
 	soon    atomic.Int64    // nanoseconds until the first gate of this round opens
-	rung    <-chan struct{}
+	wakeUps <-chan struct{}
 	closed  chan struct{}
 	once    sync.Once
 }
 
-// dequeue is what Asynq asks of one lane.
+// dequeue is what Asynq asks of one queue.
 type dequeue struct {
 	keys []string
 	args []any
 }
 
-// Gate keeps the bells of a queue and a backend in Redis while no unit of it
-// may begin here: other worker processes can hear them, and the rest goes on.
+// Gate keeps the messages of a queue and a backend in Redis while no unit of it
+// may begin here: other worker processes can take them, and the rest goes on.
 type Gate struct {
 	// Wait tells how long until a unit of the queue and the backend may begin,
 	// 0 for now.
 	Wait func(queue, backend string) time.Duration
-	// Took is told of each bell that was heard.
+	// Took is called for each message that was taken.
 	Took func(backend string)
 	// Spare tells how many units of a backend may be taken at once. Never more than
 	// can begin at once: a unit that waits here could have begun elsewhere. nil: 1.
@@ -55,12 +55,12 @@ type Gate struct {
 const CheckInterval = time.Millisecond
 
 // SweepInterval is how often the Asynq server looks for tasks to be retried and for
-// completed ones that are old, in each lane. There are none: no bell is retried, and
+// completed ones that are old, in each queue. There are none: no message is retried, and
 // none is kept.
 const SweepInterval = 10 * time.Minute
 
 const (
-	// idle is how long a round of empty lanes waits for a bell. A wake that
+	// idle is how long a round of empty queues waits for a wake-up. One that
 	// was lost costs at most this.
 	idle = time.Second
 	// refused is the pause after an error: Asynq's loop has none and would
@@ -69,9 +69,9 @@ const (
 )
 
 // ServerClient returns a client for an Asynq server that listens to that many
-// lanes; rung tells of bells and of gates that have opened.
-func (b *Bell) ServerClient(lanes int, gate Gate, rung <-chan struct{}) *WakingClient {
-	s := &WakingClient{UniversalClient: b.together(), plain: b.redis, gate: gate, lanes: int64(lanes), rung: rung, closed: make(chan struct{})}
+// Asynq queues; wakeUps tells of messages and of gates that have opened.
+func (c *Client) ServerClient(queues int, gate Gate, wakeUps <-chan struct{}) *WakingClient {
+	s := &WakingClient{UniversalClient: c.pipeline(), plain: c.redis, gate: gate, queues: int64(queues), wakeUps: wakeUps, closed: make(chan struct{})}
 	s.soon.Store(int64(idle))
 	return s
 }
@@ -79,8 +79,8 @@ func (b *Bell) ServerClient(lanes int, gate Gate, rung <-chan struct{}) *WakingC
 // Release ends every wait; call it before the Asynq server shuts down.
 func (s *WakingClient) Release() { s.once.Do(func() { close(s.closed) }) }
 
-// EvalSha runs a script; an Asynq dequeue that finds nothing in any lane waits
-// here for a bell.
+// EvalSha runs a script; an Asynq dequeue that finds nothing in any queue waits
+// here for a wake-up.
 func (s *WakingClient) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	if !dequeues(keys) {
 		return s.UniversalClient.EvalSha(ctx, sha, keys, args...)
@@ -106,13 +106,13 @@ func (s *WakingClient) EvalSha(ctx context.Context, sha string, keys []string, a
 // maxTake bounds what is taken at once, which Redis does nothing else meanwhile.
 const maxTake = 32
 
-// spare is how many units may be taken from a lane at once: half of what may begin,
+// spare is how many units may be taken from a queue at once: half of what may begin,
 // for other worker processes want some too.
 func (s *WakingClient) spare(keys []string) int {
 	if s.gate.Spare == nil {
 		return 1
 	}
-	_, backend := laneOf(keys)
+	_, backend := unitQueue(keys)
 	return min(maxTake, s.gate.Spare(backend)/2)
 }
 
@@ -146,13 +146,13 @@ func (s *WakingClient) takeMany(ctx context.Context, keys []string, args []any, 
 		return first
 	}
 	first.SetVal(taken[0])
-	_, s.stockOf = laneOf(keys)
+	_, s.stockOf = unitQueue(keys)
 	s.stock = taken[1:]
 	return first
 }
 
 // fromStock answers for Redis with a message that was taken before. It names its
-// own lane, whichever Asynq asked for.
+// own queue, whichever Asynq asked for.
 func (s *WakingClient) fromStock(ctx context.Context) *redis.Cmd {
 	cmd := redis.NewCmd(ctx)
 	cmd.SetVal(s.stock[0])
@@ -162,10 +162,10 @@ func (s *WakingClient) fromStock(ctx context.Context) *redis.Cmd {
 	return cmd
 }
 
-// shut answers for Redis that a lane is empty while its gate is shut, nil when
+// shut answers for Redis that a queue is empty while its gate is shut, nil when
 // it is open.
 func (s *WakingClient) shut(ctx context.Context, keys []string) *redis.Cmd {
-	wait := s.gate.Wait(laneOf(keys))
+	wait := s.gate.Wait(unitQueue(keys))
 	if wait <= 0 {
 		return nil
 	}
@@ -180,9 +180,9 @@ func (s *WakingClient) Eval(ctx context.Context, script string, keys []string, a
 	return s.waitAfter(ctx, s.plain.Eval(ctx, script, keys, args...), keys)
 }
 
-// waitAfter counts empty lanes. Asynq begins a round anew, in another order,
+// waitAfter counts empty queues. Asynq begins a round anew, in another order,
 // after a find and after an error: so does the count, or a wait would come
-// before every lane was looked at.
+// before every queue was looked at.
 func (s *WakingClient) waitAfter(ctx context.Context, cmd *redis.Cmd, keys []string) *redis.Cmd {
 	if !dequeues(keys) {
 		return cmd
@@ -191,16 +191,16 @@ func (s *WakingClient) waitAfter(ctx context.Context, cmd *redis.Cmd, keys []str
 	switch {
 	case err == nil:
 		s.round()
-		_, backend := laneOf(keys)
+		_, backend := unitQueue(keys)
 		s.gate.Took(backend)
 	case errors.Is(err, redis.Nil):
-		if s.empty.Add(1) >= s.lanes {
-			lanes := s.open
-			switch s.wait(s.round(), s.rung) {
+		if s.empty.Add(1) >= s.queues {
+			open := s.open
+			switch s.wait(s.round(), s.wakeUps) {
 			case timeout:
-				s.vacant = s.allEmpty(lanes)
-			case bell:
-				return s.takeFirst(ctx, cmd, lanes)
+				s.vacant = s.allEmpty(open)
+			case woken:
+				return s.takeFirst(ctx, cmd, open)
 			}
 		}
 	case redis.HasErrorPrefix(err, "NOSCRIPT"):
@@ -219,16 +219,16 @@ func (s *WakingClient) round() time.Duration {
 	return time.Duration(s.soon.Swap(int64(idle)))
 }
 
-// takeFirst looks at once for what a bell was rung for: Asynq would pause before it
-// asks again. Like a stock, the message names its own lane. empty is the answer when
+// takeFirst looks at once for what the wake-up was about: Asynq would pause before it
+// asks again. Like a stock, the message names its own queue. empty is the answer when
 // there is nothing.
-func (s *WakingClient) takeFirst(ctx context.Context, empty *redis.Cmd, lanes []dequeue) *redis.Cmd {
-	for _, lane := range lanes {
-		if s.gate.Wait(laneOf(lane.keys)) > 0 {
+func (s *WakingClient) takeFirst(ctx context.Context, empty *redis.Cmd, open []dequeue) *redis.Cmd {
+	for _, q := range open {
+		if s.gate.Wait(unitQueue(q.keys)) > 0 {
 			continue
 		}
-		if cmd := s.takeMany(ctx, lane.keys, lane.args, max(1, s.spare(lane.keys))); cmd.Err() == nil {
-			_, backend := laneOf(lane.keys)
+		if cmd := s.takeMany(ctx, q.keys, q.args, max(1, s.spare(q.keys))); cmd.Err() == nil {
+			_, backend := unitQueue(q.keys)
 			s.gate.Took(backend)
 			return cmd
 		}
@@ -238,17 +238,17 @@ func (s *WakingClient) takeFirst(ctx context.Context, empty *redis.Cmd, lanes []
 
 // What has ended a wait.
 const (
-	bell = iota
+	woken = iota
 	timeout
 	closed
 )
 
-func (s *WakingClient) wait(d time.Duration, rung <-chan struct{}) int {
+func (s *WakingClient) wait(d time.Duration, wakeUps <-chan struct{}) int {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
-	case <-rung:
-		return bell
+	case <-wakeUps:
+		return woken
 	case <-timer.C:
 		return timeout
 	case <-s.closed:
@@ -256,17 +256,17 @@ func (s *WakingClient) wait(d time.Duration, rung <-chan struct{}) int {
 	}
 }
 
-// allEmpty asks for all lanes with one command, after a wait that no bell ended. When
+// allEmpty asks for all queues with one command, after a wait that no wake-up ended. When
 // every list is empty the next round is answered with that; each gate is looked at as
-// ever, and a lane whose gate has opened meanwhile is asked for. The keys of a
-// Cluster's lanes are on several servers, so each lane is asked there.
-func (s *WakingClient) allEmpty(lanes []dequeue) map[string]bool {
-	if len(lanes) == 0 || severalSlots(s.plain) {
+// ever, and a queue whose gate has opened meanwhile is asked for. The keys of a
+// Cluster's queues are on several servers, so each queue is asked there.
+func (s *WakingClient) allEmpty(open []dequeue) map[string]bool {
+	if len(open) == 0 || severalSlots(s.plain) {
 		return nil
 	}
-	pending := make([]string, len(lanes))
-	for i, lane := range lanes {
-		pending[i] = lane.keys[0]
+	pending := make([]string, len(open))
+	for i, q := range open {
+		pending[i] = q.keys[0]
 	}
 	if n, err := s.plain.Exists(context.Background(), pending...).Result(); err != nil || n > 0 {
 		return nil // the round sees what it is
@@ -278,18 +278,18 @@ func (s *WakingClient) allEmpty(lanes []dequeue) map[string]bool {
 	return vacant
 }
 
-// severalSlots tells whether one command cannot ask for keys of several lanes.
+// severalSlots tells whether one command cannot ask for keys of several queues.
 func severalSlots(client redis.UniversalClient) bool {
 	_, cluster := client.(*redis.ClusterClient)
 	return cluster
 }
 
-// laneOf reads queue and backend out of the keys of a dequeue, which name a
-// lane.
-func laneOf(keys []string) (queue, backend string) {
-	_, lane, _ := strings.Cut(keys[0], "{")
-	queue, lane, _ = strings.Cut(lane, ":")
-	return queue, lane[:strings.IndexAny(lane+"}", ":@}")]
+// unitQueue reads queue and backend of the units out of the keys of a dequeue, which
+// name an Asynq queue.
+func unitQueue(keys []string) (queue, backend string) {
+	_, name, _ := strings.Cut(keys[0], "{")
+	queue, rest, _ := strings.Cut(name, ":")
+	return queue, rest[:strings.IndexAny(rest+"}", ":@}")]
 }
 
 func dequeues(keys []string) bool {

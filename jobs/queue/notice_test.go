@@ -1,4 +1,4 @@
-package jobs
+package queue
 
 import (
 	"context"
@@ -14,30 +14,30 @@ import (
 
 func TestNotices(t *testing.T) {
 	t.Parallel()
-	notices(t, newHouse(t))
+	notices(t, newFixture(t))
 }
 
-func notices(t *testing.T, h *house) {
+func notices(t *testing.T, f *fixture) {
 	t.Helper()
-	h.bell.OfDatabase(uuid.NewString()) // servers of a Cluster may still tell what others said before
+	f.queue.OfDatabase(uuid.NewString()) // servers of a Cluster may still tell what others said before
 	ctx, stop := context.WithCancel(t.Context())
 	heard, left := make(chan Notice, 10), make(chan struct{})
 	go func() {
 		defer close(left)
-		h.bell.Listen(ctx, func(n Notice) { heard <- n }, NoticeCancel, NoticeUnit, NoticeWake, NoticePause, NoticeWatch, NoticeDraft)
+		f.queue.Listen(ctx, func(n Notice) { heard <- n }, NoticeCancel, NoticeUnit, NoticeWake, NoticePause, NoticeWatch, NoticeDraft)
 	}()
-	h.awaitListeners(1)
-	u, other := h.put(), uuid.New()
-	h.must(h.bell.redis.Publish(t.Context(), h.bell.channel(NoticeUnit), "rubbish").Err())
-	h.must(h.bell.Cancelled(t.Context(), u.ID))
-	h.must(h.bell.Changed(t.Context(), other))
-	h.ring(u)
-	h.must(h.bell.PauseChanged(t.Context(), "slow"))
-	h.bell.Watched([]uuid.UUID{u.ID, other})
+	f.awaitListeners(1)
+	u, other := f.put(), uuid.New()
+	f.must(f.queue.redis.Publish(t.Context(), f.queue.channel(NoticeUnit), "rubbish").Err())
+	f.must(f.queue.Cancelled(t.Context(), u.ID))
+	f.must(f.queue.Changed(t.Context(), other))
+	f.enqueue(u)
+	f.must(f.queue.PauseChanged(t.Context(), "slow"))
+	f.queue.Watched([]uuid.UUID{u.ID, other})
 	draft := Draft{Unit: other, Attempt: 1, Rev: 2, Type: "action", Text: "so far"}
-	h.bell.Drafted(draft)
+	f.queue.Drafted(draft)
 	want := []Notice{
-		{Kind: NoticeCancel, Unit: u.ID}, {Kind: NoticeUnit, Unit: other}, {Kind: NoticeWake, Lane: h.bell.Lane("default", "mock", u.Priority)}, {Kind: NoticePause, Name: "slow"},
+		{Kind: NoticeCancel, Unit: u.ID}, {Kind: NoticeUnit, Unit: other}, {Kind: NoticeWake, Queue: f.queue.QueueName("default", "mock", u.Priority)}, {Kind: NoticePause, Name: "slow"},
 		{Kind: NoticeWatch, Units: []uuid.UUID{u.ID, other}}, {Kind: NoticeDraft, Draft: draft},
 	}
 	for range len(want) { // in any order, for servers of a Cluster do not wait for one another
@@ -52,11 +52,11 @@ func notices(t *testing.T, h *house) {
 	<-left
 }
 
-func (h *house) awaitListeners(n int64) {
-	h.t.Helper()
-	testkit.Eventually(h.t, "somebody listens", func() bool {
-		wake := h.bell.channel(NoticeWake)
-		return h.bell.redis.PubSubNumSub(h.t.Context(), wake).Val()[wake] == n
+func (f *fixture) awaitListeners(n int64) {
+	f.t.Helper()
+	testkit.Eventually(f.t, "somebody listens", func() bool {
+		wake := f.queue.channel(NoticeWake)
+		return f.queue.redis.PubSubNumSub(f.t.Context(), wake).Val()[wake] == n
 	})
 }
 
@@ -64,15 +64,15 @@ func (h *house) awaitListeners(n int64) {
 // that is known to be away costs nothing.
 func TestNoticesAfterAnOutage(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	f := newFixture(t)
 	heard := make(chan Notice, 1000)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	go h.bell.Listen(ctx, func(n Notice) { heard <- n }, NoticeUnit)
+	go f.queue.Listen(ctx, func(n Notice) { heard <- n }, NoticeUnit)
 	unit := uuid.New()
 	hears := func() bool {
-		h.must(h.bell.Probe(t.Context()))
-		h.must(h.bell.Changed(t.Context(), unit))
+		f.must(f.queue.Probe(t.Context()))
+		f.must(f.queue.Changed(t.Context(), unit))
 		select {
 		case n := <-heard:
 			return n.Unit == unit
@@ -81,11 +81,11 @@ func TestNoticesAfterAnOutage(t *testing.T) {
 		}
 	}
 	testkit.Eventually(t, "it hears", hears)
-	h.redis.Stop()
-	_ = h.bell.Probe(t.Context())
-	if err := h.bell.Changed(t.Context(), unit); err != nil {
+	f.redis.Stop()
+	_ = f.queue.Probe(t.Context())
+	if err := f.queue.Changed(t.Context(), unit); err != nil {
 		t.Errorf("a notice to nobody: %v", err)
 	}
-	h.redis.Start()
+	f.redis.Start()
 	testkit.Eventually(t, "it hears again", hears)
 }

@@ -1,4 +1,4 @@
-package jobs
+package queue
 
 import (
 	"context"
@@ -19,7 +19,7 @@ type Kind string
 
 // The kinds of notice.
 const (
-	NoticeWake   Kind = "wake"   // a bell was rung; the message is its lane
+	NoticeWake   Kind = "wake"   // a message was enqueued; the name of its queue
 	NoticeCancel Kind = "cancel" // a running unit was asked to stop; its id
 	NoticeUnit   Kind = "unit"   // a unit changed; its id
 	NoticeSteps  Kind = "steps"  // a run of a unit wrote steps; the unit's id
@@ -31,7 +31,7 @@ const (
 
 const channels = "piecework:"
 
-func (b *Bell) channel(k Kind) string { return channels + string(k) + b.suffix }
+func (c *Client) channel(k Kind) string { return channels + string(k) + c.suffix }
 
 func kindOf(channel string) Kind {
 	name, _, _ := strings.Cut(strings.TrimPrefix(channel, channels), "@")
@@ -45,11 +45,11 @@ type Notice struct {
 	Batch uuid.UUID   // of NoticeBatch
 	Units []uuid.UUID // of NoticeWatch
 	Draft Draft       // of NoticeDraft
-	Lane  string      // of NoticeWake
+	Queue string      // of NoticeWake
 	Name  string      // of NoticePause
 }
 
-// Draft is words of a run that are in no step yet. They are told on the side,
+// Draft is words of a run that are in no step yet. They are published on the side,
 // may be lost, and are no part of the transcript: the step that has them is.
 type Draft struct {
 	Unit    uuid.UUID `json:"unit"`
@@ -60,119 +60,119 @@ type Draft struct {
 }
 
 // Cancelled tells worker processes that units were asked to stop.
-func (b *Bell) Cancelled(ctx context.Context, units ...uuid.UUID) error {
-	return b.publish(ctx, NoticeCancel, texts(units))
+func (c *Client) Cancelled(ctx context.Context, units ...uuid.UUID) error {
+	return c.publish(ctx, NoticeCancel, texts(units))
 }
 
 // Changed tells whoever watches units that they have moved.
-func (b *Bell) Changed(ctx context.Context, units ...uuid.UUID) error {
-	return b.publish(ctx, NoticeUnit, texts(units))
+func (c *Client) Changed(ctx context.Context, units ...uuid.UUID) error {
+	return c.publish(ctx, NoticeUnit, texts(units))
 }
 
 // BatchSubmitted tells worker processes that the units of a batch are to be made.
-func (b *Bell) BatchSubmitted(ctx context.Context, id uuid.UUID) error {
-	return b.publish(ctx, NoticeBatch, []string{id.String()})
+func (c *Client) BatchSubmitted(ctx context.Context, id uuid.UUID) error {
+	return c.publish(ctx, NoticeBatch, []string{id.String()})
 }
 
 // Watched tells worker processes that somebody watches units, for the next few
 // seconds. Like Stepped it does not wait.
-func (b *Bell) Watched(units []uuid.UUID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.watched = units
-	b.tellSoon()
+func (c *Client) Watched(units []uuid.UUID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watched = units
+	c.publishSoon()
 }
 
 // Stepped tells whoever watches a unit that a run of it wrote steps. It does
 // not wait: units that come while one message is on its way go with the next.
-func (b *Bell) Stepped(unit uuid.UUID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.stepped[unit] = true
-	b.tellSoon()
+func (c *Client) Stepped(unit uuid.UUID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stepped[unit] = true
+	c.publishSoon()
 }
 
 // Drafted tells whoever watches a unit what is being written. It does not wait
 // either: of one unit the newest words go.
-func (b *Bell) Drafted(d Draft) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.drafted[d.Unit] = d
-	b.tellSoon()
+func (c *Client) Drafted(d Draft) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drafted[d.Unit] = d
+	c.publishSoon()
 }
 
-// tellSoon sees that there is somebody who tells; mu is held.
-func (b *Bell) tellSoon() {
-	if !b.telling {
-		b.telling = true
-		go b.tellSteps()
+// publishSoon sees that somebody publishes; mu is held.
+func (c *Client) publishSoon() {
+	if !c.publishing {
+		c.publishing = true
+		go c.publishPending()
 	}
 }
 
-func (b *Bell) tellSteps() {
+func (c *Client) publishPending() {
 	for {
-		b.mu.Lock()
-		units := slices.Collect(maps.Keys(b.stepped))
+		c.mu.Lock()
+		units := slices.Collect(maps.Keys(c.stepped))
 		var drafts []string
-		for _, d := range b.drafted {
+		for _, d := range c.drafted {
 			text, _ := json.Marshal(d) // texts and numbers
 			drafts = append(drafts, string(text))
 		}
 		var watched []string
-		if len(b.watched) > 0 {
-			watched = []string{strings.Join(texts(b.watched), ",")}
+		if len(c.watched) > 0 {
+			watched = []string{strings.Join(texts(c.watched), ",")}
 		}
-		clear(b.stepped)
-		clear(b.drafted)
-		b.watched = nil
-		b.telling = len(units)+len(drafts)+len(watched) > 0
-		b.mu.Unlock()
+		clear(c.stepped)
+		clear(c.drafted)
+		c.watched = nil
+		c.publishing = len(units)+len(drafts)+len(watched) > 0
+		c.mu.Unlock()
 		if len(units)+len(drafts)+len(watched) == 0 {
 			return
 		}
 		ctx := context.Background()
-		if err := errors.Join(b.publish(ctx, NoticeSteps, texts(units)), b.publish(ctx, NoticeDraft, drafts), b.publish(ctx, NoticeWatch, watched)); err != nil {
-			b.log.Debug("tell of steps", "err", err)
+		if err := errors.Join(c.publish(ctx, NoticeSteps, texts(units)), c.publish(ctx, NoticeDraft, drafts), c.publish(ctx, NoticeWatch, watched)); err != nil {
+			c.log.Debug("publish steps", "err", err)
 		}
 	}
 }
 
 // PauseChanged tells worker processes that a queue or a backend was paused or
 // resumed.
-func (b *Bell) PauseChanged(ctx context.Context, name string) error {
-	return b.publish(ctx, NoticePause, []string{name})
+func (c *Client) PauseChanged(ctx context.Context, name string) error {
+	return c.publish(ctx, NoticePause, []string{name})
 }
 
-func (b *Bell) publish(ctx context.Context, k Kind, messages []string) error {
-	if !b.Up() || len(messages) == 0 {
+func (c *Client) publish(ctx context.Context, k Kind, messages []string) error {
+	if !c.Up() || len(messages) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, ringBudget+time.Duration(len(messages))*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, enqueueTimeout+time.Duration(len(messages))*time.Millisecond)
 	defer cancel()
 	if len(messages) == 1 {
-		if err := b.together().Publish(ctx, b.channel(k), messages[0]).Err(); err != nil {
-			return fmt.Errorf("tell of %s: %w", messages[0], err)
+		if err := c.pipeline().Publish(ctx, c.channel(k), messages[0]).Err(); err != nil {
+			return fmt.Errorf("publish %s: %w", messages[0], err)
 		}
 		return nil
 	}
-	tell := b.redis.Pipeline()
+	pipe := c.redis.Pipeline()
 	for _, m := range messages {
-		tell.Publish(ctx, b.channel(k), m)
+		pipe.Publish(ctx, c.channel(k), m)
 	}
-	if _, err := tell.Exec(ctx); err != nil {
-		return fmt.Errorf("tell of %s: %w", messages[0], err)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return fmt.Errorf("publish %s: %w", messages[0], err)
 	}
 	return nil
 }
 
-// Listen calls hear with every notice of the given kinds until ctx ends. It
-// reconnects by itself; what was said meanwhile is lost.
-func (b *Bell) Listen(ctx context.Context, hear func(Notice), kinds ...Kind) {
-	heard := make([]string, len(kinds))
+// Listen calls handle with every notice of the given kinds until ctx ends. It
+// reconnects by itself; what was published meanwhile is lost.
+func (c *Client) Listen(ctx context.Context, handle func(Notice), kinds ...Kind) {
+	subscribed := make([]string, len(kinds))
 	for i, k := range kinds {
-		heard[i] = b.channel(k)
+		subscribed[i] = c.channel(k)
 	}
-	sub := b.redis.Subscribe(ctx, heard...)
+	sub := c.redis.Subscribe(ctx, subscribed...)
 	defer func() { _ = sub.Close() }()
 	messages := sub.Channel()
 	for {
@@ -184,7 +184,7 @@ func (b *Bell) Listen(ctx context.Context, hear func(Notice), kinds ...Kind) {
 				return
 			}
 			if n, ok := noticeOf(kindOf(m.Channel), m.Payload); ok {
-				hear(n)
+				handle(n)
 			}
 		}
 	}
@@ -193,7 +193,7 @@ func (b *Bell) Listen(ctx context.Context, hear func(Notice), kinds ...Kind) {
 func noticeOf(k Kind, payload string) (Notice, bool) {
 	switch k {
 	case NoticeWake:
-		return Notice{Kind: NoticeWake, Lane: payload}, true
+		return Notice{Kind: NoticeWake, Queue: payload}, true
 	case NoticePause:
 		return Notice{Kind: NoticePause, Name: payload}, true
 	case NoticeDraft:

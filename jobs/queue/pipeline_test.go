@@ -1,4 +1,4 @@
-package jobs
+package queue
 
 import (
 	"context"
@@ -146,16 +146,16 @@ func TestCommandThatNobodyWaitsForIsTakenBack(t *testing.T) {
 }
 
 // Several messages are taken at once, as many as may begin, each is given once and
-// Asynq is done with each; a lane that is paused gives none.
+// Asynq is done with each; a queue that is paused gives none.
 func TestManyAreTakenAtOnce(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
-	lane := h.bell.Lane("default", "mock", 5)
+	f := newFixture(t)
+	queue := f.queue.QueueName("default", "mock", 5)
 	for range 5 {
-		h.ring(h.put())
+		f.enqueue(f.put())
 	}
 	took := 0
-	client := h.bell.ServerClient(1, Gate{
+	client := f.queue.ServerClient(1, Gate{
 		Wait: open().Wait, Spare: func(string) int { return 6 },
 		Took: func(backend string) {
 			if took++; backend != "mock" {
@@ -163,14 +163,14 @@ func TestManyAreTakenAtOnce(t *testing.T) {
 			}
 		},
 	}, make(chan struct{}))
-	asked := []string{lane, h.bell.Lane("default", "claude", 5)} // a stock is used up first, whichever lane is asked for
+	asked := []string{queue, f.queue.QueueName("default", "claude", 5)} // a stock is used up first, whichever queue is asked for
 	take := func() (string, error) {
 		asked[0], asked[1] = asked[1], asked[0]
-		of := lane
+		of := queue
 		if len(client.stock) > 0 {
 			of = asked[0]
 		}
-		return client.EvalSha(t.Context(), "unused when many are taken", dequeueKeys(of), "1", "asynq:{"+lane+"}:t:").Text()
+		return client.EvalSha(t.Context(), "unused when many are taken", dequeueKeys(of), "1", "asynq:{"+queue+"}:t:").Text()
 	}
 	seen := map[string]bool{}
 	for i := range 5 {
@@ -184,12 +184,12 @@ func TestManyAreTakenAtOnce(t *testing.T) {
 		seen[msg] = true
 	}
 	if _, err := take(); !errors.Is(err, redis.Nil) {
-		t.Errorf("of an empty lane: %v", err)
+		t.Errorf("of an empty queue: %v", err)
 	}
 	if len(seen) != 5 || took != 5 {
 		t.Errorf("%d different messages, %d taken", len(seen), took)
 	}
-	if active := h.bell.redis.LLen(t.Context(), activeKey(lane)).Val(); active != 5 {
+	if active := f.queue.redis.LLen(t.Context(), activeKey(queue)).Val(); active != 5 {
 		t.Errorf("%d are active", active)
 	}
 }
