@@ -188,7 +188,7 @@ func beWorker() {
 	worker := handlers.New(handlers.Options{
 		Store: ledger, Queue: bell, Backends: []backend.Backend{modelAt(os.Getenv("BACKEND"), os.Getenv("MODEL"))},
 		Queues: map[string]int{"default": 1}, Slots: inFlight, Lease: 30 * time.Second, Beat: 5 * time.Second, Probe: 30 * time.Second, Pack: time.Minute,
-		Grace: time.Second, Data: os.Getenv("DATA"), Log: log, Secrets: []string{strings.Repeat("postgres", 4), strings.Repeat("sk-secret", 6)}, Metrics: prometheus.NewRegistry(), Hears: hears,
+		Grace: time.Second, Data: os.Getenv("DATA"), Log: log, Secrets: []string{strings.Repeat("postgres", 4), strings.Repeat("sk-secret", 6)}, Metrics: prometheus.NewRegistry(), Ready: hears,
 	})
 	var loops sync.WaitGroup
 	loops.Go(func() { bell.WatchRedis(ctx) })

@@ -24,7 +24,7 @@ func TestLimitOfAModelLetsOthersPass(t *testing.T) {
 			w := h.start(func(o *Options) { o.Slots, o.Beat = 2, 200*time.Millisecond })
 			if !withRedis {
 				h.redis.Stop()
-				testkit.Eventually(t, "redis is away", func() bool { return !h.bell.Up() })
+				testkit.Eventually(t, "redis is away", func() bool { return !h.queue.Up() })
 			}
 			first := h.submit(func(s *work.Spec) { s.Model = "slow" })
 			limit := work.Fail(work.ClassRateLimit, "429: limit of the model slow")
@@ -49,11 +49,9 @@ func TestLimitOfAModelLetsOthersPass(t *testing.T) {
 					t.Fatalf("a unit of the shut model is %s after %d runs", u.State, u.RunCount)
 				}
 			}
-			l := w.lane("mock")
-			l.mu.Lock()
-			l.models["slow"].until = time.Now() // the limit is over
-			l.models["slow"].begun = 1000
-			l.mu.Unlock()
+			w.stop()
+			<-w.done
+			h.start(nil) // another process has met no limit
 			if err := h.store.Doubt(t.Context(), slow); err != nil {
 				t.Fatal(err)
 			}
@@ -75,7 +73,7 @@ func TestUnitsOfAShutModelCostNoMessages(t *testing.T) {
 	w := h.start(nil)
 	limit := work.Fail(work.ClassRateLimit, "429")
 	limit.ResetAt = time.Now().Add(time.Hour)
-	w.lane("mock").ended("slow", time.Now(), false, limit)
+	w.health.Of("mock").Ended("slow", time.Now(), false, limit)
 	units := make([]uuid.UUID, 10)
 	for i := range units {
 		units[i] = h.submit(func(s *work.Spec) { s.Model = "slow" })

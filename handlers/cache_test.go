@@ -120,7 +120,7 @@ func TestResultIsTakenOver(t *testing.T) {
 	if len(steps) != 1 || steps[0].Type != transcript.SystemText || !strings.Contains(steps[0].Text, made.ID.String()) {
 		t.Errorf("transcript %+v", steps)
 	}
-	if _, err := os.Stat(filepath.Join(h.worker.unitsDir(), second.String())); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(h.worker.disk.Units(), second.String())); !os.IsNotExist(err) {
 		t.Errorf("its directory is still there: %v", err)
 	}
 
@@ -257,7 +257,7 @@ func TestHitOpensNoLane(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.hits(h.ask(), "kept") // the probe lets one unit try
-	if h.worker.lane("mock").offer().Paused == nil {
+	if h.worker.health.Of("mock").Offer().Paused == nil {
 		t.Error("a hit opened the lane")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"piecework/handlers/upkeep"
 	"piecework/internal/backend"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
@@ -28,12 +29,13 @@ func TestFullDiskIsNotTheUnitsFault(t *testing.T) {
 	if u.Failures != 0 || u.Crashes != 0 || u.Losses != 1 || u.Error == nil || u.Error.Class != work.ClassInfra || !contains(u.Error.Message, "disk") {
 		t.Errorf("%+v, %v", u, u.Error)
 	}
-	if wait := w.laneWait("default", "mock"); wait != never {
+	if wait := w.wait("default", "mock"); wait != upkeep.Never {
 		t.Errorf("a unit may begin in %v", wait)
 	}
-	if o := w.offers()[0]; o.Available || !contains(o.Detail, "disk") {
-		t.Errorf("%+v", o)
-	}
+	testkit.Eventually(t, "others know", func() bool {
+		all, err := h.store.Processes(t.Context())
+		return err == nil && !all[0].Backends[0].Available && contains(all[0].Backends[0].Detail, "disk")
+	})
 	full.Store(false)
 	h.begun().end <- succeed("done")
 	h.becomes(unit, work.Succeeded)
@@ -41,7 +43,6 @@ func TestFullDiskIsNotTheUnitsFault(t *testing.T) {
 
 func TestLacked(t *testing.T) {
 	t.Parallel()
-	w := New(Options{Data: t.TempDir()})
 	for _, c := range []struct {
 		failure *work.Failure
 		want    error
@@ -54,7 +55,7 @@ func TestLacked(t *testing.T) {
 		{work.Fail(work.ClassCrash, "it died"), nil},
 		{work.Fail(work.ClassRefusal, "I will not write about ENOSPC"), nil},
 	} {
-		if got := w.lacked(backend.Result{Error: c.failure, Success: c.failure == nil}); !errors.Is(got, c.want) {
+		if got := lacked(backend.Result{Error: c.failure, Success: c.failure == nil}, func() bool { return false }); !errors.Is(got, c.want) {
 			t.Errorf("%v: %v", c.failure, got)
 		}
 	}
@@ -135,7 +136,7 @@ func TestRoomIsMadeOfFinishedRuns(t *testing.T) {
 		t.Errorf("the directory of a unit that runs: %v", err)
 	}
 	testkit.Eventually(t, "the directory of the unit that is over is removed", func() bool { // after what is in it
-		_, err := os.Stat(filepath.Join(w.unitsDir(), done.String()))
+		_, err := os.Stat(filepath.Join(w.disk.Units(), done.String()))
 		return os.IsNotExist(err)
 	})
 	next := h.submit(nil)

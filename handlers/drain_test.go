@@ -17,7 +17,7 @@ func TestCancelIsHeardWhileDraining(t *testing.T) {
 	id := h.submit(nil)
 	h.begun()
 	w.stop()
-	testkit.Eventually(t, "the shutdown has begun", func() bool { return w.draining.Err() != nil })
+	testkit.Eventually(t, "the shutdown has begun", func() bool { return w.drain.Begun() })
 	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
 		t.Fatal(err)
 	}

@@ -45,8 +45,8 @@ func TestFailoverLosesNothing(t *testing.T) {
 			}
 			key := "asynq:{" + lane + "}:pending"
 			old := g.KillMaster(key)
-			testkit.Eventually(t, "the failure is seen", func() bool { submit(); return !h.bell.Up() })
-			testkit.Eventually(t, "Redis takes writes again", func() bool { submit(); <-pace.C; return h.bell.Up() })
+			testkit.Eventually(t, "the failure is seen", func() bool { submit(); return !h.queue.Up() })
+			testkit.Eventually(t, "Redis takes writes again", func() bool { submit(); <-pace.C; return h.queue.Up() })
 			g.AwaitFailover(key, old)
 			for range 20 {
 				submit()
@@ -64,7 +64,7 @@ func TestFailoverLosesNothing(t *testing.T) {
 			t.Logf("%d units", len(units))
 
 			// By the bell, not by looking into the ledger.
-			inspector := asynq.NewInspectorFromRedisClient(h.bell.Redis())
+			inspector := asynq.NewInspectorFromRedisClient(h.queue.Redis())
 			processed := func() int {
 				info, err := inspector.GetQueueInfo(lane)
 				if err != nil {

@@ -70,7 +70,7 @@ type house struct {
 	database string
 	store    *store.Store
 	redis    *testkit.RedisServer // nil when there are several
-	bell     *queue.Client
+	queue    *queue.Client
 	puppet   *puppet
 	files    *blob.Store
 	log      *slog.Logger
@@ -107,7 +107,7 @@ func newHouseAt(t *testing.T, database, redis string) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &house{t: t, database: database, files: files, store: ledger, bell: bell, puppet: newPuppet("mock"), log: log}
+	h := &house{t: t, database: database, files: files, store: ledger, queue: bell, puppet: newPuppet("mock"), log: log}
 	loops, end := context.WithCancel(context.WithoutCancel(ctx))
 	var over []chan struct{}
 	for _, loop := range []func(context.Context){bell.WatchRedis, (&jobs.Reconciler{Store: ledger, Queue: bell, Log: log}).Run} {
@@ -137,9 +137,9 @@ func (h *house) start(change func(*Options)) *worker {
 	h.t.Helper()
 	hears := make(chan struct{})
 	o := Options{
-		Store: h.store, Queue: h.bell, Backends: []backend.Backend{h.puppet}, Queues: map[string]int{"default": 1}, Slots: 4,
+		Store: h.store, Queue: h.queue, Backends: []backend.Backend{h.puppet}, Queues: map[string]int{"default": 1}, Slots: 4,
 		Lease: 3 * time.Second, Beat: 200 * time.Millisecond, Probe: 200 * time.Millisecond, Pack: 50 * time.Millisecond, Grace: 50 * time.Millisecond, Data: h.t.TempDir(),
-		Roots: roots.Roots{}, Files: h.files, Sender: webhook.NewSender(webhook.Guard{Allow: webhook.Loopback()}, "test", 2*time.Second), FilePolicy: work.DefaultFilePolicy(), Log: h.log, Metrics: prometheus.NewRegistry(), Hears: hears,
+		Roots: roots.Roots{}, Files: h.files, Sender: webhook.NewSender(webhook.Guard{Allow: webhook.Loopback()}, "test", 2*time.Second), FilePolicy: work.DefaultFilePolicy(), Log: h.log, Metrics: prometheus.NewRegistry(), Ready: hears,
 	}
 	if change != nil {
 		change(&o)
@@ -171,7 +171,7 @@ func (h *house) submit(change func(*work.Spec)) uuid.UUID {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if err := h.bell.Enqueue(h.t.Context(), store.DispatchOf(u)); err != nil {
+	if err := h.queue.Enqueue(h.t.Context(), store.DispatchOf(u)); err != nil {
 		h.t.Log(err) // the reconciler will
 	}
 	return u.ID
@@ -349,7 +349,7 @@ func TestCancelStopsARunningUnit(t *testing.T) {
 				t.Fatal(err)
 			}
 			if name == "by notice" {
-				if err := h.bell.Cancelled(t.Context(), id); err != nil {
+				if err := h.queue.Cancelled(t.Context(), id); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -410,7 +410,7 @@ func TestLateFinishIsFenced(t *testing.T) {
 			if n, err := h.store.ExpireLeases(ctx); err != nil || n != 1 {
 				t.Errorf("%d leases expired: %v", n, err)
 			}
-			if err := w.register(ctx); err != nil {
+			if err := w.heartbeat.Register(ctx); err != nil {
 				t.Error(err)
 			}
 		})
@@ -473,12 +473,12 @@ func TestWorkGoesOnWithoutRedis(t *testing.T) {
 	h := newHouse(t)
 	h.start(nil)
 	h.redis.Stop()
-	testkit.Eventually(t, "redis noticed to be away", func() bool { return !h.bell.Up() })
+	testkit.Eventually(t, "redis noticed to be away", func() bool { return !h.queue.Up() })
 	id := h.submit(nil)
 	h.begun().end <- succeed("without")
 	h.becomes(id, work.Succeeded)
 	h.redis.Start()
-	testkit.Eventually(t, "redis noticed to be back", h.bell.Up)
+	testkit.Eventually(t, "redis noticed to be back", h.queue.Up)
 	id = h.submit(nil)
 	h.begun().end <- succeed("with")
 	h.becomes(id, work.Succeeded)
@@ -492,7 +492,7 @@ func TestCancelIsHeardWithoutRedis(t *testing.T) {
 	id := h.submit(nil)
 	h.begun()
 	h.redis.Stop()
-	testkit.Eventually(t, "redis noticed to be away", func() bool { return !h.bell.Up() })
+	testkit.Eventually(t, "redis noticed to be away", func() bool { return !h.queue.Up() })
 	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
 		t.Fatal(err)
 	}
@@ -524,7 +524,7 @@ func TestSlotsBoundWhatRunsAtOnce(t *testing.T) {
 	}
 	for range 6 {
 		run := h.begun()
-		if n := w.count(); n > 2 {
+		if n := w.runs.Count(); n > 2 {
 			t.Errorf("%d runs at once", n)
 		}
 		run.end <- succeed("")
@@ -559,7 +559,7 @@ func TestFreeSlotsAreFilledWithoutRedis(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	h.redis.Stop()
-	testkit.Eventually(t, "redis to be missed", func() bool { return !h.bell.Up() })
+	testkit.Eventually(t, "redis to be missed", func() bool { return !h.queue.Up() })
 	const units = 12
 	for range units {
 		h.submit(nil)

@@ -2,11 +2,11 @@ package handlers
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 
+	"piecework/handlers/upkeep"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 	"piecework/jobs/queue"
@@ -30,7 +30,7 @@ func (h *house) resume(kind store.PauseKind, name string) {
 // tell says to worker processes what an API would.
 func (h *house) tell(name string) {
 	h.t.Helper()
-	if err := h.bell.PauseChanged(h.t.Context(), name); err != nil {
+	if err := h.queue.PauseChanged(h.t.Context(), name); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -41,9 +41,9 @@ func (h *house) bells(id uuid.UUID) int {
 	u := h.unit(id)
 	var keys []string
 	for n := range u.Dispatch {
-		keys = append(keys, "asynq:{"+h.bell.QueueName(u.Queue, u.Backend, u.Priority)+"}:t:"+queue.TaskID(id, n+1))
+		keys = append(keys, "asynq:{"+h.queue.QueueName(u.Queue, u.Backend, u.Priority)+"}:t:"+queue.TaskID(id, n+1))
 	}
-	found, err := h.bell.Redis().Exists(h.t.Context(), keys...).Result()
+	found, err := h.queue.Redis().Exists(h.t.Context(), keys...).Result()
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestPauseShutsLanes(t *testing.T) {
 					if test.told { // again: a process may have begun to listen only now
 						h.tell(test.what)
 					}
-					return crew[0].holds("default", "mock") == shut && crew[1].holds("default", "mock") == shut
+					return crew[0].pauses.Hold("default", "mock") == shut && crew[1].pauses.Hold("default", "mock") == shut
 				})
 			}
 			all(true)
@@ -133,8 +133,8 @@ func TestStartDuringAPause(t *testing.T) {
 	h.pause(store.PauseBackend, "mock")
 	id := h.submit(nil)
 	// A reconciler that has just found Redis new may have rung a second time.
-	if w := h.start(seldom); !w.holds("default", "mock") || h.bells(id) == 0 {
-		t.Errorf("holds %t, %d bells", w.holds("default", "mock"), h.bells(id))
+	if w := h.start(seldom); !w.pauses.Hold("default", "mock") || h.bells(id) == 0 {
+		t.Errorf("holds %t, %d bells", w.pauses.Hold("default", "mock"), h.bells(id))
 	}
 }
 
@@ -144,9 +144,9 @@ func TestPauseWithoutRedis(t *testing.T) {
 	h := newHouse(t)
 	w := h.start(nil)
 	h.pause(store.PauseQueue, "default")
-	testkit.Eventually(t, "it has heard", func() bool { return w.holds("default", "mock") })
+	testkit.Eventually(t, "it has heard", func() bool { return w.pauses.Hold("default", "mock") })
 	h.redis.Stop()
-	testkit.Eventually(t, "redis is known to be away", func() bool { return !h.bell.Up() })
+	testkit.Eventually(t, "redis is known to be away", func() bool { return !h.queue.Up() })
 	id := h.submit(nil)
 	if due, err := h.store.Due(t.Context(), []string{"default"}, []string{"mock"}, nil, 5); err != nil || len(due) != 0 {
 		t.Errorf("due %v, error %v", due, err)
@@ -166,7 +166,7 @@ func TestResumeLiftsRefusedCredentials(t *testing.T) {
 	h.begun().end <- refusing()
 	h.waits(first)
 	second := h.submit(nil)
-	if w.laneWait("default", "mock") != never {
+	if w.wait("default", "mock") != upkeep.Never {
 		t.Error("the lane is open")
 	}
 	h.resume(store.PauseBackend, "mock")
@@ -176,28 +176,4 @@ func TestResumeLiftsRefusedCredentials(t *testing.T) {
 	}
 	h.becomes(first, work.Succeeded)
 	h.becomes(second, work.Succeeded)
-}
-
-// A refusal of a run that began before the resume is old news; one of a later
-// run is not. The same resume counts once.
-func TestLaneResumes(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l, refused := newLane(), work.Fail(work.ClassAuth, "401")
-		before, said := time.Now(), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-		l.ended("", before, false, refused)
-		time.Sleep(time.Second)
-		if !l.resume(said) || l.wait() != 0 {
-			t.Error("not opened")
-		}
-		if l.ended("", before, false, refused).paused || l.wait() != 0 {
-			t.Error("shut by an old refusal")
-		}
-		if !l.ended("", time.Now(), false, refused).paused || l.wait() != never {
-			t.Error("not shut by a new refusal")
-		}
-		if l.resume(said) || l.resume(said.Add(-time.Hour)) || l.wait() != never {
-			t.Error("opened by a resume that had been heard")
-		}
-	})
 }

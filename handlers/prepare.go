@@ -24,8 +24,6 @@ type prepared struct {
 	before map[string]stamp // what own held before the run
 }
 
-func (w *Worker) unitsDir() string { return filepath.Join(w.Data, "units") }
-
 // prepare renders the prompt, finds the files and makes the directories. What
 // is wrong with a unit is found here, before any money is spent.
 func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work.Failure) {
@@ -62,17 +60,17 @@ func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work
 			return p, failure
 		}
 	}
-	if p.req.Files, failure = w.files(ctx, c, p.inputs); failure != nil {
+	if p.req.Files, failure = w.files.inputs(ctx, c, p.inputs); failure != nil {
 		return p, failure
 	}
 	// A run that was lost or released has stored nothing: what it left counts
 	// as this one's.
 	if c.Losses == 0 {
-		if p.before, err = survey(p.own); err != nil {
+		if p.before, err = listFiles(p.own); err != nil {
 			return p, work.Fail(work.ClassInfra, "look at the unit's directory: "+err.Error())
 		}
 	}
-	if c.ResumeSession != "" && w.homeKept(p.req.Home) {
+	if c.ResumeSession != "" && homeKept(p.req.Home) {
 		p.req.SessionID, p.req.Resume = c.ResumeSession, true
 	} else {
 		p.req.SessionCostUSD = 0
@@ -81,7 +79,7 @@ func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work
 }
 
 // homeKept tells whether an earlier run left its home on this machine.
-func (w *Worker) homeKept(home string) bool {
+func homeKept(home string) bool {
 	entries, err := os.ReadDir(home)
 	return err == nil && len(entries) > 0
 }
@@ -92,7 +90,7 @@ func (p *prepared) needsDirectory(c *store.Claimed) bool {
 }
 
 func (w *Worker) directories(c *store.Claimed, p *prepared) *work.Failure {
-	unit := filepath.Join(w.unitsDir(), c.ID.String())
+	unit := filepath.Join(w.disk.Units(), c.ID.String())
 	p.req.Home, p.inputs = filepath.Join(unit, "home"), filepath.Join(unit, "files")
 	if err := os.MkdirAll(p.req.Home, 0o700); err != nil {
 		return work.Fail(work.ClassInfra, "make the unit's home: "+err.Error())

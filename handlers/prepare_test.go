@@ -86,7 +86,7 @@ func TestOutputFilesAreListedAndEmptyDirectoriesRemoved(t *testing.T) {
 	empty := h.submit(nil)
 	h.begun().end <- succeed("")
 	h.becomes(empty, work.Succeeded)
-	if _, err := os.Stat(filepath.Join(w.unitsDir(), empty.String())); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(w.disk.Units(), empty.String())); !os.IsNotExist(err) {
 		t.Errorf("the directory of a unit that left nothing is still there: %v", err)
 	}
 }
@@ -96,16 +96,18 @@ func TestPruneRemovesOldDirectoriesOnly(t *testing.T) {
 	h := newHouse(t)
 	w := New(Options{Store: h.store, Log: h.log, Data: t.TempDir(), Slots: 1, Metrics: nil})
 	for _, name := range []string{"old", "new"} {
-		if err := os.MkdirAll(filepath.Join(w.unitsDir(), name, "work"), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Join(w.disk.Units(), name, "work"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
 	long := time.Now().Add(-30 * 24 * time.Hour)
-	if err := os.Chtimes(filepath.Join(w.unitsDir(), "old"), long, long); err != nil {
+	if err := os.Chtimes(filepath.Join(w.disk.Units(), "old"), long, long); err != nil {
 		t.Fatal(err)
 	}
-	w.pruneOnce(t.Context(), time.Now().Add(-keepDirectories))
-	entries, err := os.ReadDir(w.unitsDir())
+	if err := w.disk.Prune(t.Context()); err != nil {
+		t.Error(err)
+	}
+	entries, err := os.ReadDir(w.disk.Units())
 	if err != nil || len(entries) != 1 || entries[0].Name() != "new" {
 		t.Errorf("left: %v, %v", entries, err)
 	}

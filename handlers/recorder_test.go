@@ -87,7 +87,7 @@ func TestDraftsAreToldToThoseWhoWatch(t *testing.T) {
 	listening, stop := context.WithCancel(t.Context())
 	var over sync.WaitGroup
 	over.Go(func() {
-		h.bell.Listen(listening, func(n queue.Notice) { heard <- n.Draft }, queue.NoticeDraft)
+		h.queue.Listen(listening, func(n queue.Notice) { heard <- n.Draft }, queue.NoticeDraft)
 	})
 	t.Cleanup(func() { stop(); over.Wait() })
 	id := h.submit(nil)
@@ -97,7 +97,7 @@ func TestDraftsAreToldToThoseWhoWatch(t *testing.T) {
 	}
 	want := queue.Draft{Unit: id, Attempt: 1, Type: transcript.Action, Text: "it is [redacted]"}
 	testkit.Eventually(t, "the draft", func() bool {
-		h.bell.Watched([]uuid.UUID{uuid.New(), id})
+		h.queue.Watched([]uuid.UUID{uuid.New(), id})
 		if run.steps.DraftsWanted() {
 			run.steps.Draft(transcript.Action, "it is hunter2-hunter2")
 		}

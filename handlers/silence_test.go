@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"piecework/handlers/upkeep"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 	"piecework/store"
@@ -38,8 +39,8 @@ func TestCutOffWorkerProcessTakesNothing(t *testing.T) {
 	h := newHouseOn(t, database)
 	cut, proxy := h.behind(database, func(o *Options) { o.Lease = time.Hour })
 	proxy.Hold()
-	testkit.Eventually(t, "it notices", cut.cutOff)
-	if wait := cut.laneWait("default", "mock"); wait != never {
+	testkit.Eventually(t, "it notices", cut.heartbeat.CutOff)
+	if wait := cut.wait("default", "mock"); wait != upkeep.Never {
 		t.Errorf("it takes units after %v", wait)
 	}
 	h.start(func(o *Options) { o.Slots = 8 })
@@ -49,7 +50,7 @@ func TestCutOffWorkerProcessTakesNothing(t *testing.T) {
 		h.becomes(id, work.Succeeded)
 	}
 	proxy.Release()
-	testkit.Eventually(t, "it takes units again", func() bool { return cut.laneWait("default", "mock") != never })
+	testkit.Eventually(t, "it takes units again", func() bool { return cut.wait("default", "mock") != upkeep.Never })
 }
 
 // Connections that carry nothing any more cost a worker process no run, and it
@@ -104,7 +105,7 @@ func TestShutdownBesideASilentRedis(t *testing.T) {
 	run := h.begun()
 	proxy.Hold()
 	t.Cleanup(proxy.Release)
-	testkit.Eventually(t, "redis is known to be away", func() bool { return !h.bell.Up() })
+	testkit.Eventually(t, "redis is known to be away", func() bool { return !h.queue.Up() })
 	w.stop()
 	<-run.ctx.Done()
 	run.end <- succeed("")

@@ -260,7 +260,7 @@ func (h house) worker(app *App, base *Base, crew *Crew, gear gear, hears chan st
 		Store: h.store, Queue: h.bell, Backends: gear.backends, Queues: gear.queues, Slots: crew.Concurrency,
 		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Pack: crew.Pack, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
 		Files: h.files, FilePolicy: h.policy, Sender: sender, MCPServers: h.mcpServers, AcceptCommands: base.AcceptCommands, CommandEnv: gear.env, Supervisor: app.Supervisor,
-		Secrets: slices.Concat(gear.secrets, serverSecrets(h.mcpServers), base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
+		Secrets: slices.Concat(gear.secrets, serverSecrets(h.mcpServers), base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Ready: hears,
 		Keep: crew.retention(),
 	})
 }

@@ -69,9 +69,9 @@ func TestWakingClientWaits(t *testing.T) {
 		waits   []time.Duration
 	}{
 		"after a round of empty queues": {[]error{empty, empty, empty, empty}, []time.Duration{0, 0, idle, 0}},
-		"not after a find":             {[]error{empty, empty, found, empty, empty, empty}, []time.Duration{0, 0, 0, 0, 0, idle}},
-		"after an error, and anew":     {[]error{empty, broken, empty, empty, empty}, []time.Duration{0, refused, 0, 0, idle}},
-		"unknown script, run at once":  {[]error{unknown, empty, empty, empty}, []time.Duration{0, 0, idle}},
+		"not after a find":              {[]error{empty, empty, found, empty, empty, empty}, []time.Duration{0, 0, 0, 0, 0, idle}},
+		"after an error, and anew":      {[]error{empty, broken, empty, empty, empty}, []time.Duration{0, refused, 0, 0, idle}},
+		"unknown script, run at once":   {[]error{unknown, empty, empty, empty}, []time.Duration{0, 0, idle}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
