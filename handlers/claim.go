@@ -109,8 +109,11 @@ func (w *Worker) claim(unit uuid.UUID, alone bool) (*store.Claimed, error) {
 
 // untilAnswered repeats ask while Postgres is away.
 func untilAnswered(ctx context.Context, ask func() error) error {
-	return until(ctx, ask, func(err error) bool { return errors.As(err, new(*work.Unavailable)) })
+	return until(ctx, ask, isAway)
 }
+
+// isAway tells whether an error says that Postgres is away.
+func isAway(err error) bool { return errors.As(err, new(*work.Unavailable)) }
 
 // until repeats ask, ever more slowly, while its error is worth it.
 func until(ctx context.Context, ask func() error, again func(error) bool) error {

@@ -186,7 +186,7 @@ var slips = []slip{
 	},
 	{
 		"an unknown error throws a result away", []edit{{"handlers/finish.go",
-			"}, func(error) bool { return true })", "}, func(err error) bool { return errors.As(err, new(*work.Unavailable)) })"}, {"handlers/finish.go",
+			"}, func(error) bool { return true })", "}, isAway)"}, {"handlers/finish.go",
 			"\tif err != nil {\n\t\treturn written, verdict, err\n\t}\n\tw.spool.Recorded(", "\tif err != nil && written.Attempt < 0 {\n\t\treturn written, verdict, err\n\t}\n\tw.spool.Recorded("}},
 		"./handlers", "TestNoErrorThrowsAResultAway",
 	},
