@@ -23,7 +23,8 @@ func (w *Worker) acceptance(c *store.Claimed) (*accept.Check, error) {
 		return nil, err
 	}
 	if check.HasCommand() && !w.AcceptCommands {
-		return nil, errors.New("accept has a command, and this worker process runs none: set PIECEWORK_ACCEPT_COMMANDS for API and worker processes alike")
+		return nil, errors.New("accept has a command, and this worker process runs none: " +
+			"set PIECEWORK_ACCEPT_COMMANDS for API and worker processes alike")
 	}
 	return check, nil
 }
@@ -68,7 +69,8 @@ func (a *attempt) refuse(v accept.Verdict) {
 // says so in the transcript. When ctx ends first the run has not succeeded.
 func (a *attempt) check(ctx context.Context) (accept.Verdict, error) {
 	verdict, err := a.prep.accept.Run(ctx, accept.Result{
-		Output: a.ran.Output, Dir: a.prep.req.Dir, OpenedDir: a.prep.req.OpenedDir, Env: append([]string{"HOME=" + a.prep.req.Home}, a.w.CommandEnv...),
+		Output: a.ran.Output, Dir: a.prep.req.Dir, OpenedDir: a.prep.req.OpenedDir,
+		Env:  append([]string{"HOME=" + a.prep.req.Home}, a.w.CommandEnv...),
 		Mark: process.NewMark(a.claimed.RunID.String()), Supervisor: a.w.Supervisor, Lease: a.lease,
 	})
 	if err != nil || ctx.Err() != nil {

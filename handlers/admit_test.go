@@ -20,7 +20,7 @@ func TestLimitOfAModelLetsOthersPass(t *testing.T) {
 	for name, withRedis := range map[string]bool{"with redis": true, "without redis": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t)
+			h := newFixture(t)
 			w := h.start(func(o *Options) { o.Slots, o.Beat = 2, 200*time.Millisecond })
 			if !withRedis {
 				h.redis.Stop()
@@ -69,7 +69,7 @@ func TestLimitOfAModelLetsOthersPass(t *testing.T) {
 // again.
 func TestUnitsOfAShutModelCostNoMessages(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(nil)
 	limit := work.Fail(work.ClassRateLimit, "429")
 	limit.ResetAt = time.Now().Add(time.Hour)
@@ -92,7 +92,7 @@ func TestUnitsOfAShutModelCostNoMessages(t *testing.T) {
 					return false
 				}
 			}
-			return h.bells(id) == 0
+			return h.messages(id) == 0
 		})
 		if u := h.unit(id); u.Dispatch > 2 || u.RunCount != 0 {
 			t.Errorf("dispatched %d times, %d runs", u.Dispatch, u.RunCount)

@@ -97,7 +97,9 @@ func (a *attempt) cacheKey() ([]byte, error) {
 	c, req := a.claimed, a.prep.req
 	what := cacheInput{
 		Form: cacheForm, Backend: c.Backend, Worker: c.Worker, Model: req.Model, Prompt: req.Prompt, SystemPrompt: req.SystemPrompt,
-		OutputSchema: req.OutputSchema, Accept: c.Accept, ReadsProject: c.ProjectSettings == work.SettingsRead && !backend.MustReadProject(c.Backend), MCPServers: c.MCPServers, MaxTurns: req.MaxTurns, MaxCostUSD: req.MaxCostUSD,
+		OutputSchema: req.OutputSchema, Accept: c.Accept,
+		ReadsProject: c.ProjectSettings == work.SettingsRead && !backend.MustReadProject(c.Backend),
+		MCPServers:   c.MCPServers, MaxTurns: req.MaxTurns, MaxCostUSD: req.MaxCostUSD,
 	}
 	if c.OnDenied == work.OnDeniedNote {
 		what.OnDenied = c.OnDenied

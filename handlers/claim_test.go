@@ -13,7 +13,7 @@ import (
 )
 
 // suspect is a unit that has seen worker processes die.
-func (h *house) suspect(queue string) uuid.UUID {
+func (h *fixture) suspect(queue string) uuid.UUID {
 	h.t.Helper()
 	t := h.t
 	suspect := h.submit(func(s *work.Spec) { s.SystemPrompt, s.Queue = "suspect", queue })
@@ -34,7 +34,7 @@ func (h *house) suspect(queue string) uuid.UUID {
 // A suspect waits until the others have ended, and nobody joins it.
 func TestSuspectRunsAlone(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	suspect := h.suspect("default")
 	w := h.start(nil)
 	innocent := h.submit(nil)
@@ -44,7 +44,7 @@ func TestSuspectRunsAlone(t *testing.T) {
 		t.Errorf("%d runs at once", w.runs.Count())
 	}
 	if w.wait("default", "mock") != upkeep.Never {
-		t.Error("bells are heard meanwhile")
+		t.Error("messages are taken meanwhile")
 	}
 	first.end <- succeed("")
 	h.begun().end <- succeed("")
@@ -55,9 +55,9 @@ func TestSuspectRunsAlone(t *testing.T) {
 }
 
 // A run that takes long does not keep every new one out for a suspect's sake.
-func TestSuspectDoesNotShutTheHouse(t *testing.T) {
+func TestSuspectDoesNotStopTheWorkerProcess(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	suspect := h.suspect("unheard") // by hand, when the long run is at work
 	w := h.start(nil)
 	w.aloneTime = time.Millisecond

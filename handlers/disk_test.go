@@ -18,7 +18,7 @@ import (
 // begins here until there is room.
 func TestFullDiskIsNotTheUnitsFault(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	var full atomic.Bool
 	w := h.start(func(o *Options) { o.full = full.Load })
 	unit := h.submit(func(s *work.Spec) { s.MaxRetries = ptr(0) })
@@ -65,7 +65,7 @@ func TestLacked(t *testing.T) {
 // without using up a retry.
 func TestTooManyFilesIsNotTheUnitsFault(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(nil)
 	unit := h.submit(func(s *work.Spec) { s.MaxRetries = ptr(0) })
 	h.begun().end <- backend.Result{Error: work.Fail(work.ClassInfra, "the agent's process could not be started: pipe2: too many open files")}
@@ -78,7 +78,7 @@ func TestTooManyFilesIsNotTheUnitsFault(t *testing.T) {
 // What cannot be made in the data directory is not the caller's mistake.
 func TestDirectoryThatCannotBeMade(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	data := t.TempDir()
 	h.start(func(o *Options) { o.Data = data })
 	units := filepath.Join(data, "units")
@@ -111,7 +111,7 @@ func bytesBelow(dir string) (n int64) {
 // that is not over has there stays.
 func TestRoomIsMadeOfFinishedRuns(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	data := t.TempDir()
 	const disk = 1 << 20
 	full := func() bool { return bytesBelow(filepath.Join(data, "units")) > disk }
@@ -146,11 +146,11 @@ func TestRoomIsMadeOfFinishedRuns(t *testing.T) {
 	h.becomes(goesOn, work.Succeeded)
 }
 
-// A worker process that takes nothing for lack of room says so in the ledger, and
+// A worker process that takes nothing for lack of room says so in Postgres, and
 // no more when there is room again.
 func TestFullDiskIsTold(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	var full atomic.Bool
 	full.Store(true)
 	w := h.start(func(o *Options) { o.full, o.short, o.diskEvery = full.Load, full.Load, 20*time.Millisecond })
@@ -160,13 +160,13 @@ func TestFullDiskIsTold(t *testing.T) {
 			return err == nil && len(all) == 1 && (all[0].Blocked != "") == want
 		}
 	}
-	testkit.Eventually(t, "the full disk is told", blocked(true))
+	testkit.Eventually(t, "the full disk is reported", blocked(true))
 	if !contains(w.Blocked(), "the disk of") {
 		t.Errorf("it says %q", w.Blocked())
 	}
 	unit := h.submit(nil)
 	full.Store(false)
-	testkit.Eventually(t, "the room is told", blocked(false))
+	testkit.Eventually(t, "the room is reported", blocked(false))
 	h.begun().end <- succeed("done")
 	h.becomes(unit, work.Succeeded)
 	if w.Blocked() != "" {

@@ -12,7 +12,7 @@ import (
 // is cancelled.
 func TestCancelIsHeardWhileDraining(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(func(o *Options) { o.Grace = time.Hour })
 	id := h.submit(nil)
 	h.begun()

@@ -98,7 +98,8 @@ func (f *files) inRoot(ref string, taken map[string]bool) (file backend.File, fa
 		return file, work.Fail(work.ClassInvalidRequest, fmt.Sprintf("file %q: %s", ref, wrong))
 	}
 	return backend.File{
-		Name: unique(filepath.Base(path), taken), Path: path, Opened: opened, Size: info.Size(), MediaType: mime.TypeByExtension(filepath.Ext(path)),
+		Name: unique(filepath.Base(path), taken), Path: path, Opened: opened,
+		Size: info.Size(), MediaType: mime.TypeByExtension(filepath.Ext(path)),
 	}, nil
 }
 
@@ -131,10 +132,13 @@ func safeName(name string) string {
 
 // fetch brings an uploaded file into dir and looks that it is what was
 // uploaded.
-func (f *files) fetch(ctx context.Context, id uuid.UUID, uploads map[uuid.UUID]work.File, dir string, taken map[string]bool) (file backend.File, failure *work.Failure) {
+func (f *files) fetch(
+	ctx context.Context, id uuid.UUID, uploads map[uuid.UUID]work.File, dir string, taken map[string]bool,
+) (file backend.File, failure *work.Failure) {
 	upload, ok := uploads[id]
 	if !ok {
-		return file, work.Fail(work.ClassInvalidRequest, fmt.Sprintf("the uploaded file %s was deleted; upload it again and submit a new unit", id))
+		return file, work.Fail(work.ClassInvalidRequest,
+			fmt.Sprintf("the uploaded file %s was deleted; upload it again and submit a new unit", id))
 	}
 	name := unique(safeName(upload.Name), taken)
 	if err := f.bring(ctx, upload, dir, name); err != nil {
@@ -142,7 +146,8 @@ func (f *files) fetch(ctx context.Context, id uuid.UUID, uploads map[uuid.UUID]w
 		if errors.Is(err, blob.ErrMissing) {
 			reason += "; give API and worker processes the same PIECEWORK_FILES"
 		}
-		return file, work.Fail(work.ClassInfra, fmt.Sprintf("the uploaded file %q (%s) could not be brought to this worker process: %s", upload.Name, id, reason))
+		return file, work.Fail(work.ClassInfra,
+			fmt.Sprintf("the uploaded file %q (%s) could not be brought to this worker process: %s", upload.Name, id, reason))
 	}
 	path := filepath.Join(dir, name)
 	opened, err := roots.OpenRegular(path)

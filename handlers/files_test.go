@@ -22,7 +22,7 @@ import (
 )
 
 // upload keeps a file as the API does.
-func (h *house) upload(name, content string) work.File {
+func (h *fixture) upload(name, content string) work.File {
 	h.t.Helper()
 	f := work.File{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Name: name, MediaType: "text/plain"}
 	stored, err := h.files.Put(h.t.Context(), f.ID, strings.NewReader(content), 1<<20)
@@ -36,7 +36,7 @@ func (h *house) upload(name, content string) work.File {
 	return f
 }
 
-func (h *house) content(id uuid.UUID) string {
+func (h *fixture) content(id uuid.UUID) string {
 	h.t.Helper()
 	r, err := h.files.Open(h.t.Context(), id)
 	if err != nil {
@@ -62,7 +62,7 @@ func attach(files ...work.File) func(*work.Spec) {
 
 func TestUploadsReachTheBackend(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(nil)
 	id := h.submit(attach(h.upload("a.txt", "one"), h.upload("a.txt", "two"), h.upload("-rf", "three"), h.upload("ü 漢.md", "")))
 	run := h.begun()
@@ -101,7 +101,7 @@ func TestNamesOnDisk(t *testing.T) {
 
 func TestUploadsThatCannotBeHad(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	dir := t.TempDir()
 	h.files = openFiles(t, dir)
 	h.start(nil)
@@ -151,7 +151,7 @@ func openFiles(t *testing.T, dir string) *blob.Store {
 // there what the first one left.
 func TestOutputFilesAreStored(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	secret := "hunter2hunter2"
 	h.start(func(o *Options) { o.FilePolicy.MaxBytes, o.Secrets = 100, []string{secret} })
 	one := 1
@@ -214,7 +214,7 @@ func TestOutputFilesAreStored(t *testing.T) {
 // its own.
 func TestDirectoryThatBecameALinkIsNotFollowed(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(nil)
 	outside := t.TempDir()
 	if err := writeFile(outside, "private"); err != nil {
@@ -238,7 +238,7 @@ func TestDirectoryThatBecameALinkIsNotFollowed(t *testing.T) {
 // Nor must a pipe that it puts there keep the worker process.
 func TestDirectoryThatBecameAPipeKeepsNobody(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(nil)
 	id := h.submit(nil)
 	run := h.begun()
@@ -251,7 +251,7 @@ func TestDirectoryThatBecameAPipeKeepsNobody(t *testing.T) {
 
 func TestManyOutputFilesAreBounded(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(func(o *Options) { o.FilePolicy.MaxBytes = 1 })
 	id := h.submit(nil)
 	run := h.begun()
@@ -280,7 +280,7 @@ func TestManyOutputFilesAreBounded(t *testing.T) {
 // What the run came to does not hang on the file store.
 func TestOutputFilesWhileTheStoreIsAway(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	dir := filepath.Join(t.TempDir(), "files")
 	w := New(Options{Store: h.store, Files: openFiles(t, dir), FilePolicy: work.DefaultFilePolicy(), Data: t.TempDir(), Slots: 1, Log: h.log})
 	w.files.storeTime = 300 * time.Millisecond
@@ -308,7 +308,7 @@ func TestOutputFilesWhileTheStoreIsAway(t *testing.T) {
 // A run that is stopped stores nothing; what it left is the next one's.
 func TestFilesOfAStoppedRunAreTheNextOnes(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	data := t.TempDir()
 	first := h.start(func(o *Options) { o.Data = data })
 	id := h.submit(nil)

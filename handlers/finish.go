@@ -36,7 +36,7 @@ func (a *attempt) finish() error {
 	}
 	if len(finish.Implausible) > 0 {
 		a.rec.steps.Add(transcript.Step{Type: transcript.SystemText, IsError: true,
-			Text: "The backend told figures that cannot be true. They are left out: " + strings.Join(finish.Implausible, ", ") + "."})
+			Text: "The backend reported figures that cannot be true. They are left out: " + strings.Join(finish.Implausible, ", ") + "."})
 	}
 	a.rec.close(&finish)
 	redact(&finish, a.w.redact)
@@ -86,7 +86,8 @@ func (a *attempt) learn(f store.Finish) {
 	changed := w.health.Of(c.Backend).Ended(c.Model, a.begun, answered, f.Error)
 	if changed.Limited {
 		w.metrics.limited.WithLabelValues(c.Backend).Inc()
-		w.Log.Warn("rate limit: units of this model wait", "backend", c.Backend, "model", c.Model, "account", f.Error.WholeAccount, "unit", c.ID, "error", f.Error)
+		w.Log.Warn("rate limit: units of this model wait", "backend", c.Backend, "model", c.Model,
+			"account", f.Error.WholeAccount, "unit", c.ID, "error", f.Error)
 	}
 	if changed.Paused {
 		w.metrics.paused.WithLabelValues(c.Backend, string(f.Error.Class)).Inc()

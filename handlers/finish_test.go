@@ -15,7 +15,7 @@ import (
 	"piecework/store"
 )
 
-// plant makes the ledger refuse to close runs that succeeded: the first times
+// plant makes Postgres refuse to close runs that succeeded: the first times
 // times, with an SQLSTATE.
 func plant(t *testing.T, url, code string, times int) {
 	t.Helper()
@@ -31,7 +31,7 @@ func plant(t *testing.T, url, code string, times int) {
 func TestNoErrorThrowsAResultAway(t *testing.T) {
 	t.Parallel()
 	url := testkit.DB(t, migrate)
-	h := newHouseOn(t, url)
+	h := newFixtureOn(t, url)
 	w := h.start(nil)
 	for _, code := range []string{"40P01", "40001", "55P03", "42703", "42601", "57014", "XX000", "ZZ999"} {
 		plant(t, url, code, 3)
@@ -46,12 +46,12 @@ func TestNoErrorThrowsAResultAway(t *testing.T) {
 	}
 }
 
-// A result that the ledger refuses for good is paid for once: the unit fails,
+// A result that Postgres refuses for good is paid for once: the unit fails,
 // with its cost, and what it came to stays on disk.
 func TestRefusedResultIsWrittenBare(t *testing.T) {
 	t.Parallel()
 	url := testkit.DB(t, migrate)
-	h := newHouseOn(t, url)
+	h := newFixtureOn(t, url)
 	w := h.start(nil)
 	for _, code := range []string{"22003", "23514"} {
 		plant(t, url, code, 1_000_000)
@@ -74,7 +74,7 @@ func TestRefusedResultIsWrittenBare(t *testing.T) {
 // nobody knows of is given up at no cost, and counts its cost if it comes back.
 func TestRunIsNotGivenUpWhileItsEndIsHere(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(nil)
 	another := upkeep.NewSpool(h.store, w.spool.Dir, nil, h.log)
 	for name, test := range map[string]struct {
@@ -129,7 +129,7 @@ func TestRunIsNotGivenUpWhileItsEndIsHere(t *testing.T) {
 // run came to counts.
 func TestFiguresOfABackendAreNotBelieved(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(nil)
 	for _, cost := range []float64{-0.0000225, 1e30, math.NaN(), math.Inf(1)} {
 		id := h.submit(func(s *work.Spec) { s.MaxRetries = new(0) })
@@ -141,7 +141,7 @@ func TestFiguresOfABackendAreNotBelieved(t *testing.T) {
 			t.Errorf("%v: cost %+v, implausible %v", cost, u.Cost, run.Implausible)
 		}
 		if steps := h.steps(run.ID); len(steps) == 0 || !strings.Contains(steps[len(steps)-1].Text, "num_turns") {
-			t.Errorf("the transcript does not tell: %+v", steps)
+			t.Errorf("the transcript does not show it: %+v", steps)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func TestFiguresOfABackendAreNotBelieved(t *testing.T) {
 // A run that certainly reached no model has cost nothing, which is known.
 func TestRunThatReachedNoModelCostsNothing(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	claude := newPuppet("claude")
 	h.start(func(o *Options) { o.Backends = []backend.Backend{claude} })
 	id := h.submit(func(s *work.Spec) { s.Backend, s.Prompt = "claude", "{missing}" })
@@ -159,6 +159,6 @@ func TestRunThatReachedNoModelCostsNothing(t *testing.T) {
 	silent := h.submit(func(s *work.Spec) { s.Backend = "claude" })
 	h.begunOn(claude).end <- backend.Result{Success: true, Output: "done"}
 	if u := h.becomes(silent, work.Succeeded); u.Cost != work.NewCost(0, 1) {
-		t.Errorf("of a run that did not tell: %+v", u.Cost)
+		t.Errorf("of a run that did not say: %+v", u.Cost)
 	}
 }

@@ -136,9 +136,14 @@ func New(o Options) *Worker {
 	w.health = upkeep.NewHealth(o.Backends, w.wakeUp, o.Log)
 	w.pauses = &upkeep.Pauses{Health: w.health, WakeUp: w.wakeUp, Log: o.Log}
 	w.spool = upkeep.NewSpool(o.Store, filepath.Join(o.Data, "spool"), w.announce, o.Log)
-	w.disk = &upkeep.Disk{Store: o.Store, Log: o.Log, Process: w.id, Data: o.Data, Spool: w.spool, Changed: w.roomChanged, Full: o.full, Short: o.short}
+	w.disk = &upkeep.Disk{
+		Store: o.Store, Log: o.Log, Process: w.id, Data: o.Data, Spool: w.spool,
+		Changed: w.roomChanged, Full: o.full, Short: o.short,
+	}
 	w.disk.Init(o.Metrics)
-	w.delivery = &upkeep.Deliveries{Store: o.Store, Queue: o.Queue, Log: o.Log, Process: w.id, Sender: o.Sender, Redact: w.redact, Drain: w.drain}
+	w.delivery = &upkeep.Deliveries{
+		Store: o.Store, Queue: o.Queue, Log: o.Log, Process: w.id, Sender: o.Sender, Redact: w.redact, Drain: w.drain,
+	}
 	w.delivery.Init(o.Metrics)
 	w.heartbeat = &upkeep.Heartbeat{
 		Store: o.Store, Log: o.Log, Process: w.id, Version: o.Version, Slots: o.Slots, Queues: w.queueNames(), Lease: o.Lease, Every: o.Beat,
@@ -149,9 +154,13 @@ func New(o Options) *Worker {
 	w.peers = &upkeep.Peers{Store: o.Store, Log: o.Log, Process: w.id, Dir: filepath.Join(o.Data, "processes"), Spool: w.spool}
 	w.batches = upkeep.NewBatches(o.Store, o.Queue, o.Log)
 	w.provider = &upkeep.ProviderBatches{
-		Store: o.Store, Log: o.Log, Process: w.id, Health: w.health, Heartbeat: w.heartbeat, Drain: w.drain, Every: o.Pack, Line: w.batchLine, FindFor: o.find, MaxSize: o.packMost,
+		Store: o.Store, Log: o.Log, Process: w.id, Health: w.health, Heartbeat: w.heartbeat, Drain: w.drain,
+		Every: o.Pack, Line: w.batchLine, FindFor: o.find, MaxSize: o.packMost,
 	}
-	w.files = &files{store: o.Store, blobs: o.Files, roots: o.Roots, policy: o.FilePolicy, redact: w.redact, drain: w.drain, log: o.Log, storeTime: 2 * time.Minute}
+	w.files = &files{
+		store: o.Store, blobs: o.Files, roots: o.Roots, policy: o.FilePolicy, redact: w.redact, drain: w.drain, log: o.Log,
+		storeTime: 2 * time.Minute,
+	}
 	return w
 }
 
@@ -248,12 +257,12 @@ func (w *Worker) takeUp(ctx context.Context) error {
 }
 
 // probe looks at the backends again and again. The end of a first probe that the
-// start did not wait for is told at once.
+// start did not wait for is reported at once.
 func (w *Worker) probe(ctx context.Context, late <-chan struct{}) {
 	if late != nil {
 		<-late
 		if err := w.heartbeat.Beat(ctx); err != nil && ctx.Err() == nil {
-			w.Log.Warn("the backends are told with the next heartbeat", "err", err)
+			w.Log.Warn("the backends are reported with the next heartbeat", "err", err)
 		}
 	}
 	upkeep.Duty{Name: "probe backends", Every: w.Probe, Do: w.health.Probe}.Run(ctx, w.Log)

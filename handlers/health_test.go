@@ -34,7 +34,7 @@ func (s *slowPuppet) Available(ctx context.Context) error {
 // say whether it is there: the other backends' units run meanwhile, its own wait.
 func TestStartsWithoutASlowBackend(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	slow := &slowPuppet{puppet: newPuppet("slow"), tell: make(chan struct{})}
 	h.start(func(o *Options) { o.Backends = append(o.Backends, slow) })
 	if slow.gaveUp.Load() {
@@ -61,7 +61,7 @@ func refusing() backend.Result {
 // on, and once one is answered all are.
 func TestRefusedCredentialsPauseTheBackend(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	other := newPuppet("other")
 	w := h.start(func(o *Options) { o.Backends, o.Probe = append(o.Backends, other), time.Hour })
 	first := h.submit(nil)
@@ -86,7 +86,7 @@ func TestRefusedCredentialsPauseTheBackend(t *testing.T) {
 }
 
 // waits waits until a unit's first run has ended and it is queued again.
-func (h *house) waits(id uuid.UUID) work.Unit {
+func (h *fixture) waits(id uuid.UUID) work.Unit {
 	h.t.Helper()
 	var u work.Unit
 	testkit.Eventually(h.t, "the unit waits", func() bool {
@@ -111,6 +111,6 @@ func TestOwnFault(t *testing.T) {
 	}
 	w.health.Of("mock").Ended("", before.Add(time.Second), true, nil)
 	if !fault(unit(work.ClassAuth, before)) || fault(unit(work.ClassInfra, before)) || fault(unit(work.ClassAuth, before.Add(time.Minute))) {
-		t.Error("does not tell whose fault it is")
+		t.Error("does not say whose fault it is")
 	}
 }

@@ -13,7 +13,7 @@ import (
 // claimed, and costs no retry.
 func TestRunUnderALapsedLeaseDoesNotBegin(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(nil)
 	lapsed, err := process.NewLease(0)
 	if err != nil {
@@ -41,7 +41,7 @@ func TestRunUnderALapsedLeaseDoesNotBegin(t *testing.T) {
 // So it is with a run that its keeper has ended.
 func TestRunEndedByItsKeeperIsLost(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(nil)
 	id := h.submit(func(s *work.Spec) { s.Queue = "unheard" })
 	claimed, err := w.claim(id, false)

@@ -11,7 +11,7 @@ import (
 // worker process ask Postgres, and stops no run that Postgres has no cancel for.
 func TestStaleCancelNoticeStopsNothing(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(seldom)
 	wanted, id := h.submit(nil), h.submit(nil)
 	runs := map[string]*puppetRun{}

@@ -61,7 +61,8 @@ func denied(policy string, steps *transcript.Writer) *work.Failure {
 		calls = append(calls, fmt.Sprintf("%d more", more))
 	}
 	return work.Fail(work.ClassToolDenied, fmt.Sprintf(
-		"the agent answered although %d of its tool calls were denied and did not succeed later: %s; the answer is kept, and on_denied=note would accept it",
+		"the agent answered although %d of its tool calls were denied and did not succeed later: %s; "+
+			"the answer is kept, and on_denied=note would accept it",
 		count, strings.Join(calls, "; ")))
 }
 
@@ -118,7 +119,8 @@ func finishOf(c *store.Claimed, r backend.Result) store.Finish {
 	return store.Finish{
 		UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount,
 		Result: r.Output, Error: r.Error, Model: m.Model, SessionID: m.SessionID, NumTurns: m.NumTurns,
-		Usage: m.Usage, TotalCostUSD: m.TotalCostUSD, CostIncomplete: r.CostIncomplete, SessionTotalUSD: m.SessionTotalUSD, SessionResumed: m.SessionResumed,
+		Usage: m.Usage, TotalCostUSD: m.TotalCostUSD, CostIncomplete: r.CostIncomplete,
+		SessionTotalUSD: m.SessionTotalUSD, SessionResumed: m.SessionResumed,
 		DurationMS: m.DurationMS, DurationAPIMS: m.DurationAPIMS, HTTPStatus: m.HTTPStatus, RequestID: m.RequestID,
 	}
 }

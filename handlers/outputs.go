@@ -27,7 +27,7 @@ const (
 	maxListed      = 1000 // listed by name; the rest is counted
 	maxOutputs     = 10   // times the largest file: stored in all
 
-	// noteTime is how long to wait for the ledger, without which nothing can
+	// noteTime is how long to wait for Postgres, without which nothing can
 	// be stored: a finished run must soon be where it is safe.
 	noteTime = 5 * time.Second
 )
@@ -145,7 +145,7 @@ func (f *files) storeAll(p prepared, root *os.Root, files []work.OutputFile, red
 	note, cancelNote := context.WithTimeout(ctx, noteTime)
 	defer cancelNote()
 	if err := untilAnswered(note, func() error { return f.store.ExpectBlobs(note, ids) }); err != nil {
-		return refuseAll(files, "the ledger could not be reached")
+		return refuseAll(files, "the database could not be reached")
 	}
 	var spare []uuid.UUID
 	room := maxOutputs * f.policy.MaxBytes

@@ -16,11 +16,11 @@ import (
 	"piecework/store"
 )
 
-// neighbour is another worker process, and what it has claimed.
-func (h *house) neighbour(identity string) (uuid.UUID, *store.Claimed) {
+// peer is another worker process, and what it has claimed.
+func (h *fixture) peer(identity string) (uuid.UUID, *store.Claimed) {
 	h.t.Helper()
 	if process.Self() == "" {
-		h.t.Skip("this system does not tell whether a process is the one that was")
+		h.t.Skip("this system does not say whether a process is the one that was")
 	}
 	p := work.Process{ID: uuid.Must(uuid.NewV7()), Identity: identity, Queues: []string{"default"}}
 	id := h.submit(func(s *work.Spec) { s.Queue = "unheard" })
@@ -49,10 +49,10 @@ func (w *worker) leaveLockFile(t *testing.T, dead uuid.UUID) (dir string) {
 }
 
 // A worker process of this machine that dies while another works is noticed by
-// that one's next beat: its units need not wait for the lease to run out. The
+// that one's next heartbeat: its units need not wait for the lease to run out. The
 // agents that it left are ended.
-func TestDeadNeighbourIsNoticedAtABeat(t *testing.T) { // not beside tests whose worker processes, when they start, end the agent
-	h := newHouse(t)
+func TestDeadPeerIsNoticedAtAHeartbeat(t *testing.T) { // not beside tests whose worker processes, when they start, end the agent
+	h := newFixture(t)
 	h.start(nil)
 	agent := exec.CommandContext(t.Context(), "sleep", "1000")
 	agent.Env = []string{"PIECEWORK_MARK=" + process.NewMark(uuid.NewString()) + "0"} // another start time
@@ -61,7 +61,7 @@ func TestDeadNeighbourIsNoticedAtABeat(t *testing.T) { // not beside tests whose
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Wait() }()
-	_, c := h.neighbour(process.Self() + "0")
+	_, c := h.peer(process.Self() + "0")
 	if u := h.becomes(c.ID, work.Queued); u.Losses != 1 {
 		t.Errorf("%d losses", u.Losses)
 	}
@@ -70,11 +70,11 @@ func TestDeadNeighbourIsNoticedAtABeat(t *testing.T) { // not beside tests whose
 
 // The pid of one in another container says nothing; that its lock file is no
 // longer locked does.
-func TestDeadNeighbourOfAnotherContainer(t *testing.T) {
+func TestDeadPeerOfAnotherContainer(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(nil)
-	dead, c := h.neighbour("")
+	dead, c := h.peer("")
 	dir := w.leaveLockFile(t, dead)
 	if u := h.becomes(c.ID, work.Queued); u.Losses != 1 {
 		t.Errorf("%d losses", u.Losses)
@@ -85,19 +85,19 @@ func TestDeadNeighbourOfAnotherContainer(t *testing.T) {
 	})
 }
 
-// What a neighbour had finished and could not hand in counts.
-func TestDeadNeighbourHasFinished(t *testing.T) {
+// What a peer had finished and could not hand in counts.
+func TestDeadPeerHasFinished(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(nil)
-	dead, c := h.neighbour("")
+	dead, c := h.peer("")
 	blob, err := h.store.Encode(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	upkeep.NewSpool(h.store, w.spool.Dir, nil, h.log).Keep(store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: 1, Status: work.RunSucceeded, Next: work.Succeeded, Result: "paid for", Blob: blob})
 	w.leaveLockFile(t, dead)
-	testkit.Eventually(t, "the dead one is buried", func() bool {
+	testkit.Eventually(t, "the dead one is removed", func() bool {
 		processes, err := h.store.Processes(t.Context())
 		return err == nil && len(processes) == 1
 	})

@@ -30,7 +30,8 @@ func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work
 	p := prepared{req: backend.Request{
 		UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, SystemPrompt: c.SystemPrompt, Model: c.Model,
 		Payload: c.Payload, OutputSchema: c.OutputSchema, MaxTurns: c.MaxTurns, MaxCostUSD: c.MaxCostUSD,
-		IdleTimeout: c.IdleTimeout.Duration(), StartupTimeout: c.StartupTimeout.Duration(), SessionID: c.SessionID, SessionCostUSD: c.SessionCostUSD,
+		IdleTimeout: c.IdleTimeout.Duration(), StartupTimeout: c.StartupTimeout.Duration(),
+		SessionID: c.SessionID, SessionCostUSD: c.SessionCostUSD,
 	}}
 	var err error
 	if p.accept, err = w.acceptance(c); err != nil {
@@ -50,7 +51,8 @@ func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work
 	for _, name := range c.MCPServers {
 		server, known := w.MCPServers[name]
 		if !known {
-			return p, work.Fail(work.ClassInvalidRequest, fmt.Sprintf("this worker process knows no MCP server %q: give API and worker processes the same PIECEWORK_MCP_SERVERS", name))
+			return p, work.Fail(work.ClassInvalidRequest,
+				fmt.Sprintf("this worker process knows no MCP server %q: give API and worker processes the same PIECEWORK_MCP_SERVERS", name))
 		}
 		p.req.MCPServers = append(p.req.MCPServers, server)
 	}

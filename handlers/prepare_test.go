@@ -23,7 +23,7 @@ func rootAt(t *testing.T, dir string) roots.Roots {
 
 func TestFilesAndDirectoryReachTheBackend(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	dir := t.TempDir()
 	for _, name := range []string{"a.txt", "sub/a.txt"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
@@ -53,7 +53,7 @@ func TestFilesAndDirectoryReachTheBackend(t *testing.T) {
 // A file can vanish, or a root be taken away, between submit and run.
 func TestWhatIsGoneByNowFailsTheUnit(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(func(o *Options) { o.Roots = rootAt(t, t.TempDir()) })
 	for _, change := range []func(*work.Spec){
 		func(s *work.Spec) { s.Payload = json.RawMessage(`{"file_path":"docs:gone.txt"}`) },
@@ -71,7 +71,7 @@ func TestWhatIsGoneByNowFailsTheUnit(t *testing.T) {
 
 func TestOutputFilesAreListedAndEmptyDirectoriesRemoved(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(nil)
 	id := h.submit(nil)
 	run := h.begun()
@@ -93,7 +93,7 @@ func TestOutputFilesAreListedAndEmptyDirectoriesRemoved(t *testing.T) {
 
 func TestPruneRemovesOldDirectoriesOnly(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := New(Options{Store: h.store, Log: h.log, Data: t.TempDir(), Slots: 1, Metrics: nil})
 	for _, name := range []string{"old", "new"} {
 		if err := os.MkdirAll(filepath.Join(w.disk.Units(), name, "work"), 0o700); err != nil {
@@ -115,9 +115,9 @@ func TestPruneRemovesOldDirectoriesOnly(t *testing.T) {
 
 func TestUnknownBackendInThisProcess(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(func(o *Options) { o.Backends = []backend.Backend{newPuppet("other")} })
-	// Nobody listens to this unit's lane; nor does a bell that reached us all
+	// Nobody reads this unit's queue; nor does a message that reached us all
 	// the same begin what cannot run here.
 	id := h.submit(nil)
 	if err := w.runUnit(id); err != nil {

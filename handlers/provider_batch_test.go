@@ -155,19 +155,19 @@ func echo(_ int, line backend.Line) []backend.BatchAnswer {
 	return []backend.BatchAnswer{{ID: line.ID, Answer: &backend.Answer{Status: 200, RequestID: "r", Body: line.Body}}}
 }
 
-type laneHouse struct {
-	*house
+type providerFixture struct {
+	*fixture
 	provider *provider
 }
 
-func newLaneHouse(t *testing.T) *laneHouse {
+func newProviderFixture(t *testing.T) *providerFixture {
 	t.Helper()
-	h := &laneHouse{newHouse(t), &provider{puppet: newPuppet("openai")}}
+	h := &providerFixture{newFixture(t), &provider{puppet: newPuppet("openai")}}
 	h.puppet = h.provider.puppet
 	return h
 }
 
-func (h *laneHouse) startLane(change func(*Options)) *worker {
+func (h *providerFixture) startProvider(change func(*Options)) *worker {
 	return h.start(func(o *Options) {
 		o.Backends = []backend.Backend{h.provider}
 		if change != nil {
@@ -176,8 +176,8 @@ func (h *laneHouse) startLane(change func(*Options)) *worker {
 	})
 }
 
-// wait submits a unit of the batch lane.
-func (h *laneHouse) wait(prompt string, change ...func(*work.Spec)) uuid.UUID {
+// wait submits a unit of batch mode.
+func (h *providerFixture) wait(prompt string, change ...func(*work.Spec)) uuid.UUID {
 	h.t.Helper()
 	return h.submit(func(s *work.Spec) {
 		s.Backend, s.Lane, s.Prompt, s.Model = "openai", work.LaneBatch, prompt, "m"
@@ -189,7 +189,7 @@ func (h *laneHouse) wait(prompt string, change ...func(*work.Spec)) uuid.UUID {
 
 // ends lets the next run of a unit end, and returns the answer that it was
 // given, empty for one that was to call.
-func (h *laneHouse) ends(id uuid.UUID) (answer string) {
+func (h *providerFixture) ends(id uuid.UUID) (answer string) {
 	h.t.Helper()
 	run := h.begun()
 	if run.req.UnitID != id {
@@ -202,9 +202,9 @@ func (h *laneHouse) ends(id uuid.UUID) (answer string) {
 	return answer
 }
 
-func TestBatchLane(t *testing.T) {
+func TestProviderBatch(t *testing.T) {
 	t.Parallel()
-	h := newLaneHouse(t)
+	h := newProviderFixture(t)
 	var ids []uuid.UUID
 	for i := range 5 {
 		ids = append(ids, h.wait(fmt.Sprint("prompt ", i)))
@@ -213,7 +213,7 @@ func TestBatchLane(t *testing.T) {
 		t.Fatalf("it is %s before anybody has seen it", u.State)
 	}
 	odd := h.wait("another model", func(s *work.Spec) { s.Model = "other" })
-	h.startLane(func(o *Options) { o.Slots = 1 })
+	h.startProvider(func(o *Options) { o.Slots = 1 })
 	first, second := h.provider.sent(t, 1), h.provider.sent(t, 2)
 	if len(first.lines) != 5 || len(second.lines) != 1 || second.lines[0].Model != "other" {
 		t.Fatalf("batches of %d and %d lines; want the models apart", len(first.lines), len(second.lines))
@@ -241,11 +241,11 @@ func TestBatchLane(t *testing.T) {
 }
 
 // What the batch loses, expires or says twice changes no result.
-func TestBatchLaneLosesNothing(t *testing.T) {
+func TestProviderBatchLosesNothing(t *testing.T) {
 	t.Parallel()
-	h := newLaneHouse(t)
+	h := newProviderFixture(t)
 	ids := []uuid.UUID{h.wait("lost"), h.wait("twice"), h.wait("expired"), h.wait("good"), h.wait("no line")}
-	h.startLane(nil)
+	h.startProvider(nil)
 	b := h.provider.sent(t, 1)
 	if len(b.lines) != 4 {
 		t.Fatalf("%d lines", len(b.lines))
@@ -283,14 +283,14 @@ func TestBatchLaneLosesNothing(t *testing.T) {
 }
 
 // What is too much for one batch goes into the next.
-func TestBatchLaneInPieces(t *testing.T) {
+func TestProviderBatchInPieces(t *testing.T) {
 	t.Parallel()
-	h := newLaneHouse(t)
+	h := newProviderFixture(t)
 	var ids []uuid.UUID
 	for i := range linePage + 20 {
 		ids = append(ids, h.wait(fmt.Sprintf("%03d", i))) // 5 bytes of a line
 	}
-	h.startLane(func(o *Options) { o.Slots, o.packMost = 8, 5*(linePage+5) })
+	h.startProvider(func(o *Options) { o.Slots, o.packMost = 8, 5*(linePage+5) })
 	first, second := h.provider.sent(t, 1), h.provider.sent(t, 2)
 	if len(first.lines) != linePage+5 || len(second.lines) != 15 {
 		t.Errorf("batches of %d and %d lines", len(first.lines), len(second.lines))
@@ -310,14 +310,14 @@ func TestBatchLaneInPieces(t *testing.T) {
 }
 
 // A batch whose sender got no answer, or died, is not paid for twice.
-func TestBatchLaneFindsWhatItSent(t *testing.T) {
+func TestProviderBatchFindsWhatItSent(t *testing.T) {
 	t.Parallel()
 	t.Run("reply lost", func(t *testing.T) {
 		t.Parallel()
-		h := newLaneHouse(t)
+		h := newProviderFixture(t)
 		h.provider.send = []error{errReplyLost}
 		id := h.wait("a")
-		h.startLane(nil)
+		h.startProvider(nil)
 		h.provider.end(h.provider.sent(t, 1), echo)
 		if got := h.ends(id); got != `"a"` {
 			t.Errorf("the run was given %q", got)
@@ -329,10 +329,10 @@ func TestBatchLaneFindsWhatItSent(t *testing.T) {
 	})
 	t.Run("one for the other", func(t *testing.T) {
 		t.Parallel()
-		h := newLaneHouse(t)
+		h := newProviderFixture(t)
 		h.provider.send, h.provider.keyless = []error{errReplyLost, errReplyLost}, true
 		ids := []uuid.UUID{h.wait("a"), h.wait("b", func(s *work.Spec) { s.Model = "other" })}
-		h.startLane(nil)
+		h.startProvider(nil)
 		first, second := h.provider.sent(t, 1), h.provider.sent(t, 2)
 		testkit.Eventually(t, "both are found", func() bool {
 			known, err := h.store.KnownRemotes(t.Context(), "openai", []string{first.id, second.id})
@@ -356,10 +356,10 @@ func TestBatchLaneFindsWhatItSent(t *testing.T) {
 	})
 	t.Run("never arrived", func(t *testing.T) {
 		t.Parallel()
-		h := newLaneHouse(t)
+		h := newProviderFixture(t)
 		h.provider.send = []error{errors.New("no route")}
 		id := h.wait("a")
-		h.startLane(findSooner)
+		h.startProvider(findSooner)
 		h.provider.end(h.provider.sent(t, 1), echo)
 		h.ends(id)
 		h.becomes(id, work.Succeeded)
@@ -367,7 +367,7 @@ func TestBatchLaneFindsWhatItSent(t *testing.T) {
 	for _, arrived := range []bool{true, false} {
 		t.Run(fmt.Sprint("sender died, arrived ", arrived), func(t *testing.T) {
 			t.Parallel()
-			h := newLaneHouse(t)
+			h := newProviderFixture(t)
 			id, dead := h.wait("a"), uuid.Must(uuid.NewV7())
 			b := h.packedBy(dead)
 			if err := h.store.SendingProviderBatch(t.Context(), dead, b.ID, 1); err != nil {
@@ -380,7 +380,7 @@ func TestBatchLaneFindsWhatItSent(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			h.startLane(findSooner)
+			h.startProvider(findSooner)
 			h.provider.end(h.provider.sent(t, 1), echo)
 			if got := h.ends(id); got != `"a"` {
 				t.Errorf("the run was given %q", got)
@@ -397,7 +397,7 @@ func TestBatchLaneFindsWhatItSent(t *testing.T) {
 func findSooner(o *Options) { o.find = time.Nanosecond }
 
 // packedBy packs what waits on behalf of a worker process that is dead.
-func (h *laneHouse) packedBy(process uuid.UUID) *store.ProviderBatch {
+func (h *providerFixture) packedBy(process uuid.UUID) *store.ProviderBatch {
 	h.t.Helper()
 	n, err := h.store.PackUnits(h.t.Context(), "openai", 100)
 	if err != nil || n != 1 {
@@ -410,7 +410,7 @@ func (h *laneHouse) packedBy(process uuid.UUID) *store.ProviderBatch {
 	return b
 }
 
-func TestBatchLaneRefused(t *testing.T) {
+func TestProviderBatchRefused(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		class work.Class
@@ -424,13 +424,13 @@ func TestBatchLaneRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newLaneHouse(t)
+			h := newProviderFixture(t)
 			failure, n := work.Fail(test.class, name), 1
 			if !test.late {
 				h.provider.send = []error{failure}
 			}
 			id := h.wait("a")
-			h.startLane(nil)
+			h.startProvider(nil)
 			if test.late {
 				b := h.provider.sent(t, 1)
 				h.provider.mu.Lock()
@@ -450,11 +450,11 @@ func TestBatchLaneRefused(t *testing.T) {
 	}
 }
 
-func TestBatchLaneNobodyWaits(t *testing.T) {
+func TestProviderBatchNobodyWaits(t *testing.T) {
 	t.Parallel()
-	h := newLaneHouse(t)
+	h := newProviderFixture(t)
 	gone := h.wait("gone")
-	h.startLane(nil)
+	h.startProvider(nil)
 	b := h.provider.sent(t, 1)
 	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, gone); err != nil {
 		t.Fatal(err)
@@ -471,7 +471,7 @@ func TestBatchLaneNobodyWaits(t *testing.T) {
 
 // What may be at the provider is looked for although its units are cancelled, and
 // is cancelled there until that is known.
-func TestBatchLaneCancelsWhatItSent(t *testing.T) {
+func TestProviderBatchCancelsWhatItSent(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*provider){
 		"reply lost":   func(*provider) {},
@@ -483,7 +483,7 @@ func TestBatchLaneCancelsWhatItSent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newLaneHouse(t)
+			h := newProviderFixture(t)
 			change(h.provider)
 			gone, dead := h.wait("gone"), uuid.Must(uuid.NewV7())
 			b := h.packedBy(dead)
@@ -502,7 +502,7 @@ func TestBatchLaneCancelsWhatItSent(t *testing.T) {
 			if name == "over by then" {
 				h.provider.end(h.provider.sent(t, 1), echo)
 			}
-			h.startLane(nil)
+			h.startProvider(nil)
 			testkit.Eventually(t, "the batch is seen to its end", func() bool {
 				lane, err := h.store.BatchLaneOf(t.Context(), gone)
 				return err == nil && lane.Batch.FinishedAt != nil
@@ -522,12 +522,12 @@ func TestBatchLaneCancelsWhatItSent(t *testing.T) {
 
 // What the provider has answered units that were cancelled meanwhile is paid for: its
 // cost is noted once, whether others wait for the batch or nobody does.
-func TestBatchLaneChargesWhatNoRunTakes(t *testing.T) {
+func TestProviderBatchChargesWhatNoRunTakes(t *testing.T) {
 	t.Parallel()
 	for _, others := range []bool{true, false} {
 		t.Run(fmt.Sprintf("others wait: %v", others), func(t *testing.T) {
 			t.Parallel()
-			h := newLaneHouse(t)
+			h := newProviderFixture(t)
 			h.provider.cost = new(0.25)
 			h.provider.cancel = slices.Repeat([]error{work.Fail(work.ClassInvalidRequest, "it has ended")}, 1000)
 			gone := h.wait("gone")
@@ -535,7 +535,7 @@ func TestBatchLaneChargesWhatNoRunTakes(t *testing.T) {
 			if others {
 				stays = h.wait("stays")
 			}
-			w := h.startLane(nil)
+			w := h.startProvider(nil)
 			b := h.provider.sent(t, 1)
 			w.stop()
 			<-w.done
@@ -543,7 +543,7 @@ func TestBatchLaneChargesWhatNoRunTakes(t *testing.T) {
 				t.Fatal(err)
 			}
 			h.provider.end(b, echo)
-			h.startLane(nil)
+			h.startProvider(nil)
 			if others {
 				h.ends(stays)
 				h.becomes(stays, work.Succeeded)
@@ -563,16 +563,16 @@ func TestBatchLaneChargesWhatNoRunTakes(t *testing.T) {
 
 // A run that was stopped leaves the answer for the next; one that failed with it
 // does not, and the retry is a call.
-func TestBatchLaneAnswerIsUsedOnce(t *testing.T) {
+func TestProviderBatchAnswerIsUsedOnce(t *testing.T) {
 	t.Parallel()
-	h := newLaneHouse(t)
+	h := newProviderFixture(t)
 	id := h.wait("a")
-	w := h.startLane(nil)
+	w := h.startProvider(nil)
 	h.provider.end(h.provider.sent(t, 1), echo)
 	h.begun()
 	w.stop()
 	<-w.done
-	h.startLane(nil)
+	h.startProvider(nil)
 	run := h.begun()
 	if run.req.Answer == nil || run.req.Attempt != 2 {
 		t.Errorf("attempt %d was given %v", run.req.Attempt, run.req.Answer)
@@ -586,7 +586,7 @@ func TestBatchLaneAnswerIsUsedOnce(t *testing.T) {
 
 // The real clients against a provider that breaks the line when it is sent a
 // batch, loses a line, lets one expire and says two twice.
-func TestBatchLaneAtAProvider(t *testing.T) {
+func TestProviderBatchAtAProvider(t *testing.T) {
 	t.Parallel()
 	prices, err := backend.ReadPrices(nil)
 	if err != nil {
@@ -602,7 +602,7 @@ func TestBatchLaneAtAProvider(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h, model := newHouse(t), fakemodel.Start(t)
+			h, model := newFixture(t), fakemodel.Start(t)
 			model.Script(fakemodel.Turn{Text: "fine", InputTokens: 1000, OutputTokens: 100})
 			submit := func(lane string) uuid.UUID {
 				return h.submit(func(s *work.Spec) { s.Backend, s.Lane = name, lane })

@@ -145,7 +145,8 @@ func (r *recorder) close(f *store.Finish) {
 	blob, err := r.store.Encode(steps)
 	if err != nil {
 		r.log.Error("transcript could not be encoded", "run", r.run, "err", err)
-		blob, _ = r.store.Encode([]transcript.Step{{Number: 1, Type: transcript.SystemText, Text: "transcript could not be encoded: " + err.Error()}})
+		only := transcript.Step{Number: 1, Type: transcript.SystemText, Text: "transcript could not be encoded: " + err.Error()}
+		blob, _ = r.store.Encode([]transcript.Step{only})
 	}
 	f.Steps, f.Rev, f.Blob = len(steps), r.steps.Rev(), blob
 }

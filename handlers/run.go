@@ -45,7 +45,7 @@ type ran struct {
 }
 
 func (w *Worker) attempt(c *store.Claimed) *attempt {
-	a := &attempt{w: w, claimed: c, begun: time.Now()}
+	a := &attempt{w: w, claimed: c}
 	w.health.Of(c.Backend).Began(c.Model)
 	a.log().Info("run begins")
 	w.announce(c.ID)
@@ -56,6 +56,7 @@ func (w *Worker) attempt(c *store.Claimed) *attempt {
 	a.rec.steps.TellDrafts(r.Watched, func(kind, text string, rev int) {
 		w.Queue.Drafted(queue.Draft{Unit: c.ID, Attempt: c.RunCount, Rev: rev, Type: kind, Text: text})
 	})
+	a.begun = time.Now()
 	return a
 }
 

@@ -11,7 +11,7 @@ import (
 // straight from Postgres, while Redis was away.
 func TestSpareComesBack(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(nil)
 	all := w.Slots
 	id := h.submit(nil)

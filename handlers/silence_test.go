@@ -10,18 +10,18 @@ import (
 	"piecework/store"
 )
 
-// behind is another worker process of the house, which reaches Postgres through a
+// behind is another worker process, which reaches Postgres through a
 // proxy.
-func (h *house) behind(database string, change func(*Options)) (*worker, *testkit.Proxy) {
+func (h *fixture) behind(database string, change func(*Options)) (*worker, *testkit.Proxy) {
 	h.t.Helper()
 	proxy, url := testkit.PostgresProxy(h.t, database)
-	ledger, err := store.Open(h.t.Context(), url, 20)
+	s, err := store.Open(h.t.Context(), url, 20)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.t.Cleanup(func() { _ = ledger.Close() })
+	h.t.Cleanup(func() { _ = s.Close() })
 	w := h.start(func(o *Options) {
-		o.Store = ledger
+		o.Store = s
 		if change != nil {
 			change(o)
 		}
@@ -36,7 +36,7 @@ func (h *house) behind(database string, change func(*Options)) (*worker, *testki
 func TestCutOffWorkerProcessTakesNothing(t *testing.T) {
 	t.Parallel()
 	database := testkit.DB(t, migrate)
-	h := newHouseOn(t, database)
+	h := newFixtureOn(t, database)
 	cut, proxy := h.behind(database, func(o *Options) { o.Lease = time.Hour })
 	proxy.Hold()
 	testkit.Eventually(t, "it notices", cut.heartbeat.CutOff)
@@ -58,7 +58,7 @@ func TestCutOffWorkerProcessTakesNothing(t *testing.T) {
 func TestWorkerProcessWithHalfOpenConnections(t *testing.T) {
 	t.Parallel()
 	database := testkit.DB(t, migrate)
-	h := newHouseOn(t, database)
+	h := newFixtureOn(t, database)
 	_, proxy := h.behind(database, func(o *Options) { o.Lease, o.Beat = 2*testkit.Patience, time.Second })
 	id := h.submit(nil)
 	run := h.begun()
@@ -79,7 +79,7 @@ func TestWorkerProcessWithHalfOpenConnections(t *testing.T) {
 func TestShutdownBesideASilentPostgres(t *testing.T) {
 	t.Parallel()
 	database := testkit.DB(t, migrate)
-	h := newHouseOn(t, database)
+	h := newFixtureOn(t, database)
 	w, proxy := h.behind(database, func(o *Options) { o.Lease = 2 * testkit.Patience })
 	h.submit(nil)
 	run := h.begun()
@@ -99,7 +99,7 @@ func TestShutdownBesideASilentRedis(t *testing.T) {
 	t.Parallel()
 	server := testkit.StartRedis(t)
 	proxy, url := testkit.RedisProxy(t, server.URL)
-	h := newHouseAt(t, testkit.DB(t, migrate), url)
+	h := newFixtureAt(t, testkit.DB(t, migrate), url)
 	w := h.start(nil)
 	h.submit(nil)
 	run := h.begun()

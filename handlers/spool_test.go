@@ -16,11 +16,11 @@ import (
 
 func exists(path string) bool { _, err := os.Stat(path); return err == nil }
 
-// A run that ends while Postgres is away is on disk until the ledger has it.
+// A run that ends while Postgres is away is on disk until Postgres has it.
 func TestFinishedRunIsOnDiskWhilePostgresIsAway(t *testing.T) {
 	t.Parallel()
 	postgres := testkit.OwnPostgres(t, migrate)
-	h := newHouseOn(t, postgres.URL)
+	h := newFixtureOn(t, postgres.URL)
 	w := h.start(func(o *Options) { o.Lease = time.Minute })
 	id := h.submit(nil)
 	run := h.begun()
@@ -40,7 +40,7 @@ func TestFinishedRunIsOnDiskWhilePostgresIsAway(t *testing.T) {
 func TestNothingWaitsForALedgerThatIsGone(t *testing.T) {
 	t.Parallel()
 	postgres := testkit.OwnPostgres(t, migrate)
-	h := newHouseOn(t, postgres.URL)
+	h := newFixtureOn(t, postgres.URL)
 	data := t.TempDir()
 	w := h.start(func(o *Options) { o.Lease, o.Data = time.Minute, data })
 	over, cut := h.submit(nil), h.submit(nil)
@@ -74,7 +74,7 @@ func TestNothingWaitsForALedgerThatIsGone(t *testing.T) {
 // has spoilt is set aside.
 func TestNextWorkerProcessHandsInWhatIsOnDisk(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	data := t.TempDir()
 	dead := upkeep.NewSpool(h.store, filepath.Join(data, "spool"), nil, h.log)
 	process := work.Process{ID: uuid.Must(uuid.NewV7()), Queues: []string{"default"}}

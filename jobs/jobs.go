@@ -26,7 +26,7 @@
 //	reconcile.go       repeat lost messages, free dead leases: once a second
 //	duty.go            what the reconciler does, and how often
 //	janitor.go         what is old is removed
-//	lease.go           which worker processes give no sign of life
+//	lease.go           which worker processes send no heartbeat
 //	taken.go           messages that were taken and whose units do not begin
 //	batch.go           let the units of batches begin
 //	delivery.go        messages for what is to be delivered to receivers of webhooks

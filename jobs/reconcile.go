@@ -21,8 +21,8 @@ const (
 	sweepUntil  = 10 * time.Second
 	foldAtATime = 50
 	tallyBudget = 2 * time.Second // for counting what was not counted yet
-	// After Postgres was away, worker processes get this long to give a sign
-	// of life and to hand in what they finished meanwhile.
+	// After Postgres was away, worker processes get this long to send a
+	// heartbeat and to hand in what they finished meanwhile.
 	recovery = 10 * time.Second
 )
 
@@ -77,15 +77,21 @@ func (r *Reconciler) duties() []duty {
 	return []duty{
 		{name: "recheck after postgres was away", budget: 10 * time.Second, do: r.recover},
 		{name: "end leases", budget: 5 * time.Second, do: r.expireLeases, piece: pieceRows},
-		{name: "end units that are overdue", budget: 2 * time.Second, do: r.expireDeadlines, piece: pieceRows, needed: func(p *store.Pending) bool { return p.Overdue }},
-		{name: "end the wait of the batch lane", budget: 2 * time.Second, do: r.endWaits, piece: pieceRows, needed: func(p *store.Pending) bool { return p.Late }},
-		{name: "take back deliveries", budget: 2 * time.Second, do: r.expireDeliveries, piece: pieceRows, needed: func(p *store.Pending) bool { return p.Undone }},
-		{name: "make scheduled units", budget: 5 * time.Second, do: once(r.makeScheduled), needed: func(p *store.Pending) bool { return p.Schedules }},
+		{name: "end units that are overdue", budget: 2 * time.Second, do: r.expireDeadlines, piece: pieceRows,
+			needed: func(p *store.Pending) bool { return p.Overdue }},
+		{name: "end the wait for provider batches", budget: 2 * time.Second, do: r.endWaits, piece: pieceRows,
+			needed: func(p *store.Pending) bool { return p.Late }},
+		{name: "take back deliveries", budget: 2 * time.Second, do: r.expireDeliveries, piece: pieceRows,
+			needed: func(p *store.Pending) bool { return p.Undone }},
+		{name: "make scheduled units", budget: 5 * time.Second, do: once(r.makeScheduled),
+			needed: func(p *store.Pending) bool { return p.Schedules }},
 		{name: "advance batches", budget: 2 * roundLimit, do: once(r.moveBatches), needed: func(p *store.Pending) bool { return p.Batches }},
 		{name: "find out what redis has lost", budget: 10 * time.Second, do: r.withRedis(r.checkEpoch)},
-		{name: "enqueue units", budget: 2 * roundLimit, do: r.withRedis(r.enqueueLost), needed: func(p *store.Pending) bool { return p.Unchecked || r.walkDue() }},
+		{name: "enqueue units", budget: 2 * roundLimit, do: r.withRedis(r.enqueueLost),
+			needed: func(p *store.Pending) bool { return p.Unchecked || r.walkDue() }},
 		{name: "enqueue units that were taken and not begun", budget: roundLimit, do: r.withRedis(r.enqueueTaken)},
-		{name: "enqueue deliveries", budget: roundLimit, do: r.withRedis(r.enqueueDeliveries), needed: func(p *store.Pending) bool { return p.Unheard }},
+		{name: "enqueue deliveries", budget: roundLimit, do: r.withRedis(r.enqueueDeliveries),
+			needed: func(p *store.Pending) bool { return p.Unheard }},
 		{name: foldDuty, every: sweepEvery, budget: 5 * time.Second, do: r.foldLost, piece: pieceRows},
 		{name: "tally", every: sweepEvery, budget: 2 * tallyBudget, do: once(r.tally)},
 		{name: "advance paused batches", every: sweepEvery, budget: 2 * roundLimit, do: once(r.moveIdleBatches)},
@@ -191,7 +197,7 @@ func (r *Reconciler) expireDeadlines(ctx context.Context) (int, error) {
 func (r *Reconciler) endWaits(ctx context.Context) (int, error) {
 	n, err := r.Store.LateUnits(ctx)
 	if n > 0 {
-		r.Log.Info("units of the batch lane run live: their end is near", "units", n)
+		r.Log.Info("units of batch mode run live: their end is near", "units", n)
 	}
 	return int(n), err
 }

@@ -73,7 +73,7 @@ var slips = []slip{
 	{
 		"a provider's batch is sent again", []edit{{"handlers/upkeep/provider_batch.go",
 			"\tcase len(found) > 0:\n", "\tcase len(found) > 1000:\n"}},
-		"./handlers", "TestBatchLaneFindsWhatItSent",
+		"./handlers", "TestProviderBatchFindsWhatItSent",
 	},
 	{
 		"every address is served", []edit{{"cmd/piecework/config.go",
@@ -223,7 +223,7 @@ var slips = []slip{
 	{
 		"a cancel that failed at a provider is forgotten", []edit{{"handlers/upkeep/provider_batch.go",
 			"\tif err == nil {\n\t\treturn r.finish(ctx, nil)\n\t}\n\treturn r.unreadable(ctx, fmt.Errorf(\"cancel it,", "\tif err == nil || err != nil {\n\t\treturn r.finish(ctx, nil)\n\t}\n\treturn r.unreadable(ctx, fmt.Errorf(\"cancel it,"}},
-		"./handlers", "TestBatchLaneCancelsWhatItSent",
+		"./handlers", "TestProviderBatchCancelsWhatItSent",
 	},
 	{
 		"a table that nobody cleans", []edit{{"migrations/0001_unit.sql",

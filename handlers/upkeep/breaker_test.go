@@ -86,7 +86,7 @@ func (b *Breaker) begins(model string) time.Time {
 	}
 }
 
-// shutFor tells for how long no unit of a model begins.
+// shutFor is for how long no unit of a model begins.
 func (b *Breaker) shutFor(model string) time.Duration {
 	if limit := b.Offer().LimitOf(model); limit != nil && limit.Until != nil {
 		return time.Until(*limit.Until)
@@ -153,10 +153,10 @@ func TestLimitOfOneModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBreaker()
 		if c := b.Ended("slow", time.Now(), false, limited(time.Minute)); !c.Limited {
-			t.Error("does not tell of the limit")
+			t.Error("does not report the limit")
 		}
 		if c := b.Ended("slow", time.Now(), false, limited(time.Minute)); c.Limited {
-			t.Error("tells twice")
+			t.Error("reports twice")
 		}
 		for _, model := range []string{"", "fast", "slow "} {
 			if _, admitted := b.Admit(model); !admitted || b.Wait() != 0 {
@@ -208,7 +208,7 @@ func TestLimitersAreBounded(t *testing.T) {
 			b.Ended(fmt.Sprint("model ", i), time.Now(), false, limited(time.Minute))
 		}
 		if len(b.models) != maxModels+1 || len(b.Offer().Limits) != maxModels+1 {
-			t.Errorf("%d limiters, %d told", len(b.models), len(b.Offer().Limits))
+			t.Errorf("%d limiters, %d shown", len(b.models), len(b.Offer().Limits))
 		}
 		if _, admitted := b.Admit("model 9999"); admitted {
 			t.Error("a model beyond the bound has no limit")

@@ -77,7 +77,9 @@ func (d *Deliveries) deliverNext(to uuid.UUID) (found, took bool) {
 		}
 		return false, false
 	}
-	answer := d.Sender.Send(d.receivers.ctx, webhook.Message{ID: one.WebhookID, URL: one.URL, Body: []byte(d.Redact(string(one.Body))), Secrets: one.Secrets.All()}, time.Now())
+	answer := d.Sender.Send(d.receivers.ctx, webhook.Message{
+		ID: one.WebhookID, URL: one.URL, Body: []byte(d.Redact(string(one.Body))), Secrets: one.Secrets.All(),
+	}, time.Now())
 	try := tryOf(one, answer, rand.Float64())
 	if answer.Err != nil && d.receivers.ctx.Err() != nil {
 		try = store.Try{ID: one.ID, Attempt: one.Attempts, Released: true, Error: "the worker process shut down before an answer came"}
@@ -89,7 +91,8 @@ func (d *Deliveries) deliverNext(to uuid.UUID) (found, took bool) {
 	}
 	d.ended.WithLabelValues(outcomeOf(try)).Inc()
 	if state == work.DeliveryDead {
-		d.Log.Warn("delivery given up", "delivery", one.ID, "endpoint", one.EndpointID, "unit", one.UnitID, "event", one.EventType, "attempts", one.Attempts, "err", answer.Err)
+		d.Log.Warn("delivery given up", "delivery", one.ID, "endpoint", one.EndpointID,
+			"unit", one.UnitID, "event", one.EventType, "attempts", one.Attempts, "err", answer.Err)
 	}
 	if err := d.obey(to, one, answer); err != nil {
 		d.Log.Warn("note what a receiver asks for", "receiver", to, "err", err)
@@ -115,7 +118,7 @@ func (d *Deliveries) obey(to uuid.UUID, one *store.ClaimedDelivery, answer webho
 	return nil
 }
 
-// tryOf is what the ledger is told of an answer.
+// tryOf is what is written down of an answer.
 func tryOf(d *store.ClaimedDelivery, a webhook.Answer, chance float64) store.Try {
 	t := store.Try{ID: d.ID, Attempt: d.Attempts, Status: a.Status, Response: a.Body, Delivered: a.Err == nil}
 	if a.Err == nil {

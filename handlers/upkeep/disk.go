@@ -92,7 +92,8 @@ func (d *Disk) Check(ctx context.Context) error {
 	full := d.Full()
 	if full && time.Since(d.logged) > logAgain {
 		d.logged = time.Now()
-		d.Log.Error("DISK FULL: this worker process takes no units until there is room; no directory of a unit that is over is left to remove", "data", d.Data)
+		d.Log.Error("DISK FULL: this worker process takes no units until there is room; "+
+			"no directory of a unit that is over is left to remove", "data", d.Data)
 	}
 	if !full && d.blocked {
 		d.logged = time.Time{}

@@ -8,7 +8,7 @@ import (
 )
 
 // limiter keeps the units of one model, or of one credential, under a rate
-// limit that a provider has told of. It is shut until the limit resets; then
+// limit that a provider has reported. It is shut until the limit resets; then
 // units begin at half the rate that got through before, and faster step by
 // step. The breaker that has it locks it.
 type limiter struct {

@@ -40,13 +40,13 @@ func (h *Heartbeat) Check(ctx context.Context) error {
 	// Taken before the question, so that a run claimed in between is not
 	// missing in the answer.
 	mine := h.Runs.ids()
-	news, err := h.Store.News(ctx, h.Process)
+	state, err := h.Store.News(ctx, h.Process)
 	if err != nil {
 		return err
 	}
-	h.Pauses.apply(news.Pauses)
+	h.Pauses.apply(state.Pauses)
 	owned := map[uuid.UUID]bool{}
-	for _, o := range news.Owned {
+	for _, o := range state.Owned {
 		owned[o.RunID] = true
 		if !h.Runs.has(o.RunID) {
 			h.release(ctx, o)

@@ -44,7 +44,9 @@ func (r *batchRound) collect(ctx context.Context) error {
 		if ours++; a.Answer == nil {
 			return nil
 		}
-		answers = append(answers, store.ProviderAnswer{UnitID: unit, Status: a.Answer.Status, RequestID: a.Answer.RequestID, Body: bytes.Clone(a.Answer.Body)})
+		answers = append(answers, store.ProviderAnswer{
+			UnitID: unit, Status: a.Answer.Status, RequestID: a.Answer.RequestID, Body: bytes.Clone(a.Answer.Body),
+		})
 		if size += len(a.Answer.Body); size < answersBytes && len(answers) < answersCount {
 			return nil
 		}

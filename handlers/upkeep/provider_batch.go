@@ -122,7 +122,7 @@ func (r *batchRound) dismiss(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err := r.batcher.CancelBatch(call, *r.b.RemoteID)
-	if news, look := r.batcher.LookAtBatch(call, *r.b.RemoteID); look == nil && news.Ended && news.Refused == nil {
+	if state, look := r.batcher.LookAtBatch(call, *r.b.RemoteID); look == nil && state.Ended && state.Refused == nil {
 		return r.collect(ctx) // what was answered is paid for
 	}
 	if err == nil {
@@ -261,14 +261,14 @@ func (r *batchRound) find(ctx context.Context) error {
 func (r *batchRound) look(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	news, err := r.batcher.LookAtBatch(call, *r.b.RemoteID)
+	state, err := r.batcher.LookAtBatch(call, *r.b.RemoteID)
 	switch {
 	case err != nil:
 		return r.unreadable(ctx, err)
-	case news.Refused != nil:
-		return r.turnedDown(ctx, news)
-	case !news.Ended:
-		return r.later(ctx, news.Done, nil)
+	case state.Refused != nil:
+		return r.turnedDown(ctx, state)
+	case !state.Ended:
+		return r.later(ctx, state.Done, nil)
 	}
 	return r.collect(ctx)
 }
@@ -285,20 +285,20 @@ func (r *batchRound) unreadable(ctx context.Context, err error) error {
 
 // turnedDown is what follows when the provider took the batch and then did not:
 // bad lines run live, and are refused by name; the rest is sent again.
-func (r *batchRound) turnedDown(ctx context.Context, news backend.BatchNews) error {
+func (r *batchRound) turnedDown(ctx context.Context, state backend.BatchNews) error {
 	var bad []uuid.UUID
-	for _, id := range news.BadLines {
+	for _, id := range state.BadLines {
 		if batch, unit := parseLineID(id); batch == r.b.ID {
 			bad = append(bad, unit)
 		}
 	}
 	if len(bad) == 0 {
-		return r.refused(ctx, news.Refused)
+		return r.refused(ctx, state.Refused)
 	}
 	if err := r.p.Store.UnpackLive(ctx, r.b.ID, bad); err != nil {
 		return err
 	}
-	return r.again(ctx, news.Refused)
+	return r.again(ctx, state.Refused)
 }
 
 // A line's id is that of the provider batch and of the unit, so that a batch can

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What the ledger refused is kept for a while, what it has not taken yet for ever.
+// What Postgres refused is kept for a while, what it has not taken yet for ever.
 func TestSetAsideFilesOfTheSpoolGo(t *testing.T) {
 	t.Parallel()
 	spool := NewSpool(nil, filepath.Join(t.TempDir(), "spool"), nil, slog.New(slog.DiscardHandler))

@@ -21,7 +21,8 @@ func Diagnose(ctx context.Context, url string) []work.Finding {
 	client, err := Connect(url, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return []work.Finding{{Name: "redis", Status: work.FindingFail, Detail: err.Error(),
-			Mend: "Set REDIS_URL to redis://HOST:6379/0, unix:///path/to/socket, redis-sentinel://HOST:26379,HOST:26379/0?master=NAME or redis-cluster://HOST:6379,HOST:6379."}}
+			Mend: "Set REDIS_URL to redis://HOST:6379/0, unix:///path/to/socket, " +
+				"redis-sentinel://HOST:26379,HOST:26379/0?master=NAME or redis-cluster://HOST:6379,HOST:6379."}}
 	}
 	defer func() { _ = client.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -34,7 +35,8 @@ func Diagnose(ctx context.Context, url string) []work.Finding {
 	}
 	if err := client.Probe(ctx); err != nil {
 		return []work.Finding{{Name: "redis", Status: work.FindingFail, Detail: err.Error(),
-			Mend: "Start it, free its disk or memory, or point REDIS_URL at a primary; Sentinels must know the master by the name in it. Until then units are accepted and claimed from Postgres."}}
+			Mend: "Start it, free its disk or memory, or point REDIS_URL at a primary; Sentinels must know the master by the name in it. " +
+				"Until then units are accepted and claimed from Postgres."}}
 	}
 	if infoErr != nil || len(servers) == 0 {
 		return []work.Finding{{Name: "redis", Status: work.FindingWarn, Detail: fmt.Sprintf("INFO is refused: %v", infoErr),
@@ -103,8 +105,9 @@ func (c *Client) judge(servers []map[string]string) []work.Finding {
 			}
 		}
 		if c.layout != singleServer && info["connected_slaves"] == "0" {
-			findings = append(findings, work.Finding{Name: "redis replicas", Status: work.FindingWarn, Detail: info["at"] + " has none: when it dies nobody takes over",
-				Mend: "Give each master a replica. Nothing is lost without; until the master is back units are claimed from Postgres."})
+			findings = append(findings, work.Finding{Name: "redis replicas", Status: work.FindingWarn,
+				Detail: info["at"] + " has none: when it dies nobody takes over",
+				Mend:   "Give each master a replica. Nothing is lost without; until the master is back units are claimed from Postgres."})
 		}
 	}
 	if c.clustered() {
@@ -128,19 +131,22 @@ func infoOf(text string) map[string]string {
 func judge(info map[string]string) []work.Finding {
 	findings := []work.Finding{{Name: "redis", Status: work.FindingOK, Detail: "takes writes, version " + info["redis_version"]}}
 	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" {
-		findings = append(findings, work.Finding{Name: "redis eviction", Status: work.FindingFail, Detail: "maxmemory-policy is " + policy + ": messages vanish silently when memory is short",
-			Mend: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf."})
+		findings = append(findings, work.Finding{Name: "redis eviction", Status: work.FindingFail,
+			Detail: "maxmemory-policy is " + policy + ": messages vanish silently when memory is short",
+			Mend:   "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf."})
 	} else {
 		findings = append(findings, work.Finding{Name: "redis eviction", Status: work.FindingOK, Detail: "maxmemory-policy is noeviction"})
 	}
 	if info["aof_enabled"] == "0" {
-		findings = append(findings, work.Finding{Name: "redis persistence", Status: work.FindingWarn, Detail: "appendonly is off: after a restart every queued unit is dispatched again",
-			Mend: "CONFIG SET appendonly yes, and the same in redis.conf. Nothing is lost without it; the restart is only slower."})
+		findings = append(findings, work.Finding{Name: "redis persistence", Status: work.FindingWarn,
+			Detail: "appendonly is off: after a restart every queued unit is dispatched again",
+			Mend:   "CONFIG SET appendonly yes, and the same in redis.conf. Nothing is lost without it; the restart is only slower."})
 	} else {
 		findings = append(findings, work.Finding{Name: "redis persistence", Status: work.FindingOK, Detail: "appendonly is on"})
 	}
 	if v := info["redis_version"]; olderThan(v, 6, 2) {
-		findings = append(findings, work.Finding{Name: "redis version", Status: work.FindingFail, Detail: "version " + v + " is older than 6.2", Mend: "Upgrade Redis to 6.2 or later, or use Valkey."})
+		findings = append(findings, work.Finding{Name: "redis version", Status: work.FindingFail, Detail: "version " + v + " is older than 6.2",
+			Mend: "Upgrade Redis to 6.2 or later, or use Valkey."})
 	}
 	return findings
 }

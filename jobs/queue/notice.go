@@ -131,7 +131,8 @@ func (c *Client) publishPending() {
 			return
 		}
 		ctx := context.Background()
-		if err := errors.Join(c.publish(ctx, NoticeSteps, texts(units)), c.publish(ctx, NoticeDraft, drafts), c.publish(ctx, NoticeWatch, watched)); err != nil {
+		err := errors.Join(c.publish(ctx, NoticeSteps, texts(units)), c.publish(ctx, NoticeDraft, drafts), c.publish(ctx, NoticeWatch, watched))
+		if err != nil {
 			c.log.Debug("publish steps", "err", err)
 		}
 	}

@@ -82,7 +82,8 @@ func sentinelOptions(u *url.URL) (*redis.FailoverOptions, error) {
 	case master == "":
 		return nil, errors.New("it does not name the master: add ?master=NAME, the name after `sentinel monitor` in the Sentinels' configuration")
 	case u.User != nil && (query.Has("username") || query.Has("password")):
-		return nil, errors.New("it has two accounts for Redis: write that of Redis before the @, and that of the Sentinels as sentinel_username and sentinel_password")
+		return nil, errors.New("it has two accounts for Redis: write that of Redis before the @, " +
+			"and that of the Sentinels as sentinel_username and sentinel_password")
 	}
 	user, password := query.Get("sentinel_username"), query.Get("sentinel_password")
 	query.Del("sentinel_username")

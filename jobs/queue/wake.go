@@ -71,7 +71,9 @@ const (
 // ServerClient returns a client for an Asynq server that listens to that many
 // Asynq queues; wakeUps tells of messages and of gates that have opened.
 func (c *Client) ServerClient(queues int, gate Gate, wakeUps <-chan struct{}) *WakingClient {
-	s := &WakingClient{UniversalClient: c.pipeline(), plain: c.redis, gate: gate, queues: int64(queues), wakeUps: wakeUps, closed: make(chan struct{})}
+	s := &WakingClient{
+		UniversalClient: c.pipeline(), plain: c.redis, gate: gate, queues: int64(queues), wakeUps: wakeUps, closed: make(chan struct{}),
+	}
 	s.soon.Store(int64(idle))
 	return s
 }
