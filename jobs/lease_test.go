@@ -22,13 +22,13 @@ func TestLeaseWatch(t *testing.T) {
 	look := func(passed time.Duration, renewed bool) (over []store.Lease, seen time.Duration) {
 		at += passed
 		clock := base.Add(at + set)
-		beat := base
+		last := base
 		if renewed {
-			beat = clock
+			last = clock
 		}
 		return w.look([]store.Lease{
 			{Process: dead, BeatAt: base, Length: 30},
-			{Process: alive, BeatAt: beat, Length: 30},
+			{Process: alive, BeatAt: last, Length: 30},
 		}, at, clock)
 	}
 	look(time.Second, true)

@@ -72,10 +72,10 @@ func TestFailoverIsNoticed(t *testing.T) {
 			g := start(t)
 			redisLosesItsMemory(t, newFixtureAt(t, g.URL))
 			f := newFixtureAt(t, g.URL)
-			heard := make(chan queue.Notice, 1000)
+			got := make(chan queue.Notice, 1000)
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
-			go f.queue.Listen(ctx, func(n queue.Notice) { heard <- n }, queue.NoticeUnit)
+			go f.queue.Listen(ctx, func(n queue.Notice) { got <- n }, queue.NoticeUnit)
 			f.once() // writes the epoch to the masters
 			u := f.put()
 			key := taskKey(u, 1)
@@ -88,7 +88,7 @@ func TestFailoverIsNoticed(t *testing.T) {
 			testkit.Eventually(t, "a listener has come back", func() bool {
 				f.must(f.queue.Changed(t.Context(), u.ID))
 				select {
-				case n := <-heard:
+				case n := <-got:
 					return n.Unit == u.ID
 				case <-time.After(50 * time.Millisecond): // it may not listen yet
 					return false

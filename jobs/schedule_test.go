@@ -53,7 +53,7 @@ func TestScheduledUnitsAreMadeOnce(t *testing.T) {
 	}
 	f.must(f.store.DeleteSchedule(t.Context(), work.DefaultTenant, later.Name))
 	if f.pending(f.made("missed")...) != 3 {
-		t.Error("not every bell rang")
+		t.Error("not every unit was enqueued")
 	}
 }
 

@@ -21,10 +21,10 @@ func notices(t *testing.T, f *fixture) {
 	t.Helper()
 	f.queue.OfDatabase(uuid.NewString()) // servers of a Cluster may still tell what others said before
 	ctx, stop := context.WithCancel(t.Context())
-	heard, left := make(chan Notice, 10), make(chan struct{})
+	got, left := make(chan Notice, 10), make(chan struct{})
 	go func() {
 		defer close(left)
-		f.queue.Listen(ctx, func(n Notice) { heard <- n }, NoticeCancel, NoticeUnit, NoticeWake, NoticePause, NoticeWatch, NoticeDraft)
+		f.queue.Listen(ctx, func(n Notice) { got <- n }, NoticeCancel, NoticeUnit, NoticeWake, NoticePause, NoticeWatch, NoticeDraft)
 	}()
 	f.awaitListeners(1)
 	u, other := f.put(), uuid.New()
@@ -41,9 +41,9 @@ func notices(t *testing.T, f *fixture) {
 		{Kind: NoticeWatch, Units: []uuid.UUID{u.ID, other}}, {Kind: NoticeDraft, Draft: draft},
 	}
 	for range len(want) { // in any order, for servers of a Cluster do not wait for one another
-		got := <-heard
-		if at := slices.IndexFunc(want, func(n Notice) bool { return reflect.DeepEqual(n, got) }); at < 0 {
-			t.Errorf("heard %+v", got)
+		n := <-got
+		if at := slices.IndexFunc(want, func(wanted Notice) bool { return reflect.DeepEqual(wanted, n) }); at < 0 {
+			t.Errorf("got %+v", n)
 		} else {
 			want = slices.Delete(want, at, at+1)
 		}
@@ -65,27 +65,27 @@ func (f *fixture) awaitListeners(n int64) {
 func TestNoticesAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	heard := make(chan Notice, 1000)
+	got := make(chan Notice, 1000)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	go f.queue.Listen(ctx, func(n Notice) { heard <- n }, NoticeUnit)
+	go f.queue.Listen(ctx, func(n Notice) { got <- n }, NoticeUnit)
 	unit := uuid.New()
-	hears := func() bool {
+	gets := func() bool {
 		f.must(f.queue.Probe(t.Context()))
 		f.must(f.queue.Changed(t.Context(), unit))
 		select {
-		case n := <-heard:
+		case n := <-got:
 			return n.Unit == unit
 		case <-time.After(50 * time.Millisecond): // it may not listen yet
 			return false
 		}
 	}
-	testkit.Eventually(t, "it hears", hears)
+	testkit.Eventually(t, "it gets notices", gets)
 	f.redis.Stop()
 	_ = f.queue.Probe(t.Context())
 	if err := f.queue.Changed(t.Context(), unit); err != nil {
 		t.Errorf("a notice to nobody: %v", err)
 	}
 	f.redis.Start()
-	testkit.Eventually(t, "it hears again", hears)
+	testkit.Eventually(t, "it gets notices again", gets)
 }

@@ -292,9 +292,9 @@ func TestDequeuesKnowsAsynq(t *testing.T) {
 	f := newFixture(t)
 	f.enqueue(f.put())
 	watch := &spy{UniversalClient: f.queue.Redis()}
-	heard := make(chan struct{}, 1)
-	f.serve(watch, map[string]int{"default:mock": 1}, func() { heard <- struct{}{} })
-	<-heard
+	arrived := make(chan struct{}, 1)
+	f.serve(watch, map[string]int{"default:mock": 1}, func() { arrived <- struct{}{} })
+	<-arrived
 	watch.mu.Lock()
 	defer watch.mu.Unlock()
 	if len(watch.keys) != 1 || !dequeues(watch.keys[0]) || !slices.Equal(watch.keys[0], dequeueKeys("default:mock")) {
@@ -311,13 +311,13 @@ func (quietLog) Warn(...any)  {}
 func (quietLog) Error(...any) {}
 func (quietLog) Fatal(...any) {}
 
-func (f *fixture) serve(client redis.UniversalClient, queues map[string]int, heard func()) *asynq.Server {
+func (f *fixture) serve(client redis.UniversalClient, queues map[string]int, arrived func()) *asynq.Server {
 	f.t.Helper()
 	server := asynq.NewServerFromRedisClient(client, asynq.Config{
 		Concurrency: 2, Queues: queues, TaskCheckInterval: CheckInterval, Logger: quietLog{}, ShutdownTimeout: time.Second,
 	})
 	f.must(server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
-		heard()
+		arrived()
 		return nil
 	})))
 	f.t.Cleanup(func() {
@@ -330,7 +330,7 @@ func (f *fixture) serve(client redis.UniversalClient, queues map[string]int, hea
 }
 
 // wakingServer is wired as a worker process wires it.
-func (f *fixture) wakingServer(heard func()) {
+func (f *fixture) wakingServer(arrived func()) {
 	f.t.Helper()
 	wakeUps := make(chan struct{}, 1)
 	ctx, stop := context.WithCancel(f.t.Context())
@@ -343,7 +343,7 @@ func (f *fixture) wakingServer(heard func()) {
 	}, NoticeWake)
 	f.awaitListeners(1)
 	queues := f.queue.QueueWeights(map[string]int{work.DefaultQueue: 1}, []string{"mock", "claude"})
-	f.serve(f.queue.ServerClient(len(queues), open(), wakeUps), queues, heard)
+	f.serve(f.queue.ServerClient(len(queues), open(), wakeUps), queues, arrived)
 }
 
 // An idle server takes a message long before its next poll.
@@ -354,14 +354,14 @@ func TestPickUp(t *testing.T) {
 
 func pickUp(t *testing.T, f *fixture) {
 	t.Helper()
-	heard := make(chan struct{}, 1)
-	f.wakingServer(func() { heard <- struct{}{} })
+	arrived := make(chan struct{}, 1)
+	f.wakingServer(func() { arrived <- struct{}{} })
 	took := make([]time.Duration, 21)
 	for i := range took {
 		u := f.put()
 		start := time.Now()
 		f.enqueue(u)
-		<-heard
+		<-arrived
 		took[i] = time.Since(start)
 	}
 	slices.Sort(took)
@@ -377,8 +377,8 @@ func TestNoHotLoop(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.real()
-	heard := make(chan struct{}, 1)
-	f.wakingServer(func() { heard <- struct{}{} })
+	arrived := make(chan struct{}, 1)
+	f.wakingServer(func() { arrived <- struct{}{} })
 	f.refuseWrites(true)
 	before, start := f.scripts(), time.Now()
 	testkit.Eventually(t, "it asks again and again", func() bool { return f.scripts() >= before+30 })
@@ -387,7 +387,7 @@ func TestNoHotLoop(t *testing.T) {
 	}
 	f.refuseWrites(false)
 	f.enqueue(f.put())
-	<-heard
+	<-arrived
 }
 
 // scripts counts the scripts that Redis was asked to run.
