@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -31,7 +32,18 @@ const (
 
 const channels = "piecework:"
 
-func (c *Client) channel(k Kind) string { return channels + string(k) + c.suffix }
+// notices sends and receives notices.
+type notices struct {
+	client *Client
+
+	mu         sync.Mutex
+	stepped    map[uuid.UUID]bool // units whose new steps are to be published
+	drafted    map[uuid.UUID]Draft
+	watched    []uuid.UUID
+	publishing bool
+}
+
+func (s *notices) channel(k Kind) string { return channels + string(k) + s.client.suffix }
 
 func kindOf(channel string) Kind {
 	name, _, _ := strings.Cut(strings.TrimPrefix(channel, channels), "@")
@@ -60,105 +72,105 @@ type Draft struct {
 }
 
 // Cancelled tells worker processes that units were asked to stop.
-func (c *Client) Cancelled(ctx context.Context, units ...uuid.UUID) error {
-	return c.publish(ctx, NoticeCancel, texts(units))
+func (s *notices) Cancelled(ctx context.Context, units ...uuid.UUID) error {
+	return s.publish(ctx, NoticeCancel, texts(units))
 }
 
 // Changed tells whoever watches units that they have moved.
-func (c *Client) Changed(ctx context.Context, units ...uuid.UUID) error {
-	return c.publish(ctx, NoticeUnit, texts(units))
+func (s *notices) Changed(ctx context.Context, units ...uuid.UUID) error {
+	return s.publish(ctx, NoticeUnit, texts(units))
 }
 
 // BatchSubmitted tells worker processes that the units of a batch are to be made.
-func (c *Client) BatchSubmitted(ctx context.Context, id uuid.UUID) error {
-	return c.publish(ctx, NoticeBatch, []string{id.String()})
+func (s *notices) BatchSubmitted(ctx context.Context, id uuid.UUID) error {
+	return s.publish(ctx, NoticeBatch, []string{id.String()})
 }
 
 // Watched tells worker processes that somebody watches units, for the next few
 // seconds. Like Stepped it does not wait.
-func (c *Client) Watched(units []uuid.UUID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.watched = units
-	c.publishSoon()
+func (s *notices) Watched(units []uuid.UUID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watched = units
+	s.publishSoon()
 }
 
 // Stepped tells whoever watches a unit that a run of it wrote steps. It does
 // not wait: units that come while one message is on its way go with the next.
-func (c *Client) Stepped(unit uuid.UUID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stepped[unit] = true
-	c.publishSoon()
+func (s *notices) Stepped(unit uuid.UUID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stepped[unit] = true
+	s.publishSoon()
 }
 
 // Drafted tells whoever watches a unit what is being written. It does not wait
 // either: of one unit the newest words go.
-func (c *Client) Drafted(d Draft) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.drafted[d.Unit] = d
-	c.publishSoon()
+func (s *notices) Drafted(d Draft) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drafted[d.Unit] = d
+	s.publishSoon()
 }
 
 // publishSoon sees that somebody publishes; mu is held.
-func (c *Client) publishSoon() {
-	if !c.publishing {
-		c.publishing = true
-		go c.publishPending()
+func (s *notices) publishSoon() {
+	if !s.publishing {
+		s.publishing = true
+		go s.publishPending()
 	}
 }
 
-func (c *Client) publishPending() {
+func (s *notices) publishPending() {
 	for {
-		c.mu.Lock()
-		units := slices.Collect(maps.Keys(c.stepped))
+		s.mu.Lock()
+		units := slices.Collect(maps.Keys(s.stepped))
 		var drafts []string
-		for _, d := range c.drafted {
+		for _, d := range s.drafted {
 			text, _ := json.Marshal(d) // texts and numbers
 			drafts = append(drafts, string(text))
 		}
 		var watched []string
-		if len(c.watched) > 0 {
-			watched = []string{strings.Join(texts(c.watched), ",")}
+		if len(s.watched) > 0 {
+			watched = []string{strings.Join(texts(s.watched), ",")}
 		}
-		clear(c.stepped)
-		clear(c.drafted)
-		c.watched = nil
-		c.publishing = len(units)+len(drafts)+len(watched) > 0
-		c.mu.Unlock()
+		clear(s.stepped)
+		clear(s.drafted)
+		s.watched = nil
+		s.publishing = len(units)+len(drafts)+len(watched) > 0
+		s.mu.Unlock()
 		if len(units)+len(drafts)+len(watched) == 0 {
 			return
 		}
 		ctx := context.Background()
-		err := errors.Join(c.publish(ctx, NoticeSteps, texts(units)), c.publish(ctx, NoticeDraft, drafts), c.publish(ctx, NoticeWatch, watched))
+		err := errors.Join(s.publish(ctx, NoticeSteps, texts(units)), s.publish(ctx, NoticeDraft, drafts), s.publish(ctx, NoticeWatch, watched))
 		if err != nil {
-			c.log.Debug("publish steps", "err", err)
+			s.client.log.Debug("publish steps", "err", err)
 		}
 	}
 }
 
 // PauseChanged tells worker processes that a queue or a backend was paused or
 // resumed.
-func (c *Client) PauseChanged(ctx context.Context, name string) error {
-	return c.publish(ctx, NoticePause, []string{name})
+func (s *notices) PauseChanged(ctx context.Context, name string) error {
+	return s.publish(ctx, NoticePause, []string{name})
 }
 
-func (c *Client) publish(ctx context.Context, k Kind, messages []string) error {
-	if !c.Up() || len(messages) == 0 {
+func (s *notices) publish(ctx context.Context, k Kind, messages []string) error {
+	if !s.client.Up() || len(messages) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, enqueueTimeout+time.Duration(len(messages))*time.Millisecond)
 	defer cancel()
 	if len(messages) == 1 {
-		if err := c.pipeline().Publish(ctx, c.channel(k), messages[0]).Err(); err != nil {
+		if err := s.client.pipeline().Publish(ctx, s.channel(k), messages[0]).Err(); err != nil {
 			return fmt.Errorf("publish %s: %w", messages[0], err)
 		}
 		return nil
 	}
-	pipe := c.redis.Pipeline()
+	pipe := s.client.redis.Pipeline()
 	for _, m := range messages {
-		pipe.Publish(ctx, c.channel(k), m)
+		pipe.Publish(ctx, s.channel(k), m)
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return fmt.Errorf("publish %s: %w", messages[0], err)
@@ -168,12 +180,12 @@ func (c *Client) publish(ctx context.Context, k Kind, messages []string) error {
 
 // Listen calls handle with every notice of the given kinds until ctx ends. It
 // reconnects by itself; what was published meanwhile is lost.
-func (c *Client) Listen(ctx context.Context, handle func(Notice), kinds ...Kind) {
+func (s *notices) Listen(ctx context.Context, handle func(Notice), kinds ...Kind) {
 	subscribed := make([]string, len(kinds))
 	for i, k := range kinds {
-		subscribed[i] = c.channel(k)
+		subscribed[i] = s.channel(k)
 	}
-	sub := c.redis.Subscribe(ctx, subscribed...)
+	sub := s.client.redis.Subscribe(ctx, subscribed...)
 	defer func() { _ = sub.Close() }()
 	messages := sub.Channel()
 	for {

@@ -14,10 +14,10 @@ import (
 
 func TestNotices(t *testing.T) {
 	t.Parallel()
-	notices(t, newFixture(t))
+	noticesReach(t, newFixture(t))
 }
 
-func notices(t *testing.T, f *fixture) {
+func noticesReach(t *testing.T, f *fixture) {
 	t.Helper()
 	f.queue.OfDatabase(uuid.NewString()) // servers of a Cluster may still tell what others said before
 	ctx, stop := context.WithCancel(t.Context())

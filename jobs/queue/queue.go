@@ -80,6 +80,7 @@ func (c *Client) QueueWeights(queues map[string]int, backends []string) map[stri
 
 // Client is a connection to Redis as a message queue.
 type Client struct {
+	notices
 	redis     redis.UniversalClient
 	layout    string // of Redis, for people
 	suffix    string // of all names of one installation
@@ -91,12 +92,6 @@ type Client struct {
 
 	makePipeline sync.Once
 	pipelined    *pipelined // for what many send at once
-
-	mu         sync.Mutex
-	stepped    map[uuid.UUID]bool // units whose new steps are to be published
-	drafted    map[uuid.UUID]Draft
-	watched    []uuid.UUID
-	publishing bool
 }
 
 // Connect returns a Client for the Redis at address: redis://, rediss://, unix://,
@@ -109,7 +104,8 @@ func Connect(address string, log *slog.Logger) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read REDIS_URL: %w", err)
 	}
-	c := &Client{redis: client, layout: layout, log: log, stepped: map[uuid.UUID]bool{}, drafted: map[uuid.UUID]Draft{}}
+	c := &Client{redis: client, layout: layout, log: log}
+	c.notices = notices{client: c, stepped: map[uuid.UUID]bool{}, drafted: map[uuid.UUID]Draft{}}
 	c.client = asynq.NewClientFromRedisClient(c.pipeline())
 	c.inspector = asynq.NewInspectorFromRedisClient(c.redis)
 	c.up.Store(true)

@@ -105,7 +105,7 @@ func TestGroups(t *testing.T) {
 			t.Parallel()
 			g := start(t)
 			for name, test := range map[string]func(*testing.T, *fixture){
-				"enqueue": enqueueOnce, "many queues": enqueueToMany, "pick up": pickUp, "notices": notices, "trim": archiveIsTrimmed,
+				"enqueue": enqueueOnce, "many queues": enqueueToMany, "pick up": pickUp, "notices": noticesReach, "trim": archiveIsTrimmed,
 			} {
 				t.Run(name, func(t *testing.T) {
 					f := &fixture{t: t, queue: connect(t, g.URL)}
