@@ -38,8 +38,8 @@ func TestRunUnderALapsedLeaseDoesNotBegin(t *testing.T) {
 	}
 }
 
-// So it is with a run that its keeper has ended.
-func TestRunEndedByItsKeeperIsLost(t *testing.T) {
+// So it is with a run that its supervisor has ended.
+func TestRunEndedByItsSupervisorIsLost(t *testing.T) {
 	t.Parallel()
 	h := newFixture(t)
 	w := h.start(nil)

@@ -122,7 +122,7 @@ func (h *Heartbeat) Guard(context.Context) error {
 }
 
 // margin is kept between stopping the runs and the end of the lease. When half
-// of it is over the runs' keepers end what is still there, because this process
+// of it is over the runs' supervisors end what is still there, because this process
 // is frozen.
 func (h *Heartbeat) margin() time.Duration { return h.Lease / 3 }
 
