@@ -52,12 +52,13 @@ import (
 	"piecework/internal/process"
 	"piecework/internal/webhook"
 	"piecework/jobs"
+	"piecework/jobs/queue"
 )
 
 // Options is what the front door needs to know.
 type Options struct {
 	*jobs.Submitter
-	Bell     *jobs.Bell
+	Queue    *queue.Client
 	Version  string
 	MaxBody  int64 // bytes of a JSON body
 	Sealer   webhook.Sealer
@@ -95,13 +96,13 @@ type API struct {
 func New(o Options) *API {
 	a := &API{Options: o, echo: echo.New(), bodies: body.New(o.MaxBody, time.Minute),
 		answerLimit: body.AnswerLimit, lookAgain: time.Second}
-	a.ops = ops.New(o.Store, o.Bell, o.Log, o.Containment)
-	a.live = live.New(o.Store, o.Bell, o.Log, o.Registry)
+	a.ops = ops.New(o.Store, o.Queue, o.Log, o.Containment)
+	a.live = live.New(o.Store, o.Queue, o.Log, o.Registry)
 	o.OnSubmit(a.live.Notify)
 	a.control = &jobs.Control{Submitter: o.Submitter, UnitChanged: a.live.Notify}
 	a.triggers = hooks.NewTriggers(hooks.TriggerOptions{Store: o.Store, Submitter: o.Submitter, Sealer: o.Sealer, Bodies: a.bodies, Log: o.Log}, o.Registry)
 	a.endpoints, a.deliveries = &hooks.Endpoints{Store: o.Store, Guard: o.Webhooks}, &hooks.Deliveries{Store: o.Store}
-	a.pages = web.New(web.Options{Store: o.Store, Bell: o.Bell, Ops: a.ops, Control: a.control, BodyTime: a.bodies.Time})
+	a.pages = web.New(web.Options{Store: o.Store, Queue: o.Queue, Ops: a.ops, Control: a.control, BodyTime: a.bodies.Time})
 	a.control.BatchChanged = a.pages.BatchChanged
 	metrics := promauto.With(o.Registry)
 	a.requests = metrics.NewHistogramVec(prometheus.HistogramOpts{

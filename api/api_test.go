@@ -23,6 +23,7 @@ import (
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -60,7 +61,7 @@ func openFront(t *testing.T, database, redis string, change func(*Options)) *fro
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = ledger.Close() })
-	bell, err := jobs.Connect(redis, log)
+	bell, err := queue.Connect(redis, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +70,7 @@ func openFront(t *testing.T, database, redis string, change func(*Options)) *fro
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Submitter: jobs.NewSubmitter(&jobs.Rules{Store: ledger, Files: files, FilePolicy: work.DefaultFilePolicy()}, bell, log, registry), Bell: bell, Version: "test", MaxBody: 1 << 20,
+	o := Options{Submitter: jobs.NewSubmitter(&jobs.Rules{Store: ledger, Files: files, FilePolicy: work.DefaultFilePolicy()}, bell, log, registry), Queue: bell, Version: "test", MaxBody: 1 << 20,
 		Log: log, Registry: registry}
 	if change != nil {
 		change(&o)

@@ -106,7 +106,7 @@ func (f *front) worksAs(id uuid.UUID, class work.Class, fail func(work.Unit) boo
 // advance does what worker processes and the reconciler do.
 func (f *front) advance(id uuid.UUID) {
 	f.t.Helper()
-	if err := f.Bell.AdvanceBatch(f.t.Context(), f.Store, id); err != nil {
+	if err := jobs.AdvanceBatch(f.t.Context(), f.Store, f.Queue, f.Log, id); err != nil {
 		f.t.Fatal(err)
 	}
 }

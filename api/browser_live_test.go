@@ -13,7 +13,7 @@ import (
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
-	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -82,7 +82,7 @@ func TestBrowserShowsWordsAsTheyCome(t *testing.T) {
 	t.Parallel()
 	f, w, s := followOn(t, testkit.StartRedis(t).URL)
 	for words := `.draft")?.textContent === "so far <b>\ufffd</b>"`; !eval[bool](w, `document.querySelector("`+words); {
-		f.Bell.Drafted(jobs.Draft{Unit: s.c.ID, Attempt: 1, Type: transcript.Action, Text: "so far <b>\u202e</b>"})
+		f.Queue.Drafted(queue.Draft{Unit: s.c.ID, Attempt: 1, Type: transcript.Action, Text: "so far <b>\u202e</b>"})
 	}
 	s.tell("so far and further")
 	w.until("the step has taken its place", numbers+` === "1" && !document.querySelector(".draft")`)

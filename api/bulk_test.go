@@ -8,7 +8,7 @@ import (
 	"piecework/api/view"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
-	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -68,8 +68,8 @@ func TestBulkRetry(t *testing.T) {
 	if err != nil || u.State != work.Queued || u.Model != "better" || u.MaxTurns != 7 {
 		t.Errorf("unit %+v, error %v", u, err)
 	}
-	key := "asynq:{" + f.Bell.Lane("default", "mock", work.DefaultPriority) + "}:t:" + jobs.TaskID(u.ID, u.Dispatch)
-	if n, err := f.Bell.Redis().Exists(t.Context(), key).Result(); n != 1 || err != nil {
+	key := "asynq:{" + f.Queue.QueueName("default", "mock", work.DefaultPriority) + "}:t:" + queue.TaskID(u.ID, u.Dispatch)
+	if n, err := f.Queue.Redis().Exists(t.Context(), key).Result(); n != 1 || err != nil {
 		t.Errorf("%d bells for it, error %v", n, err)
 	}
 	// What was cancelled is retried when it is named.

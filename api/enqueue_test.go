@@ -36,7 +36,7 @@ func TestAcceptDoesNotWaitForRedis(t *testing.T) {
 	testkit.Eventually(t, "a message that was sent after the answer", func() bool {
 		f := openFront(t, testkit.DB(t, migrate), testkit.Redis(t), nil)
 		hold := slowRedis{make(chan struct{})}
-		f.Bell.Redis().AddHook(hold)
+		f.Queue.Redis().AddHook(hold)
 		f.post("/work-units", mock("")).is(202)
 		close(hold.release)
 		f.Wait()

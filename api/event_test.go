@@ -23,6 +23,7 @@ import (
 	"piecework/internal/transcript"
 	"piecework/internal/work"
 	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -335,7 +336,7 @@ func TestStreamGoesOnBehindAnyEvent(t *testing.T) {
 	second.end(work.RunSucceeded, work.Succeeded)
 	all = append(slices.Replace(all, 5, 6, "run 2 succeeded"), "end succeeded")
 	all[11] = "unit succeeded"
-	other := &front{API: New(Options{Submitter: f.Submitter, Bell: f.Bell, Log: f.Log, Registry: prometheus.NewRegistry()}), t: t}
+	other := &front{API: New(Options{Submitter: f.Submitter, Queue: f.Queue, Log: f.Log, Registry: prometheus.NewRegistry()}), t: t}
 	other.serve()
 	events := f.listen(f.eventsOf(unit) + from).hears(all...)
 	replays(t, other, f.eventsOf(unit), events)
@@ -546,7 +547,7 @@ func TestStreamWithAndWithoutRedis(t *testing.T) {
 	redis := testkit.StartRedis(t)
 	f := openFront(t, testkit.DB(t, migrate), redis.URL, nil)
 	f.watchFor(time.Hour)
-	worker := openFront(t, testkit.DB(t, migrate), redis.URL, nil).Bell // another process's
+	worker := openFront(t, testkit.DB(t, migrate), redis.URL, nil).Queue // another process's
 	unit := f.submit(mock(""))
 	s := f.story(unit)
 	l := f.listen(f.eventsOf(unit))
@@ -739,7 +740,7 @@ func TestStreamTellsDrafts(t *testing.T) {
 		Type, Text   string
 	}
 	says := func(rev int, text string) {
-		f.Bell.Drafted(jobs.Draft{Unit: s.c.ID, Attempt: 1, Rev: rev, Type: transcript.Action, Text: text})
+		f.Queue.Drafted(queue.Draft{Unit: s.c.ID, Attempt: 1, Rev: rev, Type: transcript.Action, Text: text})
 	}
 	hears := func(rev int, text string) {
 		t.Helper()

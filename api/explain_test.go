@@ -10,7 +10,7 @@ import (
 	"piecework/api/ops"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
-	"piecework/jobs"
+	"piecework/jobs/queue"
 )
 
 func (f *front) explained(id uuid.UUID) ops.Explanation {
@@ -35,18 +35,18 @@ func TestExplain(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	f.Wait()
-	message := "asynq:{" + f.Bell.Lane("default", "mock", work.DefaultPriority) + "}:t:" + jobs.TaskID(id, 1)
-	if err := f.Bell.Redis().HSet(t.Context(), message, "state", "active").Err(); err != nil {
+	message := "asynq:{" + f.Queue.QueueName("default", "mock", work.DefaultPriority) + "}:t:" + queue.TaskID(id, 1)
+	if err := f.Queue.Redis().HSet(t.Context(), message, "state", "active").Err(); err != nil {
 		t.Fatal(err)
 	}
 	if e := f.explained(id); e.Reasons[0].Code != "taken" {
 		t.Errorf("%+v", e)
 	}
-	if err := f.Bell.Redis().Del(t.Context(), message).Err(); err != nil {
+	if err := f.Queue.Redis().Del(t.Context(), message).Err(); err != nil {
 		t.Fatal(err)
 	}
-	key := "asynq:{" + f.Bell.Lane("default", "mock", work.DefaultPriority) + "}:paused"
-	if err := f.Bell.Redis().Set(t.Context(), key, 1, 0).Err(); err != nil {
+	key := "asynq:{" + f.Queue.QueueName("default", "mock", work.DefaultPriority) + "}:paused"
+	if err := f.Queue.Redis().Set(t.Context(), key, 1, 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if e := f.explained(id); e.Reasons[0].Code != "queue_paused" {

@@ -70,7 +70,7 @@ func TestNotReadyWithoutPostgres(t *testing.T) {
 	}
 	f.get("/healthz").is(200)
 	f.get("/metrics").is(200)
-	worker := httptest.NewServer(ops.Health(f.Registry, f.Store, f.Bell, process.Subreaper, func() string { return "" }))
+	worker := httptest.NewServer(ops.Health(f.Registry, f.Store, f.Queue, process.Subreaper, func() string { return "" }))
 	defer worker.Close()
 	for path, status := range map[string]int{"/healthz": 200, "/metrics": 200, "/readyz": 503, "/work-units": 404} {
 		resp, err := http.Get(worker.URL + path)
@@ -109,7 +109,7 @@ func TestReadinessTellsOfAFullDisk(t *testing.T) {
 	if page := string(f.get("/worker-processes").is(200).body); !strings.Contains(page, why) || !strings.Contains(page, "takes no units") {
 		t.Errorf("the page does not say so: %s", page)
 	}
-	worker := httptest.NewServer(ops.Health(f.Registry, f.Store, f.Bell, process.Subreaper, func() string { return why }))
+	worker := httptest.NewServer(ops.Health(f.Registry, f.Store, f.Queue, process.Subreaper, func() string { return why }))
 	defer worker.Close()
 	resp, err := http.Get(worker.URL + "/readyz")
 	if err != nil {

@@ -41,6 +41,6 @@ func TestHeldAnswersAreHeld(t *testing.T) {
 func TestAsynqmonBesideASilentRedis(t *testing.T) {
 	t.Parallel()
 	f := newFront(t) // its Redis is away
-	_ = f.Bell.Probe(t.Context())
+	_ = f.Queue.Probe(t.Context())
 	f.get("/asynqmon/api/queues").refused(503, "", "redis cannot be reached")
 }

@@ -9,7 +9,7 @@ import (
 	"piecework/api/ops"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
-	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -42,8 +42,8 @@ func TestPauseAndResume(t *testing.T) {
 		t.Run(test.code, func(t *testing.T) {
 			t.Parallel()
 			f := openFront(t, testkit.DB(t, migrate), testkit.Redis(t), nil)
-			news := make(chan jobs.Notice, 10)
-			go f.Bell.Listen(t.Context(), func(n jobs.Notice) { news <- n }, jobs.NoticePause)
+			news := make(chan queue.Notice, 10)
+			go f.Queue.Listen(t.Context(), func(n queue.Notice) { news <- n }, queue.NoticePause)
 			process := f.crew(work.Offer{Name: "mock", Available: true})
 			id := f.submit(mock(""))
 			var first, again ops.PauseState

@@ -21,6 +21,7 @@ import (
 	"piecework/internal/strictjson"
 	"piecework/internal/testkit"
 	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -28,12 +29,12 @@ import (
 func schemas(tb testing.TB) (huma.Registry, map[string]*huma.Schema) {
 	tb.Helper()
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	bell, err := jobs.Connect(nowhere, log)
+	bell, err := queue.Connect(nowhere, log)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = bell.Close() })
-	a := New(Options{Submitter: jobs.NewSubmitter(&jobs.Rules{Store: &store.Store{}}, bell, log, prometheus.NewRegistry()), Log: log, Registry: prometheus.NewRegistry(), Bell: bell})
+	a := New(Options{Submitter: jobs.NewSubmitter(&jobs.Rules{Store: &store.Store{}}, bell, log, prometheus.NewRegistry()), Log: log, Registry: prometheus.NewRegistry(), Queue: bell})
 	all := map[string]*huma.Schema{}
 	for path, item := range a.huma.OpenAPI().Paths {
 		for method, op := range map[string]*huma.Operation{"POST": item.Post, "PUT": item.Put, "PATCH": item.Patch} {

@@ -47,7 +47,7 @@ func TestWaitEndsWithTheNoticeThatTheUnitIsFinal(t *testing.T) {
 	f.run(id, "done")
 	var a *answer
 	testkit.Eventually(t, "the held answer comes", func() bool {
-		if err := f.Bell.Changed(t.Context(), id); err != nil { // the API may not have subscribed yet
+		if err := f.Queue.Changed(t.Context(), id); err != nil { // the API may not have subscribed yet
 			t.Log(err)
 		}
 		select {

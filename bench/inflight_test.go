@@ -31,6 +31,7 @@ import (
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -61,7 +62,7 @@ func holdInFlight(t *testing.T, name string) {
 		t.Fatal(err)
 	}
 	defer ledger.Close()
-	bell, err := jobs.Connect(redis, slog.New(slog.DiscardHandler))
+	bell, err := queue.Connect(redis, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +106,7 @@ func migrate(ctx context.Context, url string) error {
 }
 
 // submit accepts the units as an API does.
-func submit(t *testing.T, ledger *store.Store, bell *jobs.Bell, name string) {
+func submit(t *testing.T, ledger *store.Store, bell *queue.Client, name string) {
 	t.Helper()
 	var callers sync.WaitGroup
 	for range inFlight / 100 {
@@ -120,7 +121,7 @@ func submit(t *testing.T, ledger *store.Store, bell *jobs.Bell, name string) {
 	callers.Wait()
 }
 
-func acceptFor(ctx context.Context, ledger *store.Store, bell *jobs.Bell, name string) error {
+func acceptFor(ctx context.Context, ledger *store.Store, bell *queue.Client, name string) error {
 	unit, _, err := ledger.Accept(ctx, store.NewUnit{Unit: work.Unit{
 		ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: "Summarise lorem",
 		Spec: work.Spec{
@@ -132,7 +133,7 @@ func acceptFor(ctx context.Context, ledger *store.Store, bell *jobs.Bell, name s
 	if err != nil {
 		return err
 	}
-	return bell.Ring(ctx, store.DispatchOf(unit))
+	return bell.Enqueue(ctx, store.DispatchOf(unit))
 }
 
 func wantSuccesses(t *testing.T, database string) {
@@ -179,19 +180,19 @@ func beWorker() {
 	if err != nil {
 		panic(err)
 	}
-	bell, err := jobs.Connect(os.Getenv("REDIS"), log)
+	bell, err := queue.Connect(os.Getenv("REDIS"), log)
 	if err != nil {
 		panic(err)
 	}
 	hears := make(chan struct{})
 	worker := handlers.New(handlers.Options{
-		Store: ledger, Bell: bell, Backends: []backend.Backend{modelAt(os.Getenv("BACKEND"), os.Getenv("MODEL"))},
+		Store: ledger, Queue: bell, Backends: []backend.Backend{modelAt(os.Getenv("BACKEND"), os.Getenv("MODEL"))},
 		Queues: map[string]int{"default": 1}, Slots: inFlight, Lease: 30 * time.Second, Beat: 5 * time.Second, Probe: 30 * time.Second, Pack: time.Minute,
-		Grace: time.Second, Data: os.Getenv("DATA"), Log: log, Secrets: []string{strings.Repeat("postgres", 4), strings.Repeat("sk-secret", 6)}, Metrics: prometheus.NewRegistry(), Hears: hears,
+		Grace: time.Second, Data: os.Getenv("DATA"), Log: log, Secrets: []string{strings.Repeat("postgres", 4), strings.Repeat("sk-secret", 6)}, Metrics: prometheus.NewRegistry(), Ready: hears,
 	})
 	var loops sync.WaitGroup
 	loops.Go(func() { bell.WatchRedis(ctx) })
-	loops.Go(func() { (&jobs.Reconciler{Store: ledger, Bell: bell, Log: log}).Run(ctx) })
+	loops.Go(func() { (&jobs.Reconciler{Store: ledger, Queue: bell, Log: log}).Run(ctx) })
 	loops.Go(func() {
 		if err := worker.Run(ctx); err != nil {
 			panic(err)

@@ -23,7 +23,8 @@ func (w *Worker) acceptance(c *store.Claimed) (*accept.Check, error) {
 		return nil, err
 	}
 	if check.HasCommand() && !w.AcceptCommands {
-		return nil, errors.New("accept has a command, and this worker process runs none: set PIECEWORK_ACCEPT_COMMANDS for API and worker processes alike")
+		return nil, errors.New("accept has a command, and this worker process runs none: " +
+			"set PIECEWORK_ACCEPT_COMMANDS for API and worker processes alike")
 	}
 	return check, nil
 }
@@ -31,29 +32,29 @@ func (w *Worker) acceptance(c *store.Claimed) (*accept.Check, error) {
 // callAccepted runs the unit's backend. A result that does not meet the unit's
 // acceptance check is asked for once more, in the same session, with the words
 // of the check; one that does not meet it then either is a failure.
-func (w *Worker) callAccepted(ctx context.Context, a *attempt) error {
-	err := w.call(ctx, a)
+func (a *attempt) callAccepted(ctx context.Context) error {
+	err := a.call(ctx)
 	if a.prep.accept == nil || err != nil || !a.ran.Success {
 		return err
 	}
-	verdict, err := w.check(ctx, a)
+	verdict, err := a.check(ctx)
 	if err != nil || !a.ran.Success || verdict.Unmet == "" {
 		return err
 	}
 	first := a.ran.Result
-	again, ok := a.prep.req.Again(first, w.redact(verdict.Words()))
+	again, ok := a.prep.req.Again(first, a.w.redact(verdict.Words()))
 	if verdict.Hopeless || !ok || !backend.Can(a.claimed.Backend, work.CanSchema) || again.Call != nil {
 		a.refuse(verdict)
 		return nil
 	}
 	a.rec.steps.Add(transcript.Step{Type: transcript.SystemText, Text: "Asking once more for a result that is accepted."})
 	a.prep.req = again
-	err = w.call(ctx, a)
+	err = a.call(ctx)
 	a.ran.Result = a.ran.After(first)
 	if err != nil || !a.ran.Success {
 		return err
 	}
-	if verdict, err = w.check(ctx, a); err == nil && a.ran.Success && verdict.Unmet != "" {
+	if verdict, err = a.check(ctx); err == nil && a.ran.Success && verdict.Unmet != "" {
 		a.refuse(verdict)
 	}
 	return err
@@ -66,10 +67,11 @@ func (a *attempt) refuse(v accept.Verdict) {
 
 // check looks whether the result of a run meets the unit's acceptance check, and
 // says so in the transcript. When ctx ends first the run has not succeeded.
-func (w *Worker) check(ctx context.Context, a *attempt) (accept.Verdict, error) {
+func (a *attempt) check(ctx context.Context) (accept.Verdict, error) {
 	verdict, err := a.prep.accept.Run(ctx, accept.Result{
-		Output: a.ran.Output, Dir: a.prep.req.Dir, OpenedDir: a.prep.req.OpenedDir, Env: append([]string{"HOME=" + a.prep.req.Home}, w.CommandEnv...),
-		Mark: process.NewMark(a.claimed.RunID.String()), Supervisor: w.Supervisor, Lease: a.lease,
+		Output: a.ran.Output, Dir: a.prep.req.Dir, OpenedDir: a.prep.req.OpenedDir,
+		Env:  append([]string{"HOME=" + a.prep.req.Home}, a.w.CommandEnv...),
+		Mark: process.NewMark(a.claimed.RunID.String()), Supervisor: a.w.Supervisor, Lease: a.lease,
 	})
 	if err != nil || ctx.Err() != nil {
 		a.ran.Success, a.ran.Error = false, nil

@@ -18,7 +18,7 @@ func mocked(o *Options) {
 }
 
 // submitChecked submits a unit with a script for the mock backend and a check.
-func (h *house) submitChecked(script, check string, change ...func(*work.Spec)) work.Unit {
+func (h *fixture) submitChecked(script, check string, change ...func(*work.Spec)) work.Unit {
 	h.t.Helper()
 	id := h.submit(func(s *work.Spec) {
 		s.Payload, s.Accept = json.RawMessage(`{"mock":`+script+`}`), json.RawMessage(check)
@@ -38,7 +38,7 @@ func (h *house) submitChecked(script, check string, change ...func(*work.Spec)) 
 // once more; then the unit has failed, and its output and its cost are kept.
 func TestAcceptance(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(mocked)
 	for _, test := range []struct {
 		script, check string
@@ -66,7 +66,7 @@ func TestAcceptance(t *testing.T) {
 			t.Errorf("%s of %s: %v", test.check, test.script, u.Error)
 		}
 		if text := fmt.Sprint(h.steps(run.ID)); !strings.Contains(text, "accepted") {
-			t.Errorf("%s: the transcript does not tell of the check: %s", test.check, text)
+			t.Errorf("%s: the transcript does not show the check: %s", test.check, text)
 		}
 	}
 }
@@ -75,7 +75,7 @@ func TestAcceptance(t *testing.T) {
 // anything.
 func TestAcceptCommandsMayBeOff(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(func(o *Options) { mocked(o); o.AcceptCommands = false })
 	u := h.submitChecked(`{"cost_usd":0.5}`, `{"command":"true"}`)
 	if u.State != work.Failed || u.Error.Class != work.ClassInvalidRequest || u.Known() != 0 || !strings.Contains(u.Error.Message, "PIECEWORK_ACCEPT_COMMANDS") {
@@ -86,7 +86,7 @@ func TestAcceptCommandsMayBeOff(t *testing.T) {
 // A result from the cache has met the same check.
 func TestAcceptanceIsPartOfTheCachesKey(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(mocked)
 	kept := func(s *work.Spec) { s.CacheTTL = 3600 }
 	for _, test := range []struct {
@@ -111,7 +111,7 @@ func TestAcceptanceIsPartOfTheCachesKey(t *testing.T) {
 // whether its result would do.
 func TestCancelDuringTheCheck(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(mocked)
 	id := h.submit(func(s *work.Spec) {
 		s.Payload, s.Accept = json.RawMessage(`{"mock":{"output":"x"}}`), json.RawMessage(`{"command":"sleep 1000"}`)

@@ -5,20 +5,18 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-
-	"piecework/store"
 )
 
 // maxDelayed bounds the units that wait in memory for their place, which is a
-// moment ahead; the ledger brings back those beyond it.
+// moment ahead; Postgres brings back those beyond it.
 const maxDelayed = 1000
 
 // admit tells whether a unit may begin as far as the rate limit of its model is
 // concerned. If not, it comes again by itself: in a moment from here, or when
 // the reconciler dispatches it anew. No slot and no message waits for it.
 func (w *Worker) admit(unit uuid.UUID) (bool, error) {
-	if !w.limited() {
-		return true, nil // the ledger need not be asked for the model
+	if !w.health.Limited() {
+		return true, nil // Postgres need not be asked for the model
 	}
 	if w.isDelayed(unit) {
 		return false, nil // it was dispatched twice
@@ -29,11 +27,11 @@ func (w *Worker) admit(unit uuid.UUID) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	l := w.lane(of.Backend)
-	if l == nil {
+	b := w.health.Of(of.Backend)
+	if b == nil {
 		return true, nil // the claim declines it
 	}
-	at, admitted := l.admit(of.Model)
+	at, admitted := b.Admit(of.Model)
 	wait := time.Until(at)
 	switch {
 	case admitted && wait <= 0:
@@ -75,15 +73,15 @@ func (w *Worker) runDelayed(unit uuid.UUID, wait time.Duration) error {
 	}
 	select {
 	case <-timer.C:
-	case <-w.draining.Done():
+	case <-w.drain.Done():
 		over()
-		return w.passOn(unit)
+		return w.requeue(unit)
 	}
 	select {
 	case w.slots <- struct{}{}:
-	case <-w.draining.Done():
+	case <-w.drain.Done():
 		over()
-		return w.passOn(unit)
+		return w.requeue(unit)
 	}
 	defer func() { <-w.slots }()
 	over()
@@ -94,27 +92,4 @@ func (w *Worker) isDelayed(unit uuid.UUID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.delayed[unit]
-}
-
-// limited tells whether any model of any backend has met a rate limit.
-func (w *Worker) limited() bool {
-	for _, l := range w.lanes {
-		if l.limited() {
-			return true
-		}
-	}
-	return false
-}
-
-// shutModels lists the models whose units may not begin now.
-func (w *Worker) shutModels() []store.ModelOf {
-	var shut []store.ModelOf
-	for _, l := range w.lanes {
-		for _, limit := range l.offer().Limits {
-			if limit.Until != nil {
-				shut = append(shut, store.ModelOf{Backend: l.backend.Name(), Model: limit.Model})
-			}
-		}
-	}
-	return shut
 }

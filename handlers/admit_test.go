@@ -20,11 +20,11 @@ func TestLimitOfAModelLetsOthersPass(t *testing.T) {
 	for name, withRedis := range map[string]bool{"with redis": true, "without redis": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t)
+			h := newFixture(t)
 			w := h.start(func(o *Options) { o.Slots, o.Beat = 2, 200*time.Millisecond })
 			if !withRedis {
 				h.redis.Stop()
-				testkit.Eventually(t, "redis is away", func() bool { return !h.bell.Up() })
+				testkit.Eventually(t, "redis is away", func() bool { return !h.queue.Up() })
 			}
 			first := h.submit(func(s *work.Spec) { s.Model = "slow" })
 			limit := work.Fail(work.ClassRateLimit, "429: limit of the model slow")
@@ -49,11 +49,9 @@ func TestLimitOfAModelLetsOthersPass(t *testing.T) {
 					t.Fatalf("a unit of the shut model is %s after %d runs", u.State, u.RunCount)
 				}
 			}
-			l := w.lane("mock")
-			l.mu.Lock()
-			l.models["slow"].until = time.Now() // the limit is over
-			l.models["slow"].begun = 1000
-			l.mu.Unlock()
+			w.stop()
+			<-w.done
+			h.start(nil) // another process has met no limit
 			if err := h.store.Doubt(t.Context(), slow); err != nil {
 				t.Fatal(err)
 			}
@@ -71,11 +69,11 @@ func TestLimitOfAModelLetsOthersPass(t *testing.T) {
 // again.
 func TestUnitsOfAShutModelCostNoMessages(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(nil)
 	limit := work.Fail(work.ClassRateLimit, "429")
 	limit.ResetAt = time.Now().Add(time.Hour)
-	w.lane("mock").ended("slow", time.Now(), false, limit)
+	w.health.Of("mock").Ended("slow", time.Now(), false, limit)
 	units := make([]uuid.UUID, 10)
 	for i := range units {
 		units[i] = h.submit(func(s *work.Spec) { s.Model = "slow" })
@@ -94,7 +92,7 @@ func TestUnitsOfAShutModelCostNoMessages(t *testing.T) {
 					return false
 				}
 			}
-			return h.bells(id) == 0
+			return h.messages(id) == 0
 		})
 		if u := h.unit(id); u.Dispatch > 2 || u.RunCount != 0 {
 			t.Errorf("dispatched %d times, %d runs", u.Dispatch, u.RunCount)

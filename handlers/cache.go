@@ -51,24 +51,24 @@ type cacheLook struct {
 // inCache looks for an earlier run's result, if the unit asked for that. When
 // the look fails, the unit runs. Units with equal keys that run at the same time
 // do not wait for each other.
-func (w *Worker) inCache(ctx context.Context, a *attempt) bool {
+func (a *attempt) inCache(ctx context.Context) bool {
 	c := a.claimed
 	if c.CacheTTL <= 0 {
 		return false
 	}
 	var err error
 	if a.look.files, err = digest(a.prep.req.Files); err == nil {
-		a.look.key, err = w.cacheKey(a)
+		a.look.key, err = a.cacheKey()
 	}
 	if err == nil {
-		err = w.untilAnswered(ctx, func() (err error) {
-			a.look.from, err = w.Store.Cached(ctx, c.Tenant, a.look.key, c.CacheTTL.Duration())
+		err = untilAnswered(ctx, func() (err error) {
+			a.look.from, err = a.w.Store.Cached(ctx, c.Tenant, a.look.key, c.CacheTTL.Duration())
 			return err
 		})
 	}
 	if err != nil {
 		a.look.key = nil
-		w.Log.Warn("look for a result to take over; the unit runs", "unit", c.ID, "err", err)
+		a.w.Log.Warn("look for a result to take over; the unit runs", "unit", c.ID, "err", err)
 		return false
 	}
 	if a.look.came = work.CacheMiss; a.look.from == nil {
@@ -79,8 +79,8 @@ func (w *Worker) inCache(ctx context.Context, a *attempt) bool {
 }
 
 // fromCache takes over an earlier run's result, if there is one.
-func (w *Worker) fromCache(ctx context.Context, a *attempt) bool {
-	if !w.inCache(ctx, a) {
+func (a *attempt) fromCache(ctx context.Context) bool {
+	if !a.inCache(ctx) {
 		return false
 	}
 	from := a.look.from
@@ -93,11 +93,13 @@ func (w *Worker) fromCache(ctx context.Context, a *attempt) bool {
 }
 
 // cacheKey is a digest of all that shapes the answer to a prepared unit.
-func (w *Worker) cacheKey(a *attempt) ([]byte, error) {
+func (a *attempt) cacheKey() ([]byte, error) {
 	c, req := a.claimed, a.prep.req
 	what := cacheInput{
 		Form: cacheForm, Backend: c.Backend, Worker: c.Worker, Model: req.Model, Prompt: req.Prompt, SystemPrompt: req.SystemPrompt,
-		OutputSchema: req.OutputSchema, Accept: c.Accept, ReadsProject: c.ProjectSettings == work.SettingsRead && !backend.MustReadProject(c.Backend), MCPServers: c.MCPServers, MaxTurns: req.MaxTurns, MaxCostUSD: req.MaxCostUSD,
+		OutputSchema: req.OutputSchema, Accept: c.Accept,
+		ReadsProject: c.ProjectSettings == work.SettingsRead && !backend.MustReadProject(c.Backend),
+		MCPServers:   c.MCPServers, MaxTurns: req.MaxTurns, MaxCostUSD: req.MaxCostUSD,
 	}
 	if c.OnDenied == work.OnDeniedNote {
 		what.OnDenied = c.OnDenied
@@ -105,7 +107,7 @@ func (w *Worker) cacheKey(a *attempt) ([]byte, error) {
 	if backend.ReadsPayload(c.Backend) {
 		what.Payload = req.Payload
 	}
-	if configured, ok := w.lane(c.Backend).backend.(backend.Configured); ok {
+	if configured, ok := a.w.health.Of(c.Backend).Backend.(backend.Configured); ok {
 		what.Settings = configured.Settings()
 	}
 	for _, f := range req.Files {

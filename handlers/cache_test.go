@@ -23,19 +23,19 @@ type tuned struct {
 
 func (t *tuned) Settings() string { return t.settings.Load().(string) }
 
-// cacheHouse has three backends, and a worker process with a root that has a
+// cacheFixture has three backends, and a worker process with a root that has a
 // file in it.
-type cacheHouse struct {
-	*house
+type cacheFixture struct {
+	*fixture
 	worker *worker
 	claude *tuned
 	codex  *puppet
 	root   string
 }
 
-func newCacheHouse(t *testing.T) *cacheHouse {
+func newCacheFixture(t *testing.T) *cacheFixture {
 	t.Helper()
-	h := &cacheHouse{house: newHouse(t), claude: &tuned{puppet: newPuppet("claude")}, codex: newPuppet("codex"), root: t.TempDir()}
+	h := &cacheFixture{fixture: newFixture(t), claude: &tuned{puppet: newPuppet("claude")}, codex: newPuppet("codex"), root: t.TempDir()}
 	h.claude.settings.Store("")
 	h.worker = h.start(func(o *Options) {
 		o.Roots, o.Backends, o.FilePolicy.MaxBytes = rootAt(t, h.root), []backend.Backend{h.puppet, h.claude, h.codex}, 1000
@@ -52,7 +52,7 @@ func writeText(t *testing.T, dir, name, text string) {
 }
 
 // ask submits a unit that may take a result over.
-func (h *cacheHouse) ask(changes ...func(*work.Spec)) uuid.UUID {
+func (h *cacheFixture) ask(changes ...func(*work.Spec)) uuid.UUID {
 	h.t.Helper()
 	return h.submit(func(s *work.Spec) {
 		s.CacheTTL, s.Prompt, s.Payload = 3600, "Read {name}", json.RawMessage(`{"name": "it", "mock": {"files": {"a": ""}}}`)
@@ -63,7 +63,7 @@ func (h *cacheHouse) ask(changes ...func(*work.Spec)) uuid.UUID {
 }
 
 // hits waits for a unit that must have this result without a run of a backend.
-func (h *cacheHouse) hits(id uuid.UUID, output string) work.Unit {
+func (h *cacheFixture) hits(id uuid.UUID, output string) work.Unit {
 	h.t.Helper()
 	u := h.becomes(id, work.Succeeded)
 	if u.Cache != work.CacheHit || u.CachedFrom == nil || *u.Output != output || u.Known() != 0 || len(h.puppet.started) != 0 {
@@ -73,7 +73,7 @@ func (h *cacheHouse) hits(id uuid.UUID, output string) work.Unit {
 }
 
 // misses leads the run of a unit that must find nothing.
-func (h *cacheHouse) misses(p *puppet, id uuid.UUID, output string) {
+func (h *cacheFixture) misses(p *puppet, id uuid.UUID, output string) {
 	h.t.Helper()
 	run := h.begunOn(p)
 	if run.req.UnitID != id {
@@ -87,7 +87,7 @@ func (h *cacheHouse) misses(p *puppet, id uuid.UUID, output string) {
 
 func TestResultIsTakenOver(t *testing.T) {
 	t.Parallel()
-	h := newCacheHouse(t)
+	h := newCacheFixture(t)
 	uploaded := h.upload("b.txt", "two")
 	files := func(s *work.Spec) { s.Files = work.Refs{"docs:a.txt", uploaded.ID.String()} }
 	first := h.ask(files)
@@ -120,7 +120,7 @@ func TestResultIsTakenOver(t *testing.T) {
 	if len(steps) != 1 || steps[0].Type != transcript.SystemText || !strings.Contains(steps[0].Text, made.ID.String()) {
 		t.Errorf("transcript %+v", steps)
 	}
-	if _, err := os.Stat(filepath.Join(h.worker.unitsDir(), second.String())); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(h.worker.disk.Units(), second.String())); !os.IsNotExist(err) {
 		t.Errorf("its directory is still there: %v", err)
 	}
 
@@ -135,7 +135,7 @@ func TestResultIsTakenOver(t *testing.T) {
 
 func TestAnyOtherInputMisses(t *testing.T) {
 	t.Parallel()
-	h := newCacheHouse(t)
+	h := newCacheFixture(t)
 	writeText(t, h.root, "c.txt", "one")
 	one, two, renamed := h.upload("b.txt", "one"), h.upload("b.txt", "two"), h.upload("d.txt", "one")
 	file := func(refs ...string) func(*work.Spec) { return func(s *work.Spec) { s.Files = refs } }
@@ -187,7 +187,7 @@ func TestAnyOtherInputMisses(t *testing.T) {
 
 func TestResultsThatAreNotKept(t *testing.T) {
 	t.Parallel()
-	h := newCacheHouse(t)
+	h := newCacheFixture(t)
 	file := func(s *work.Spec) { s.Files = work.Refs{"docs:a.txt"} }
 
 	h.ask(file)
@@ -224,7 +224,7 @@ func TestResultsThatAreNotKept(t *testing.T) {
 }
 
 // endsWell waits for the end of a run.
-func (h *cacheHouse) endsWell(run *puppetRun) {
+func (h *cacheFixture) endsWell(run *puppetRun) {
 	h.t.Helper()
 	h.becomes(run.req.UnitID, work.Succeeded)
 }
@@ -232,7 +232,7 @@ func (h *cacheHouse) endsWell(run *puppetRun) {
 // Equal units that run at the same time both miss; the next one does not.
 func TestEqualUnitsAtOnceBothRun(t *testing.T) {
 	t.Parallel()
-	h := newCacheHouse(t)
+	h := newCacheFixture(t)
 	ids := []uuid.UUID{h.ask(), h.ask()}
 	one, two := h.begun(), h.begun()
 	one.end <- succeed("same")
@@ -245,10 +245,10 @@ func TestEqualUnitsAtOnceBothRun(t *testing.T) {
 	h.hits(h.ask(), "same")
 }
 
-// Nobody has answered: a lane that refused credentials stays paused.
-func TestHitOpensNoLane(t *testing.T) {
+// Nobody has answered: a backend that refused credentials stays paused.
+func TestHitResumesNoBackend(t *testing.T) {
 	t.Parallel()
-	h := newCacheHouse(t)
+	h := newCacheFixture(t)
 	h.misses(h.puppet, h.ask(), "kept")
 	refused := h.submit(func(s *work.Spec) { s.Prompt = "Another" })
 	h.begun().end <- backend.Result{Error: work.Fail(work.ClassAuth, "the key is wrong")}
@@ -257,7 +257,7 @@ func TestHitOpensNoLane(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.hits(h.ask(), "kept") // the probe lets one unit try
-	if h.worker.lane("mock").offer().Paused == nil {
-		t.Error("a hit opened the lane")
+	if h.worker.health.Of("mock").Offer().Paused == nil {
+		t.Error("a hit has resumed the backend")
 	}
 }

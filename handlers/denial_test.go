@@ -11,7 +11,7 @@ import (
 // was made good or is only to be noted. Its answer and its cost are kept.
 func TestRunWithDeniedTools(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(nil)
 	call := func(run *puppetRun, id string, result transcript.Step) {
 		run.steps.Extend(transcript.Content{Type: transcript.ToolCall, ID: id, Name: "Bash", Args: `{"command":"touch x"}`})
@@ -53,7 +53,7 @@ func TestRunWithDeniedTools(t *testing.T) {
 // What succeeded in spite of denials is no result for a unit that they would fail.
 func TestCacheKeepsResultsWithDenialsApart(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(nil)
 	for _, policy := range []string{work.OnDeniedNote, work.OnDeniedFail} {
 		id := h.submit(func(s *work.Spec) { s.CacheTTL, s.OnDenied = 3600, policy })

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"piecework/handlers/upkeep"
 	"piecework/internal/backend"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
@@ -17,7 +18,7 @@ import (
 // begins here until there is room.
 func TestFullDiskIsNotTheUnitsFault(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	var full atomic.Bool
 	w := h.start(func(o *Options) { o.full = full.Load })
 	unit := h.submit(func(s *work.Spec) { s.MaxRetries = ptr(0) })
@@ -28,12 +29,13 @@ func TestFullDiskIsNotTheUnitsFault(t *testing.T) {
 	if u.Failures != 0 || u.Crashes != 0 || u.Losses != 1 || u.Error == nil || u.Error.Class != work.ClassInfra || !contains(u.Error.Message, "disk") {
 		t.Errorf("%+v, %v", u, u.Error)
 	}
-	if wait := w.laneWait("default", "mock"); wait != never {
+	if wait := w.wait("default", "mock"); wait != upkeep.Never {
 		t.Errorf("a unit may begin in %v", wait)
 	}
-	if o := w.offers()[0]; o.Available || !contains(o.Detail, "disk") {
-		t.Errorf("%+v", o)
-	}
+	testkit.Eventually(t, "others know", func() bool {
+		all, err := h.store.Processes(t.Context())
+		return err == nil && !all[0].Backends[0].Available && contains(all[0].Backends[0].Detail, "disk")
+	})
 	full.Store(false)
 	h.begun().end <- succeed("done")
 	h.becomes(unit, work.Succeeded)
@@ -41,7 +43,6 @@ func TestFullDiskIsNotTheUnitsFault(t *testing.T) {
 
 func TestLacked(t *testing.T) {
 	t.Parallel()
-	w := New(Options{Data: t.TempDir()})
 	for _, c := range []struct {
 		failure *work.Failure
 		want    error
@@ -54,7 +55,7 @@ func TestLacked(t *testing.T) {
 		{work.Fail(work.ClassCrash, "it died"), nil},
 		{work.Fail(work.ClassRefusal, "I will not write about ENOSPC"), nil},
 	} {
-		if got := w.lacked(backend.Result{Error: c.failure, Success: c.failure == nil}); !errors.Is(got, c.want) {
+		if got := lacked(backend.Result{Error: c.failure, Success: c.failure == nil}, func() bool { return false }); !errors.Is(got, c.want) {
 			t.Errorf("%v: %v", c.failure, got)
 		}
 	}
@@ -64,7 +65,7 @@ func TestLacked(t *testing.T) {
 // without using up a retry.
 func TestTooManyFilesIsNotTheUnitsFault(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(nil)
 	unit := h.submit(func(s *work.Spec) { s.MaxRetries = ptr(0) })
 	h.begun().end <- backend.Result{Error: work.Fail(work.ClassInfra, "the agent's process could not be started: pipe2: too many open files")}
@@ -77,7 +78,7 @@ func TestTooManyFilesIsNotTheUnitsFault(t *testing.T) {
 // What cannot be made in the data directory is not the caller's mistake.
 func TestDirectoryThatCannotBeMade(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	data := t.TempDir()
 	h.start(func(o *Options) { o.Data = data })
 	units := filepath.Join(data, "units")
@@ -110,7 +111,7 @@ func bytesBelow(dir string) (n int64) {
 // that is not over has there stays.
 func TestRoomIsMadeOfFinishedRuns(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	data := t.TempDir()
 	const disk = 1 << 20
 	full := func() bool { return bytesBelow(filepath.Join(data, "units")) > disk }
@@ -135,7 +136,7 @@ func TestRoomIsMadeOfFinishedRuns(t *testing.T) {
 		t.Errorf("the directory of a unit that runs: %v", err)
 	}
 	testkit.Eventually(t, "the directory of the unit that is over is removed", func() bool { // after what is in it
-		_, err := os.Stat(filepath.Join(w.unitsDir(), done.String()))
+		_, err := os.Stat(filepath.Join(w.disk.Units(), done.String()))
 		return os.IsNotExist(err)
 	})
 	next := h.submit(nil)
@@ -145,11 +146,11 @@ func TestRoomIsMadeOfFinishedRuns(t *testing.T) {
 	h.becomes(goesOn, work.Succeeded)
 }
 
-// A worker process that takes nothing for lack of room says so in the ledger, and
+// A worker process that takes nothing for lack of room says so in Postgres, and
 // no more when there is room again.
 func TestFullDiskIsTold(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	var full atomic.Bool
 	full.Store(true)
 	w := h.start(func(o *Options) { o.full, o.short, o.diskEvery = full.Load, full.Load, 20*time.Millisecond })
@@ -159,13 +160,13 @@ func TestFullDiskIsTold(t *testing.T) {
 			return err == nil && len(all) == 1 && (all[0].Blocked != "") == want
 		}
 	}
-	testkit.Eventually(t, "the full disk is told", blocked(true))
+	testkit.Eventually(t, "the full disk is reported", blocked(true))
 	if !contains(w.Blocked(), "the disk of") {
 		t.Errorf("it says %q", w.Blocked())
 	}
 	unit := h.submit(nil)
 	full.Store(false)
-	testkit.Eventually(t, "the room is told", blocked(false))
+	testkit.Eventually(t, "the room is reported", blocked(false))
 	h.begun().end <- succeed("done")
 	h.becomes(unit, work.Succeeded)
 	if w.Blocked() != "" {

@@ -12,12 +12,12 @@ import (
 // is cancelled.
 func TestCancelIsHeardWhileDraining(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(func(o *Options) { o.Grace = time.Hour })
 	id := h.submit(nil)
 	h.begun()
 	w.stop()
-	testkit.Eventually(t, "the shutdown has begun", func() bool { return w.draining.Err() != nil })
+	testkit.Eventually(t, "the shutdown has begun", func() bool { return w.drain.Begun() })
 	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
 		t.Fatal(err)
 	}

@@ -15,17 +15,17 @@ import (
 	"piecework/internal/work"
 )
 
-// The master dies while units are being submitted and run, and takes the bells
-// with it that its replica did not have yet. Every unit runs once, and bells
-// ring again.
+// The master dies while units are being submitted and run, and takes the messages
+// with it that its replica did not have yet. Every unit runs once, and messages
+// are sent again.
 func TestFailoverLosesNothing(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(testing.TB) *testkit.RedisGroup{"sentinel": testkit.StartSentinel, "cluster": testkit.StartCluster} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const lane = "default:mock"
+			const name = "default:mock"
 			g := start(t)
-			h := newHouseAt(t, testkit.DB(t, migrate), g.URL)
+			h := newFixtureAt(t, testkit.DB(t, migrate), g.URL)
 			for range 2 {
 				h.start(func(o *Options) { o.Backends = []backend.Backend{mock.Backend{}} })
 			}
@@ -43,10 +43,10 @@ func TestFailoverLosesNothing(t *testing.T) {
 				submit()
 				<-pace.C
 			}
-			key := "asynq:{" + lane + "}:pending"
+			key := "asynq:{" + name + "}:pending"
 			old := g.KillMaster(key)
-			testkit.Eventually(t, "the failure is seen", func() bool { submit(); return !h.bell.Up() })
-			testkit.Eventually(t, "Redis takes writes again", func() bool { submit(); <-pace.C; return h.bell.Up() })
+			testkit.Eventually(t, "the failure is seen", func() bool { submit(); return !h.queue.Up() })
+			testkit.Eventually(t, "Redis takes writes again", func() bool { submit(); <-pace.C; return h.queue.Up() })
 			g.AwaitFailover(key, old)
 			for range 20 {
 				submit()
@@ -63,10 +63,10 @@ func TestFailoverLosesNothing(t *testing.T) {
 			}
 			t.Logf("%d units", len(units))
 
-			// By the bell, not by looking into the ledger.
-			inspector := asynq.NewInspectorFromRedisClient(h.bell.Redis())
+			// By the message, not by looking into Postgres.
+			inspector := asynq.NewInspectorFromRedisClient(h.queue.Redis())
 			processed := func() int {
-				info, err := inspector.GetQueueInfo(lane)
+				info, err := inspector.GetQueueInfo(name)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -74,7 +74,7 @@ func TestFailoverLosesNothing(t *testing.T) {
 			}
 			before := processed()
 			h.becomes(submit(), work.Succeeded)
-			testkit.Eventually(t, "the bell was heard", func() bool { return processed() > before })
+			testkit.Eventually(t, "the message was taken", func() bool { return processed() > before })
 		})
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"piecework/internal/webhook"
 	"piecework/internal/work"
 	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -63,53 +64,53 @@ func succeed(output string) backend.Result {
 	return backend.Result{Success: true, Output: output, Metadata: backend.Metadata{SessionID: "s", TotalCostUSD: &cost}}
 }
 
-// house is a ledger, a bell and worker processes around one puppet.
-type house struct {
+// fixture is a store, a queue and worker processes around one puppet.
+type fixture struct {
 	t        *testing.T
 	database string
 	store    *store.Store
 	redis    *testkit.RedisServer // nil when there are several
-	bell     *jobs.Bell
+	queue    *queue.Client
 	puppet   *puppet
 	files    *blob.Store
 	log      *slog.Logger
 }
 
-func newHouse(t *testing.T) *house {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	return newHouseOn(t, testkit.DB(t, migrate))
+	return newFixtureOn(t, testkit.DB(t, migrate))
 }
 
-func newHouseOn(t *testing.T, database string) *house {
+func newFixtureOn(t *testing.T, database string) *fixture {
 	t.Helper()
 	redis := testkit.StartRedis(t)
-	h := newHouseAt(t, database, redis.URL)
+	h := newFixtureAt(t, database, redis.URL)
 	h.redis = redis
 	return h
 }
 
-func newHouseAt(t *testing.T, database, redis string) *house {
+func newFixtureAt(t *testing.T, database, redis string) *fixture {
 	t.Helper()
 	ctx := t.Context()
-	ledger, err := store.Open(ctx, database, 20)
+	s, err := store.Open(ctx, database, 20)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = ledger.Close() })
+	t.Cleanup(func() { _ = s.Close() })
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	bell, err := jobs.Connect(redis, log)
+	q, err := queue.Connect(redis, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = bell.Close() })
+	t.Cleanup(func() { _ = q.Close() })
 	files, err := blob.Open(ctx, blob.Local(t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &house{t: t, database: database, files: files, store: ledger, bell: bell, puppet: newPuppet("mock"), log: log}
+	h := &fixture{t: t, database: database, files: files, store: s, queue: q, puppet: newPuppet("mock"), log: log}
 	loops, end := context.WithCancel(context.WithoutCancel(ctx))
 	var over []chan struct{}
-	for _, loop := range []func(context.Context){bell.WatchRedis, (&jobs.Reconciler{Store: ledger, Bell: bell, Log: log}).Run} {
+	for _, loop := range []func(context.Context){q.WatchRedis, (&jobs.Reconciler{Store: s, Queue: q, Log: log}).Run} {
 		done := make(chan struct{})
 		over = append(over, done)
 		go func() { defer close(done); loop(loops) }()
@@ -132,13 +133,13 @@ type worker struct {
 }
 
 // start runs a worker process; change may alter its options.
-func (h *house) start(change func(*Options)) *worker {
+func (h *fixture) start(change func(*Options)) *worker {
 	h.t.Helper()
-	hears := make(chan struct{})
+	ready := make(chan struct{})
 	o := Options{
-		Store: h.store, Bell: h.bell, Backends: []backend.Backend{h.puppet}, Queues: map[string]int{"default": 1}, Slots: 4,
+		Store: h.store, Queue: h.queue, Backends: []backend.Backend{h.puppet}, Queues: map[string]int{"default": 1}, Slots: 4,
 		Lease: 3 * time.Second, Beat: 200 * time.Millisecond, Probe: 200 * time.Millisecond, Pack: 50 * time.Millisecond, Grace: 50 * time.Millisecond, Data: h.t.TempDir(),
-		Roots: roots.Roots{}, Files: h.files, Sender: webhook.NewSender(webhook.Guard{Allow: webhook.Loopback()}, "test", 2*time.Second), FilePolicy: work.DefaultFilePolicy(), Log: h.log, Metrics: prometheus.NewRegistry(), Hears: hears,
+		Roots: roots.Roots{}, Files: h.files, Sender: webhook.NewSender(webhook.Guard{Allow: webhook.Loopback()}, "test", 2*time.Second), FilePolicy: work.DefaultFilePolicy(), Log: h.log, Metrics: prometheus.NewRegistry(), Ready: ready,
 	}
 	if change != nil {
 		change(&o)
@@ -153,11 +154,11 @@ func (h *house) start(change func(*Options)) *worker {
 		}
 	}()
 	h.t.Cleanup(func() { stop(); <-w.done })
-	<-hears
+	<-ready
 	return w
 }
 
-func (h *house) submit(change func(*work.Spec)) uuid.UUID {
+func (h *fixture) submit(change func(*work.Spec)) uuid.UUID {
 	h.t.Helper()
 	// The payload is one for which the mock needs a directory: the puppet writes there.
 	spec := work.Spec{Backend: "mock", Prompt: "do it", Payload: json.RawMessage(`{"mock": {"files": {"a": ""}}}`), Labels: json.RawMessage(`{}`),
@@ -170,19 +171,19 @@ func (h *house) submit(change func(*work.Spec)) uuid.UUID {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if err := h.bell.Ring(h.t.Context(), store.DispatchOf(u)); err != nil {
+	if err := h.queue.Enqueue(h.t.Context(), store.DispatchOf(u)); err != nil {
 		h.t.Log(err) // the reconciler will
 	}
 	return u.ID
 }
 
 // begun waits for the next run of the puppet.
-func (h *house) begun() *puppetRun {
+func (h *fixture) begun() *puppetRun {
 	h.t.Helper()
 	return h.begunOn(h.puppet)
 }
 
-func (h *house) begunOn(p *puppet) *puppetRun {
+func (h *fixture) begunOn(p *puppet) *puppetRun {
 	h.t.Helper()
 	select {
 	case run := <-p.started:
@@ -193,7 +194,7 @@ func (h *house) begunOn(p *puppet) *puppetRun {
 	}
 }
 
-func (h *house) unit(id uuid.UUID) work.Unit {
+func (h *fixture) unit(id uuid.UUID) work.Unit {
 	h.t.Helper()
 	u, err := h.store.Unit(h.t.Context(), work.DefaultTenant, id)
 	if err != nil {
@@ -202,7 +203,7 @@ func (h *house) unit(id uuid.UUID) work.Unit {
 	return u
 }
 
-func (h *house) runs(id uuid.UUID) []work.Run {
+func (h *fixture) runs(id uuid.UUID) []work.Run {
 	h.t.Helper()
 	runs, err := h.store.UnitRuns(h.t.Context(), id)
 	if err != nil {
@@ -212,7 +213,7 @@ func (h *house) runs(id uuid.UUID) []work.Run {
 }
 
 // becomes waits until a unit is in a state.
-func (h *house) becomes(id uuid.UUID, state work.State) work.Unit {
+func (h *fixture) becomes(id uuid.UUID, state work.State) work.Unit {
 	h.t.Helper()
 	var u work.Unit
 	testkit.Eventually(h.t, "unit "+string(state), func() bool {
@@ -222,7 +223,7 @@ func (h *house) becomes(id uuid.UUID, state work.State) work.Unit {
 	return u
 }
 
-func (h *house) steps(run uuid.UUID) []transcript.Step {
+func (h *fixture) steps(run uuid.UUID) []transcript.Step {
 	h.t.Helper()
 	blob, err := h.store.Transcript(h.t.Context(), work.DefaultTenant, run)
 	if err != nil {
@@ -244,7 +245,7 @@ func statuses(runs []work.Run) (list []work.RunStatus) {
 
 func TestUnitRunsAndItsStepsAreSeenMeanwhile(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(func(o *Options) { o.Secrets = []string{"hunter2-hunter2"} })
 	id := h.submit(func(s *work.Spec) {
 		s.Prompt, s.Payload = "Say {word}", json.RawMessage(`{"word":"hunter2-hunter2"}`)
@@ -255,7 +256,7 @@ func TestUnitRunsAndItsStepsAreSeenMeanwhile(t *testing.T) {
 	}
 	run.steps.Add(transcript.Step{Type: transcript.Action, Content: []transcript.Content{
 		{Type: transcript.ToolCall, ID: "1", Name: "shell", Args: "{}"}}})
-	testkit.Eventually(t, "the step in the ledger while the run goes on", func() bool {
+	testkit.Eventually(t, "the step in Postgres while the run goes on", func() bool {
 		runs := h.runs(id)
 		return len(h.steps(runs[0].ID)) == 1 && runs[0].ToolCalls == 1 && *runs[0].LiveStatus == "shell {}"
 	})
@@ -275,7 +276,7 @@ func TestUnitRunsAndItsStepsAreSeenMeanwhile(t *testing.T) {
 
 func TestFailureIsRetriedAndThenFinal(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(nil)
 	one := 1
 	id := h.submit(func(s *work.Spec) { s.MaxRetries = &one })
@@ -293,7 +294,7 @@ func TestFailureIsRetriedAndThenFinal(t *testing.T) {
 
 func TestMissingKeyFailsBeforeTheBackendIsAsked(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(nil)
 	id := h.submit(func(s *work.Spec) { s.Prompt = "Say {absent}" })
 	u := h.becomes(id, work.Failed)
@@ -304,7 +305,7 @@ func TestMissingKeyFailsBeforeTheBackendIsAsked(t *testing.T) {
 
 func TestTimeoutStopsTheRun(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(nil)
 	id := h.submit(func(s *work.Spec) { s.Timeout = 0.3 })
 	run := h.begun()
@@ -321,7 +322,7 @@ func TestTimeoutStopsTheRun(t *testing.T) {
 // says what stopped it.
 func TestDeadlineStopsTheRun(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(nil)
 	soon := time.Now().Add(2 * time.Second)
 	id := h.submit(func(s *work.Spec) { s.Deadline, s.MaxRetries = &soon, ptr(3) })
@@ -337,10 +338,10 @@ func TestDeadlineStopsTheRun(t *testing.T) {
 
 func TestCancelStopsARunningUnit(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"by notice", "by beat"} {
+	for _, name := range []string{"by notice", "by heartbeat"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t)
+			h := newFixture(t)
 			h.start(nil)
 			id := h.submit(nil)
 			h.begun()
@@ -348,7 +349,7 @@ func TestCancelStopsARunningUnit(t *testing.T) {
 				t.Fatal(err)
 			}
 			if name == "by notice" {
-				if err := h.bell.Cancelled(t.Context(), id); err != nil {
+				if err := h.queue.Cancelled(t.Context(), id); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -362,7 +363,7 @@ func TestCancelStopsARunningUnit(t *testing.T) {
 
 func TestShutdownGivesTheUnitBackWithItsSession(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	data := t.TempDir()
 	first := h.start(func(o *Options) { o.Data = data })
 	id := h.submit(nil)
@@ -390,12 +391,12 @@ func TestShutdownGivesTheUnitBackWithItsSession(t *testing.T) {
 
 func TestLateFinishIsFenced(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(func(o *Options) { o.Lease, o.Beat = 30*time.Second, 10*time.Second })
 	id := h.submit(nil)
 	run := h.begun()
 	// Everyone takes the process for dead, and it comes back before anyone
-	// rings again.
+	// enqueues it again.
 	testkit.Eventually(t, "the reconciler's place", func() bool {
 		testkit.Exec(t, h.database, `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
@@ -409,7 +410,7 @@ func TestLateFinishIsFenced(t *testing.T) {
 			if n, err := h.store.ExpireLeases(ctx); err != nil || n != 1 {
 				t.Errorf("%d leases expired: %v", n, err)
 			}
-			if err := w.register(ctx); err != nil {
+			if err := w.heartbeat.Register(ctx); err != nil {
 				t.Error(err)
 			}
 		})
@@ -437,7 +438,7 @@ func TestLateFinishIsFenced(t *testing.T) {
 
 func TestRunsThatBelongToAnotherAreStopped(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(nil)
 	id := h.submit(nil)
 	run := h.begun()
@@ -455,7 +456,7 @@ func TestRunsThatBelongToAnotherAreStopped(t *testing.T) {
 // A claim whose answer never came leaves a run that nobody runs.
 func TestRunThatNobodyHeardOfIsGivenBack(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(func(o *Options) { o.Backends = nil })
 	id := h.submit(nil)
 	if c, err := h.store.Claim(t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: w.id, Backends: []string{"mock"}}); err != nil || c == nil {
@@ -469,29 +470,29 @@ func TestRunThatNobodyHeardOfIsGivenBack(t *testing.T) {
 
 func TestWorkGoesOnWithoutRedis(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(nil)
 	h.redis.Stop()
-	testkit.Eventually(t, "redis noticed to be away", func() bool { return !h.bell.Up() })
+	testkit.Eventually(t, "redis noticed to be away", func() bool { return !h.queue.Up() })
 	id := h.submit(nil)
 	h.begun().end <- succeed("without")
 	h.becomes(id, work.Succeeded)
 	h.redis.Start()
-	testkit.Eventually(t, "redis noticed to be back", h.bell.Up)
+	testkit.Eventually(t, "redis noticed to be back", h.queue.Up)
 	id = h.submit(nil)
 	h.begun().end <- succeed("with")
 	h.becomes(id, work.Succeeded)
 }
 
-// Without Redis nobody can tell of a cancel; it is heard long before the beat.
-func TestCancelIsHeardWithoutRedis(t *testing.T) {
+// Without Redis no notice of a cancel comes; it is seen long before the heartbeat.
+func TestCancelIsSeenWithoutRedis(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(seldom)
 	id := h.submit(nil)
 	h.begun()
 	h.redis.Stop()
-	testkit.Eventually(t, "redis noticed to be away", func() bool { return !h.bell.Up() })
+	testkit.Eventually(t, "redis noticed to be away", func() bool { return !h.queue.Up() })
 	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
 		t.Fatal(err)
 	}
@@ -500,7 +501,7 @@ func TestCancelIsHeardWithoutRedis(t *testing.T) {
 
 func TestRateLimitWaitsAndUsesUpNoRetry(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(nil)
 	none := 0
 	id := h.submit(func(s *work.Spec) { s.MaxRetries = &none })
@@ -515,7 +516,7 @@ func TestRateLimitWaitsAndUsesUpNoRetry(t *testing.T) {
 
 func TestSlotsBoundWhatRunsAtOnce(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(func(o *Options) { o.Slots = 2 })
 	var ids []uuid.UUID
 	for range 6 {
@@ -523,7 +524,7 @@ func TestSlotsBoundWhatRunsAtOnce(t *testing.T) {
 	}
 	for range 6 {
 		run := h.begun()
-		if n := w.count(); n > 2 {
+		if n := w.runs.Count(); n > 2 {
 			t.Errorf("%d runs at once", n)
 		}
 		run.end <- succeed("")
@@ -535,7 +536,7 @@ func TestSlotsBoundWhatRunsAtOnce(t *testing.T) {
 
 func TestPanicOfABackendIsACrash(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(func(o *Options) { o.Backends = []backend.Backend{bomb{}} })
 	none := 0
 	id := h.submit(func(s *work.Spec) { s.MaxRetries = &none })
@@ -556,9 +557,9 @@ func (bomb) Execute(context.Context, backend.Request, *transcript.Writer) (backe
 // look of the clock: a worker process of one slot would do a unit a second.
 func TestFreeSlotsAreFilledWithoutRedis(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.redis.Stop()
-	testkit.Eventually(t, "redis to be missed", func() bool { return !h.bell.Up() })
+	testkit.Eventually(t, "redis to be missed", func() bool { return !h.queue.Up() })
 	const units = 12
 	for range units {
 		h.submit(nil)

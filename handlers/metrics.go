@@ -17,10 +17,6 @@ type metrics struct {
 	paused  *prometheus.CounterVec
 	limited *prometheus.CounterVec
 	cache   *prometheus.CounterVec
-
-	deliveries  *prometheus.CounterVec
-	directories *prometheus.CounterVec
-	full        prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
@@ -42,15 +38,6 @@ func newMetrics(r prometheus.Registerer) metrics {
 		cache: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "piecework_cache_lookups_total", Help: "Runs that looked for an earlier result, by what came of it.",
 		}, []string{"backend", "result"}),
-		deliveries: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "piecework_delivery_tries_total", Help: "Tries to deliver a webhook, by how they ended.",
-		}, []string{"outcome"}),
-		directories: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "piecework_directories_removed_total", Help: "Directories of units that were removed: because they were old, or to make room.",
-		}, []string{"why"}),
-		full: f.NewGauge(prometheus.GaugeOpts{
-			Name: "piecework_disk_full", Help: "1 while this worker process takes no units because its disk is full.",
-		}),
 		cost: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "piecework_cost_usd_total", Help: "What runs have cost, as far as backends tell.",
 		}, []string{"backend"}),

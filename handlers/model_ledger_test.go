@@ -15,20 +15,20 @@ import (
 	"piecework/store"
 )
 
-// books is what the model asks of a ledger. There is one in memory, the real
+// books is what the model asks of a store. There is one in memory, the real
 // one, and both at once, which compares them.
 type books interface {
 	accept(store.NewUnit) (unit uuid.UUID)
 	claim(store.Claim) (*store.Claimed, error)
 	finish(store.Finish) store.Verdict
 	cancel(unit uuid.UUID)
-	beat(process uuid.UUID) []store.Owned
+	heartbeat(process uuid.UUID) []store.Owned
 	lapse(process uuid.UUID) // its lease runs out
 	expire()
 	page(unit uuid.UUID) page
 }
 
-// page is what a ledger says of a unit.
+// page is what a store says of a unit.
 type page struct {
 	State                                                   work.State
 	Runs                                                    []line
@@ -61,7 +61,7 @@ const (
 	claimTakesRunning
 )
 
-// book is the ledger in memory. It has the guards of store's statements.
+// book is the store in memory. It has the guards of store's statements.
 type book struct {
 	flaw   flaw
 	units  map[uuid.UUID]*entry
@@ -185,7 +185,7 @@ func (b *book) cancel(unit uuid.UUID) {
 	}
 }
 
-func (b *book) beat(process uuid.UUID) (owned []store.Owned) {
+func (b *book) heartbeat(process uuid.UUID) (owned []store.Owned) {
 	b.leases[process] = true
 	for _, e := range b.order {
 		for _, r := range e.runs {
@@ -223,7 +223,7 @@ func (b *book) expire() {
 				b.move(e, work.Queued)
 			}
 			if e.State != work.Queued {
-				e.Dispatch++ // as the statement does; nobody rings for it
+				e.Dispatch++ // as the statement does; nobody enqueues it
 			}
 		}
 	}
@@ -239,7 +239,7 @@ func (b *book) page(unit uuid.UUID) page {
 	return p
 }
 
-// postgres is the real ledger.
+// postgres is the real store.
 type postgres struct {
 	t     testing.TB
 	store *store.Store
@@ -280,7 +280,7 @@ func (p postgres) cancel(unit uuid.UUID) {
 	}
 }
 
-func (p postgres) beat(process uuid.UUID) []store.Owned {
+func (p postgres) heartbeat(process uuid.UUID) []store.Owned {
 	p.must(p.store.Register(p.t.Context(), work.Process{ID: process, Queues: []string{"default"}}, time.Hour))
 	p.must(p.store.Beat(p.t.Context(), process, time.Hour, 0, nil))
 	news, err := p.store.News(p.t.Context(), process)
@@ -370,8 +370,8 @@ func (x *both) cancel(unit uuid.UUID) {
 	x.same("cancel", nil, nil)
 }
 
-func (x *both) beat(process uuid.UUID) []store.Owned {
-	a, b := x.a.beat(process), x.b.beat(process)
+func (x *both) heartbeat(process uuid.UUID) []store.Owned {
+	a, b := x.a.heartbeat(process), x.b.heartbeat(process)
 	byRun := func(owned []store.Owned) map[uuid.UUID]store.Owned {
 		m := map[uuid.UUID]store.Owned{}
 		for _, o := range owned {
@@ -379,7 +379,7 @@ func (x *both) beat(process uuid.UUID) []store.Owned {
 		}
 		return m
 	}
-	x.same("beat", byRun(a), byRun(b))
+	x.same("heartbeat", byRun(a), byRun(b))
 	return a
 }
 
@@ -397,7 +397,7 @@ func (x *both) expire() {
 
 func (x *both) page(unit uuid.UUID) page { return x.a.page(unit) }
 
-// newPostgres opens an empty ledger.
+// newPostgres opens an empty store.
 func newPostgres(t *testing.T, url string) postgres {
 	s, err := store.Open(context.WithoutCancel(t.Context()), url, 4)
 	if err != nil {

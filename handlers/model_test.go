@@ -17,11 +17,11 @@ import (
 	"piecework/store"
 )
 
-// A model of the whole: clients, bells that get lost, worker processes that die
-// or freeze between any two steps, and the reconciler, around a ledger. Who does
+// A model of the whole: clients, messages that get lost, worker processes that die
+// or freeze between any two steps, and the reconciler, around a store. Who does
 // the next step is drawn from a seed, so what a seed finds it finds again. What
 // a run's end means is decided by outcome, which moves are allowed by work, and
-// what the ledger in memory does is compared with Postgres.
+// what the store in memory does is compared with Postgres.
 
 var (
 	modelSeed  = flag.Uint64("model-seed", 0, "play this seed of the model only, and tell what happens")
@@ -34,11 +34,11 @@ type world struct {
 	books   books
 	flaw    flaw
 	orders  []*order
-	bells   []uuid.UUID
-	workers []*crew
-	trees   map[uuid.UUID][]*errand // live ones, by unit
-	dead    []uuid.UUID             // worker processes whose lease goes on
-	calm    bool                    // no fault happens any more
+	queue   []uuid.UUID
+	workers []*proc
+	trees   map[uuid.UUID][]*task // live ones, by unit
+	dead    []uuid.UUID           // worker processes whose lease goes on
+	calm    bool                  // no fault happens any more
 	found   []string
 	tell    func(format string, args ...any)
 }
@@ -47,7 +47,7 @@ type world struct {
 type order struct {
 	unit    uuid.UUID
 	key     string
-	told    bool // the client knows the unit
+	known   bool // the client knows the unit
 	fails   int  // so many runs fail before one succeeds
 	class   work.Class
 	kills   bool // it kills its worker process
@@ -56,19 +56,19 @@ type order struct {
 	runs    int  // at that moment
 }
 
-// crew is one worker process and, once it is dead, the next one in its place.
-type crew struct {
-	id      uuid.UUID
-	epoch   int // of its lease; a lease that has run out is not renewed
-	up      bool
-	frozen  bool
-	lapsed  bool // its lease has run out
-	errands []*errand
-	spool   []store.Finish // outlives the process
+// proc is one worker process and, once it is dead, the next one in its place.
+type proc struct {
+	id     uuid.UUID
+	epoch  int // of its lease; a lease that has run out is not renewed
+	up     bool
+	frozen bool
+	lapsed bool // its lease has run out
+	tasks  []*task
+	spool  []store.Finish // outlives the process
 }
 
-// errand is one unit on its way through a worker process.
-type errand struct {
+// task is one unit on its way through a worker process.
+type task struct {
 	at      stage
 	order   *order
 	claim   store.Claim
@@ -82,13 +82,13 @@ type errand struct {
 type stage int
 
 const (
-	heard  stage = iota // a bell
+	taken  stage = iota // a message
 	asked               // for the unit; the answer is not here yet
 	owned               // not begun
 	atWork              // its tree lives
 	ended               // its tree is dead
 	spooled
-	settled
+	finished
 )
 
 func (w *world) broken(format string, args ...any) {
@@ -107,7 +107,7 @@ func (w *world) id() (id uuid.UUID) {
 func (w *world) chance(percent int) bool { return w.IntN(100) < percent }
 
 func newWorld(seed uint64, f flaw, tell func(string, ...any)) *world {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 0)), flaw: f, trees: map[uuid.UUID][]*errand{}, tell: tell}
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 0)), flaw: f, trees: map[uuid.UUID][]*task{}, tell: tell}
 	w.books = newBook(f, w.broken)
 	return w
 }
@@ -128,7 +128,7 @@ func (w *world) people() {
 		w.orders = append(w.orders, o)
 	}
 	for range 3 {
-		c := &crew{}
+		c := &proc{}
 		w.workers = append(w.workers, c)
 		w.begin(c)
 	}
@@ -152,12 +152,12 @@ func (w *world) play(steps int) {
 
 func (w *world) over() bool {
 	for _, o := range w.orders {
-		if !o.told || !w.books.page(o.unit).State.Final() {
+		if !o.known || !w.books.page(o.unit).State.Final() {
 			return false
 		}
 	}
 	for _, c := range w.workers {
-		if len(c.errands)+len(c.spool) > 0 {
+		if len(c.tasks)+len(c.spool) > 0 {
 			return false
 		}
 	}
@@ -176,11 +176,11 @@ func (w *world) step() {
 	case n < 18:
 		w.books.expire()
 	case n < 24:
-		w.ringAgain(o)
+		w.enqueueAgain(o)
 	case n < 36:
-		w.bell(c)
+		w.take(c)
 	case n < 44:
-		w.beat(c)
+		w.heartbeat(c)
 	case n < 50:
 		w.lifeOf(c)
 	case n < 53:
@@ -188,8 +188,8 @@ func (w *world) step() {
 	case n < 56:
 		w.handIn(c)
 	default:
-		if c.up && !c.frozen && len(c.errands) > 0 {
-			w.goOn(c, c.errands[w.IntN(len(c.errands))])
+		if c.up && !c.frozen && len(c.tasks) > 0 {
+			w.goOn(c, c.tasks[w.IntN(len(c.tasks))])
 		}
 	}
 	for unit, live := range w.trees {
@@ -202,7 +202,7 @@ func (w *world) step() {
 
 // submit asks until there is an answer, with the same key.
 func (w *world) submit(o *order) {
-	if o.told {
+	if o.known {
 		return
 	}
 	n := store.NewUnit{IdempotencyKey: o.key, BodyHash: []byte(o.key), Unit: work.Unit{ID: w.id(), Tenant: work.DefaultTenant, Title: "t",
@@ -214,27 +214,27 @@ func (w *world) submit(o *order) {
 	o.unit = unit
 	if !w.calm && w.chance(40) {
 		w.tell("%s is accepted, and the answer lost", unit)
-		return // before the bell, too
+		return // before the message, too
 	}
-	o.told = true
+	o.known = true
 	w.tell("%s is accepted", unit)
-	w.ring(unit)
+	w.enqueue(unit)
 }
 
-// ring sends a bell, which may be lost or come twice, and comes late.
-func (w *world) ring(unit uuid.UUID) {
+// enqueue sends a message, which may be lost or come twice, and comes late.
+func (w *world) enqueue(unit uuid.UUID) {
 	if w.calm || !w.chance(20) {
-		w.bells = append(w.bells, unit)
+		w.queue = append(w.queue, unit)
 	}
 	if !w.calm && w.chance(20) {
-		w.bells = append(w.bells, unit)
+		w.queue = append(w.queue, unit)
 	}
 }
 
-// ringAgain is the reconciler's look at what is queued.
-func (w *world) ringAgain(o *order) {
+// enqueueAgain is the reconciler's look at what is queued.
+func (w *world) enqueueAgain(o *order) {
 	if o.unit != uuid.Nil && w.flaw != noReconciler && w.books.page(o.unit).State == work.Queued {
-		w.ring(o.unit)
+		w.enqueue(o.unit)
 	}
 }
 
@@ -251,23 +251,23 @@ func (w *world) cancel(o *order) {
 	w.tell("%s is cancelled while %s", o.unit, before.State)
 }
 
-// bell is heard by a worker process that has a slot.
-func (w *world) bell(c *crew) {
-	if !c.up || c.frozen || len(w.bells) == 0 || len(c.errands) > 2 {
+// take gives a message to a worker process that has a slot.
+func (w *world) take(c *proc) {
+	if !c.up || c.frozen || len(w.queue) == 0 || len(c.tasks) > 2 {
 		return
 	}
-	i := w.IntN(len(w.bells))
-	unit := w.bells[i]
-	w.bells = slices.Delete(w.bells, i, i+1)
+	i := w.IntN(len(w.queue))
+	unit := w.queue[i]
+	w.queue = slices.Delete(w.queue, i, i+1)
 	for _, o := range w.orders {
 		if o.unit == unit {
-			c.errands = append(c.errands, &errand{order: o})
+			c.tasks = append(c.tasks, &task{order: o})
 		}
 	}
 }
 
 // lifeOf is what befalls a worker process as a whole.
-func (w *world) lifeOf(c *crew) {
+func (w *world) lifeOf(c *proc) {
 	switch {
 	case !c.up:
 		w.begin(c)
@@ -283,33 +283,33 @@ func (w *world) lifeOf(c *crew) {
 		c.frozen = true
 	default:
 		w.tell("%s is asked to stop", c.id)
-		for _, e := range c.errands {
+		for _, e := range c.tasks {
 			w.stop(e, work.ErrShutdown)
 		}
 	}
 }
 
-func (w *world) begin(c *crew) {
+func (w *world) begin(c *proc) {
 	c.id, c.up, c.frozen, c.lapsed, c.epoch = w.id(), true, false, false, 0
-	w.books.beat(c.id)
+	w.books.heartbeat(c.id)
 }
 
 // die: the keepers end the trees at once.
-func (w *world) die(c *crew) {
-	for _, e := range c.errands {
+func (w *world) die(c *proc) {
+	for _, e := range c.tasks {
 		w.fell(e)
 	}
-	if c.errands, c.up, c.frozen = nil, false, false; !c.lapsed {
+	if c.tasks, c.up, c.frozen = nil, false, false; !c.lapsed {
 		w.dead = append(w.dead, c.id)
 	}
 }
 
-func (w *world) fell(e *errand) {
-	w.trees[e.order.unit] = slices.DeleteFunc(w.trees[e.order.unit], func(x *errand) bool { return x == e })
+func (w *world) fell(e *task) {
+	w.trees[e.order.unit] = slices.DeleteFunc(w.trees[e.order.unit], func(x *task) bool { return x == e })
 }
 
 // stop ends a run's tree; the first reason counts.
-func (w *world) stop(e *errand, why error) {
+func (w *world) stop(e *task, why error) {
 	if e.at != owned && e.at != atWork {
 		return
 	}
@@ -324,7 +324,7 @@ func (w *world) stop(e *errand, why error) {
 
 // lapse is the end of a lease that nobody renews. By then the process itself or
 // the keepers have ended its trees.
-func (w *world) lapse(c *crew) {
+func (w *world) lapse(c *proc) {
 	if len(w.dead) > 0 {
 		w.books.lapse(w.dead[0])
 		w.dead = w.dead[1:]
@@ -335,7 +335,7 @@ func (w *world) lapse(c *crew) {
 	}
 	w.tell("the lease of %s runs out", c.id)
 	if w.flaw != leaseNotWatched {
-		for _, e := range c.errands {
+		for _, e := range c.tasks {
 			if c.frozen {
 				w.fell(e)
 			} else {
@@ -347,8 +347,8 @@ func (w *world) lapse(c *crew) {
 	w.books.lapse(c.id)
 }
 
-// beat renews the lease and acts on the answer.
-func (w *world) beat(c *crew) {
+// heartbeat renews the lease and acts on the answer.
+func (w *world) heartbeat(c *proc) {
 	if !c.up || c.frozen {
 		return
 	}
@@ -357,33 +357,33 @@ func (w *world) beat(c *crew) {
 		c.epoch++
 	}
 	theirs := map[uuid.UUID]bool{}
-	for _, o := range w.books.beat(c.id) {
+	for _, o := range w.books.heartbeat(c.id) {
 		theirs[o.RunID] = true
-		i := slices.IndexFunc(c.errands, func(e *errand) bool { return e.claim.RunID == o.RunID })
+		i := slices.IndexFunc(c.tasks, func(e *task) bool { return e.claim.RunID == o.RunID })
 		switch {
 		case i < 0 && !slices.ContainsFunc(c.spool, func(f store.Finish) bool { return f.RunID == o.RunID }):
 			// The answer to its claim never came.
 			w.books.finish(store.Finish{UnitID: o.UnitID, RunID: o.RunID, Attempt: o.Attempt, Status: work.RunLost, Next: work.Queued,
-				Losses: 1, Error: work.Fail(work.ClassInfra, "never heard of")})
+				Losses: 1, Error: work.Fail(work.ClassInfra, "never known")})
 		case i >= 0 && o.Cancel:
-			w.stop(c.errands[i], work.ErrCancelled)
+			w.stop(c.tasks[i], work.ErrCancelled)
 		}
 	}
-	for _, e := range c.errands {
+	for _, e := range c.tasks {
 		if e.claimed != nil && !theirs[e.claim.RunID] {
 			w.stop(e, work.ErrFenced)
 		}
 	}
 }
 
-// goOn does an errand's next step.
-func (w *world) goOn(c *crew, e *errand) {
+// goOn does an task's next step.
+func (w *world) goOn(c *proc, e *task) {
 	switch e.at {
-	case heard:
+	case taken:
 		if c.lapsed {
-			w.beat(c) // first a sign of life
+			w.heartbeat(c) // first a heartbeat
 		}
-		alone := len(c.errands) == 1
+		alone := len(c.tasks) == 1
 		e.claim = store.Claim{UnitID: e.order.unit, RunID: w.id(), Process: c.id, SessionID: "s", Backends: []string{"mock"}, Alone: alone}
 		e.at, e.epoch = asked, c.epoch
 	case asked:
@@ -412,23 +412,23 @@ func (w *world) goOn(c *crew, e *errand) {
 	case atWork:
 		w.run(c, e)
 	case ended:
-		w.conclude(c, e)
+		w.finish(c, e)
 	case spooled:
 		c.spool = slices.DeleteFunc(c.spool, func(f store.Finish) bool { return f.RunID == e.finish.RunID })
-		w.settle(e)
-		e.at = settled
-	case settled:
+		w.record(e)
+		e.at = finished
+	case finished:
 		w.fell(e)
 		w.drop(c, e)
 	}
 }
 
-func (w *world) drop(c *crew, e *errand) {
-	c.errands = slices.DeleteFunc(c.errands, func(x *errand) bool { return x == e })
+func (w *world) drop(c *proc, e *task) {
+	c.tasks = slices.DeleteFunc(c.tasks, func(x *task) bool { return x == e })
 }
 
 // run is the end of a run by itself.
-func (w *world) run(c *crew, e *errand) {
+func (w *world) run(c *proc, e *task) {
 	live := slices.Contains(w.trees[e.order.unit], e)
 	switch {
 	case !live: // a keeper ended it
@@ -448,35 +448,35 @@ func (w *world) run(c *crew, e *errand) {
 	e.at = ended
 }
 
-// conclude decides what the run's end means, as a worker process does.
-func (w *world) conclude(c *crew, e *errand) {
+// finish decides what the run's end means, as a worker process does.
+func (w *world) finish(c *proc, e *task) {
 	e.finish = outcome(e.claimed, e.ran, e.cause, false)
 	e.finish.Delay = 0 // there is no time in this world
 	if w.flaw == shutdownIsFailure && errors.Is(e.cause, work.ErrShutdown) {
 		e.finish.Losses, e.finish.Failures = 0, 1
 	}
-	if w.chance(50) { // the ledger is away
+	if w.chance(50) { // Postgres is away
 		c.spool, e.at = append(c.spool, e.finish), spooled
 		return
 	}
-	w.settle(e)
+	w.record(e)
 	if w.calm || !w.chance(20) { // else the answer is lost, and it is handed in again
-		e.at = settled
+		e.at = finished
 	}
 }
 
-func (w *world) settle(e *errand) {
+func (w *world) record(e *task) {
 	w.tell("run %d of %s ends: %s", e.finish.Attempt, e.order.unit, e.finish.Status)
 	w.books.finish(e.finish)
 }
 
 // handIn takes what a process that died had spooled.
-func (w *world) handIn(c *crew) {
+func (w *world) handIn(c *proc) {
 	if !c.up || c.frozen || len(c.spool) == 0 {
 		return
 	}
 	f := c.spool[0]
-	if slices.ContainsFunc(c.errands, func(e *errand) bool { return e.finish.RunID == f.RunID }) {
+	if slices.ContainsFunc(c.tasks, func(e *task) bool { return e.finish.RunID == f.RunID }) {
 		return
 	}
 	w.books.finish(f)

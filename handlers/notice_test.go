@@ -11,7 +11,7 @@ import (
 // worker process ask Postgres, and stops no run that Postgres has no cancel for.
 func TestStaleCancelNoticeStopsNothing(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(seldom)
 	wanted, id := h.submit(nil), h.submit(nil)
 	runs := map[string]*puppetRun{}
@@ -19,13 +19,13 @@ func TestStaleCancelNoticeStopsNothing(t *testing.T) {
 		run := h.begun()
 		runs[run.req.UnitID.String()] = run
 	}
-	if err := h.bell.Cancelled(t.Context(), wanted); err != nil { // as if it had been asked before a retry
+	if err := h.queue.Cancelled(t.Context(), wanted); err != nil { // as if it had been asked before a retry
 		t.Fatal(err)
 	}
 	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.bell.Cancelled(t.Context(), id); err != nil {
+	if err := h.queue.Cancelled(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
 	h.becomes(id, work.Cancelled) // its notice came after the stale one

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"strings"
 	"time"
 
@@ -60,7 +61,8 @@ func denied(policy string, steps *transcript.Writer) *work.Failure {
 		calls = append(calls, fmt.Sprintf("%d more", more))
 	}
 	return work.Fail(work.ClassToolDenied, fmt.Sprintf(
-		"the agent answered although %d of its tool calls were denied and did not succeed later: %s; the answer is kept, and on_denied=note would accept it",
+		"the agent answered although %d of its tool calls were denied and did not succeed later: %s; "+
+			"the answer is kept, and on_denied=note would accept it",
 		count, strings.Join(calls, "; ")))
 }
 
@@ -117,7 +119,51 @@ func finishOf(c *store.Claimed, r backend.Result) store.Finish {
 	return store.Finish{
 		UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount,
 		Result: r.Output, Error: r.Error, Model: m.Model, SessionID: m.SessionID, NumTurns: m.NumTurns,
-		Usage: m.Usage, TotalCostUSD: m.TotalCostUSD, CostIncomplete: r.CostIncomplete, SessionTotalUSD: m.SessionTotalUSD, SessionResumed: m.SessionResumed,
+		Usage: m.Usage, TotalCostUSD: m.TotalCostUSD, CostIncomplete: r.CostIncomplete,
+		SessionTotalUSD: m.SessionTotalUSD, SessionResumed: m.SessionResumed,
 		DurationMS: m.DurationMS, DurationAPIMS: m.DurationAPIMS, HTTPStatus: m.HTTPStatus, RequestID: m.RequestID,
 	}
+}
+
+// shortage is why a run failed that its worker process lacked something for. It
+// uses up no retry of the unit.
+type shortage struct {
+	what string
+	mend string // what the operator can do
+}
+
+func (s *shortage) Error() string { return s.what }
+
+const (
+	shortagePause = 5 * time.Second // before a unit is taken again that a process lacked something for
+	// maxShortageLosses: a unit with more losses than this pays for a shortage
+	// with a retry. It may be what causes it.
+	maxShortageLosses = 10
+)
+
+var (
+	errDiskFull = &shortage{"the disk of the worker process is full", "free some space"}
+	errNoFiles  = &shortage{"the worker process has too many files open", "raise its limit (ulimit -n) or lower --concurrency"}
+)
+
+// noRoom matches what programs say on a full disk.
+var noRoom = regexp.MustCompile(`(?i)no space left on device|ENOSPC|disk quota exceeded|EDQUOT`)
+
+// tooManyFiles matches what the kernel says of the limits of a process and of the
+// machine.
+var tooManyFiles = regexp.MustCompile(`(?i)too many open files|EMFILE|ENFILE`)
+
+// lacked returns what a failed run lacked: it said so, or it broke off while the
+// disk is full. It returns nil when the worker process is not at fault.
+func lacked(r backend.Result, diskFull func() bool) error {
+	if r.Success || r.Error == nil || r.Error.Class != work.ClassInfra && r.Error.Class != work.ClassCrash {
+		return nil
+	}
+	switch {
+	case r.Error.Class == work.ClassInfra && tooManyFiles.MatchString(r.Error.Message): // an agent's own limit is not ours
+		return errNoFiles
+	case noRoom.MatchString(r.Error.Message) || diskFull():
+		return errDiskFull
+	}
+	return nil
 }

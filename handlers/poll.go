@@ -13,9 +13,9 @@ const (
 	pollGap = 50 * time.Millisecond
 )
 
-// poll claims units straight from the ledger while Redis is away: once a second,
-// and when a slot that was filled so is free again. News each second bring the
-// cancels and pauses that nobody can tell us of.
+// poll claims units straight from Postgres while Redis is away: once a second,
+// and when a slot that was filled so is free again. A check each second brings the
+// cancels and pauses that no notice can bring.
 func (w *Worker) poll(ctx context.Context) {
 	var runs sync.WaitGroup
 	defer runs.Wait()
@@ -26,16 +26,16 @@ func (w *Worker) poll(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.draining.Done():
+		case <-w.drain.Done():
 			return
 		case <-ticker.C:
-			if !w.Bell.Up() {
-				w.askForNews()
+			if !w.Queue.Up() {
+				w.heartbeat.CheckSoon()
 			}
 		case <-freed:
 			time.Sleep(pollGap)
 		}
-		if !w.Bell.Up() {
+		if !w.Queue.Up() {
 			w.claimDue(ctx, &runs, freed)
 		}
 	}
@@ -46,13 +46,13 @@ func (w *Worker) claimDue(ctx context.Context, runs *sync.WaitGroup, freed chan<
 	if free == 0 {
 		return
 	}
-	due, err := w.Store.Due(ctx, w.queueNames(), w.open(), w.shutModels(), free)
+	due, err := w.Store.Due(ctx, w.queueNames(), w.health.Ready(), w.health.ShutModels(), free)
 	if err != nil {
 		w.Log.Warn("look for work without redis", "err", err)
 		return
 	}
 	for _, unit := range due {
-		if w.laneWait(unit.Queue, unit.Backend) > 0 {
+		if w.wait(unit.Queue, unit.Backend) > 0 {
 			continue
 		}
 		select {
@@ -60,7 +60,7 @@ func (w *Worker) claimDue(ctx context.Context, runs *sync.WaitGroup, freed chan<
 		default:
 			return
 		}
-		w.laneTook(unit.Backend)
+		w.took(unit.Backend)
 		runs.Go(func() {
 			defer func() {
 				<-w.slots

@@ -24,15 +24,14 @@ type prepared struct {
 	before map[string]stamp // what own held before the run
 }
 
-func (w *Worker) unitsDir() string { return filepath.Join(w.Data, "units") }
-
 // prepare renders the prompt, finds the files and makes the directories. What
 // is wrong with a unit is found here, before any money is spent.
 func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work.Failure) {
 	p := prepared{req: backend.Request{
 		UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, SystemPrompt: c.SystemPrompt, Model: c.Model,
 		Payload: c.Payload, OutputSchema: c.OutputSchema, MaxTurns: c.MaxTurns, MaxCostUSD: c.MaxCostUSD,
-		IdleTimeout: c.IdleTimeout.Duration(), StartupTimeout: c.StartupTimeout.Duration(), SessionID: c.SessionID, SessionCostUSD: c.SessionCostUSD,
+		IdleTimeout: c.IdleTimeout.Duration(), StartupTimeout: c.StartupTimeout.Duration(),
+		SessionID: c.SessionID, SessionCostUSD: c.SessionCostUSD,
 	}}
 	var err error
 	if p.accept, err = w.acceptance(c); err != nil {
@@ -52,7 +51,8 @@ func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work
 	for _, name := range c.MCPServers {
 		server, known := w.MCPServers[name]
 		if !known {
-			return p, work.Fail(work.ClassInvalidRequest, fmt.Sprintf("this worker process knows no MCP server %q: give API and worker processes the same PIECEWORK_MCP_SERVERS", name))
+			return p, work.Fail(work.ClassInvalidRequest,
+				fmt.Sprintf("this worker process knows no MCP server %q: give API and worker processes the same PIECEWORK_MCP_SERVERS", name))
 		}
 		p.req.MCPServers = append(p.req.MCPServers, server)
 	}
@@ -62,17 +62,17 @@ func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work
 			return p, failure
 		}
 	}
-	if p.req.Files, failure = w.files(ctx, c, p.inputs); failure != nil {
+	if p.req.Files, failure = w.files.inputs(ctx, c, p.inputs); failure != nil {
 		return p, failure
 	}
 	// A run that was lost or released has stored nothing: what it left counts
 	// as this one's.
 	if c.Losses == 0 {
-		if p.before, err = survey(p.own); err != nil {
+		if p.before, err = listFiles(p.own); err != nil {
 			return p, work.Fail(work.ClassInfra, "look at the unit's directory: "+err.Error())
 		}
 	}
-	if c.ResumeSession != "" && w.homeKept(p.req.Home) {
+	if c.ResumeSession != "" && homeKept(p.req.Home) {
 		p.req.SessionID, p.req.Resume = c.ResumeSession, true
 	} else {
 		p.req.SessionCostUSD = 0
@@ -81,7 +81,7 @@ func (w *Worker) prepare(ctx context.Context, c *store.Claimed) (prepared, *work
 }
 
 // homeKept tells whether an earlier run left its home on this machine.
-func (w *Worker) homeKept(home string) bool {
+func homeKept(home string) bool {
 	entries, err := os.ReadDir(home)
 	return err == nil && len(entries) > 0
 }
@@ -92,7 +92,7 @@ func (p *prepared) needsDirectory(c *store.Claimed) bool {
 }
 
 func (w *Worker) directories(c *store.Claimed, p *prepared) *work.Failure {
-	unit := filepath.Join(w.unitsDir(), c.ID.String())
+	unit := filepath.Join(w.disk.Units(), c.ID.String())
 	p.req.Home, p.inputs = filepath.Join(unit, "home"), filepath.Join(unit, "files")
 	if err := os.MkdirAll(p.req.Home, 0o700); err != nil {
 		return work.Fail(work.ClassInfra, "make the unit's home: "+err.Error())

@@ -23,7 +23,7 @@ func rootAt(t *testing.T, dir string) roots.Roots {
 
 func TestFilesAndDirectoryReachTheBackend(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	dir := t.TempDir()
 	for _, name := range []string{"a.txt", "sub/a.txt"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
@@ -53,7 +53,7 @@ func TestFilesAndDirectoryReachTheBackend(t *testing.T) {
 // A file can vanish, or a root be taken away, between submit and run.
 func TestWhatIsGoneByNowFailsTheUnit(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(func(o *Options) { o.Roots = rootAt(t, t.TempDir()) })
 	for _, change := range []func(*work.Spec){
 		func(s *work.Spec) { s.Payload = json.RawMessage(`{"file_path":"docs:gone.txt"}`) },
@@ -71,7 +71,7 @@ func TestWhatIsGoneByNowFailsTheUnit(t *testing.T) {
 
 func TestOutputFilesAreListedAndEmptyDirectoriesRemoved(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(nil)
 	id := h.submit(nil)
 	run := h.begun()
@@ -86,26 +86,28 @@ func TestOutputFilesAreListedAndEmptyDirectoriesRemoved(t *testing.T) {
 	empty := h.submit(nil)
 	h.begun().end <- succeed("")
 	h.becomes(empty, work.Succeeded)
-	if _, err := os.Stat(filepath.Join(w.unitsDir(), empty.String())); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(w.disk.Units(), empty.String())); !os.IsNotExist(err) {
 		t.Errorf("the directory of a unit that left nothing is still there: %v", err)
 	}
 }
 
 func TestPruneRemovesOldDirectoriesOnly(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := New(Options{Store: h.store, Log: h.log, Data: t.TempDir(), Slots: 1, Metrics: nil})
 	for _, name := range []string{"old", "new"} {
-		if err := os.MkdirAll(filepath.Join(w.unitsDir(), name, "work"), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Join(w.disk.Units(), name, "work"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
 	long := time.Now().Add(-30 * 24 * time.Hour)
-	if err := os.Chtimes(filepath.Join(w.unitsDir(), "old"), long, long); err != nil {
+	if err := os.Chtimes(filepath.Join(w.disk.Units(), "old"), long, long); err != nil {
 		t.Fatal(err)
 	}
-	w.pruneOnce(t.Context(), time.Now().Add(-keepDirectories))
-	entries, err := os.ReadDir(w.unitsDir())
+	if err := w.disk.Prune(t.Context()); err != nil {
+		t.Error(err)
+	}
+	entries, err := os.ReadDir(w.disk.Units())
 	if err != nil || len(entries) != 1 || entries[0].Name() != "new" {
 		t.Errorf("left: %v, %v", entries, err)
 	}
@@ -113,9 +115,9 @@ func TestPruneRemovesOldDirectoriesOnly(t *testing.T) {
 
 func TestUnknownBackendInThisProcess(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	w := h.start(func(o *Options) { o.Backends = []backend.Backend{newPuppet("other")} })
-	// Nobody listens to this unit's lane; nor does a bell that reached us all
+	// Nobody reads this unit's queue; nor does a message that reached us all
 	// the same begin what cannot run here.
 	id := h.submit(nil)
 	if err := w.runUnit(id); err != nil {

@@ -14,9 +14,9 @@ import (
 	"piecework/store"
 )
 
-// recorder brings a run's steps to the ledger while the run goes on. The first
+// recorder brings a run's steps to Postgres while the run goes on. The first
 // are written firstWrite after they came, so that a run which ends before that is
-// written once, by its finish. After that it has no timer while the ledger answers,
+// written once, by its finish. After that it has no timer while Postgres answers,
 // and a goroutine only while it writes: what comes while one write is under way goes
 // with the next, and a step that changed several times goes once. Nothing is left out on the way: readers take the
 // newest revision they have seen for the end of what they know.
@@ -24,23 +24,23 @@ type recorder struct {
 	steps *transcript.Writer
 	store *store.Store
 	run   uuid.UUID
-	told  func() // after each write
+	wrote func() // is called after each write
 	begun time.Time
 	log   *slog.Logger
 
 	mu       sync.Mutex
 	live     string // status and prompt that are to be written
 	rendered string
-	news     bool // there is something to write
+	pending  bool // there is something to write
 	writing  bool
 	closed   bool
 	finished sync.WaitGroup
 	stop     context.CancelFunc // ends the write that is under way
 
-	written int // the revision that is in the ledger; the writing goroutine's
+	written int // the revision that is in Postgres; the writing goroutine's
 }
 
-// maxChunk bounds what one write takes to the ledger, in bytes of steps.
+// maxChunk bounds what one write takes to Postgres, in bytes of steps.
 const maxChunk = 4 << 20
 
 // firstWrite is how old a run is when its first steps are written.
@@ -49,8 +49,8 @@ const firstWrite = 50 * time.Millisecond
 // writeAgain is the pause after a write that failed.
 const writeAgain = time.Second
 
-func newRecorder(s *store.Store, run uuid.UUID, redact func(string) string, told func(), log *slog.Logger) *recorder {
-	r := &recorder{store: s, run: run, told: told, log: log, begun: time.Now()}
+func newRecorder(s *store.Store, run uuid.UUID, redact func(string) string, wrote func(), log *slog.Logger) *recorder {
+	r := &recorder{store: s, run: run, wrote: wrote, log: log, begun: time.Now()}
 	r.steps = transcript.NewWriter(r.take, redact)
 	return r
 }
@@ -63,7 +63,7 @@ func (r *recorder) prompt(text string) {
 	r.wake()
 }
 
-// take hears of each step from the writer.
+// take is called by the writer for each step.
 func (r *recorder) take(s transcript.Step) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,9 +71,9 @@ func (r *recorder) take(s transcript.Step) {
 	r.wake()
 }
 
-// wake sees that the news get written; mu is held.
+// wake sees that what is pending gets written; mu is held.
 func (r *recorder) wake() {
-	r.news = true
+	r.pending = true
 	if !r.writing && !r.closed {
 		r.writing = true
 		ctx, stop := context.WithCancel(context.Background())
@@ -91,13 +91,13 @@ func (r *recorder) write(ctx context.Context) {
 	}
 	for {
 		r.mu.Lock()
-		if !r.news || r.closed {
+		if !r.pending || r.closed {
 			r.writing = false
 			r.mu.Unlock()
 			return
 		}
 		p := store.Progress{RunID: r.run, LiveStatus: r.live, RenderedPrompt: r.rendered}
-		r.live, r.rendered, r.news = "", "", false
+		r.live, r.rendered, r.pending = "", "", false
 		r.mu.Unlock()
 		p.Steps = r.steps.After(r.written, maxChunk)
 		p.ToolCalls = r.steps.ToolCalls() // after the steps are taken: what is taken is counted, and nothing may come after it
@@ -110,10 +110,10 @@ func (r *recorder) write(ctx context.Context) {
 		}
 		if r.steps.Rev() > r.written {
 			r.mu.Lock()
-			r.news = true
+			r.pending = true
 			r.mu.Unlock()
 		}
-		r.told()
+		r.wrote()
 	}
 }
 
@@ -128,7 +128,7 @@ func (r *recorder) failed(ctx context.Context, p store.Progress, err error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.live, r.rendered, r.news = cmp.Or(r.live, p.LiveStatus), cmp.Or(r.rendered, p.RenderedPrompt), true
+	r.live, r.rendered, r.pending = cmp.Or(r.live, p.LiveStatus), cmp.Or(r.rendered, p.RenderedPrompt), true
 }
 
 // close ends the recording and gives the whole transcript to the finish.
@@ -145,7 +145,8 @@ func (r *recorder) close(f *store.Finish) {
 	blob, err := r.store.Encode(steps)
 	if err != nil {
 		r.log.Error("transcript could not be encoded", "run", r.run, "err", err)
-		blob, _ = r.store.Encode([]transcript.Step{{Number: 1, Type: transcript.SystemText, Text: "transcript could not be encoded: " + err.Error()}})
+		only := transcript.Step{Number: 1, Type: transcript.SystemText, Text: "transcript could not be encoded: " + err.Error()}
+		blob, _ = r.store.Encode([]transcript.Step{only})
 	}
 	f.Steps, f.Rev, f.Blob = len(steps), r.steps.Rev(), blob
 }

@@ -11,7 +11,7 @@ import (
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
-	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -19,7 +19,7 @@ import (
 // the write that shows it: none may come for a long time.
 func TestCallIsCountedWithTheStepThatShowsIt(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(nil)
 	id := h.submit(nil)
 	h.begun()
@@ -35,17 +35,17 @@ func TestCallIsCountedWithTheStepThatShowsIt(t *testing.T) {
 	}
 }
 
-// What a write could not bring to the ledger goes with a later one: whoever has
+// What a write could not bring to Postgres goes with a later one: whoever has
 // read a revision takes it that there is nothing before it.
 func TestStepsThatWereNotWrittenAreNotLeftOut(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(nil)
 	id := h.submit(nil)
 	h.begun()
 	run := h.runs(id)[0].ID
-	told := make(chan bool, 1000)
-	rec := newRecorder(h.store, run, nil, func() { told <- true }, h.log)
+	wrote := make(chan bool, 1000)
+	rec := newRecorder(h.store, run, nil, func() { wrote <- true }, h.log)
 	rec.steps.Add(transcript.Step{Type: transcript.SystemText, Text: "before"})
 	rec.finished.Wait()
 	rec.failed(canceled(), store.Progress{LiveStatus: "lost", RenderedPrompt: "rendered"}, context.Canceled)
@@ -67,8 +67,8 @@ func TestStepsThatWereNotWrittenAreNotLeftOut(t *testing.T) {
 	if r := h.runs(id)[0]; *r.RenderedPrompt != "rendered" {
 		t.Errorf("prompt %q", *r.RenderedPrompt)
 	}
-	if len(told) == 0 {
-		t.Error("nobody was told")
+	if len(wrote) == 0 {
+		t.Error("nobody was notified")
 	}
 }
 
@@ -78,16 +78,16 @@ func canceled() context.Context {
 	return ctx
 }
 
-// Words are told before they are a step while somebody watches, and only then.
-func TestDraftsAreToldToThoseWhoWatch(t *testing.T) {
+// Words are published before they are a step while somebody watches, and only then.
+func TestDraftsArePublishedToThoseWhoWatch(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(func(o *Options) { o.Secrets = []string{"hunter2-hunter2"} })
-	heard := make(chan jobs.Draft, 100)
+	got := make(chan queue.Draft, 100)
 	listening, stop := context.WithCancel(t.Context())
 	var over sync.WaitGroup
 	over.Go(func() {
-		h.bell.Listen(listening, func(n jobs.Notice) { heard <- n.Draft }, jobs.NoticeDraft)
+		h.queue.Listen(listening, func(n queue.Notice) { got <- n.Draft }, queue.NoticeDraft)
 	})
 	t.Cleanup(func() { stop(); over.Wait() })
 	id := h.submit(nil)
@@ -95,16 +95,16 @@ func TestDraftsAreToldToThoseWhoWatch(t *testing.T) {
 	if run.steps.DraftsWanted() {
 		t.Error("drafts are wanted though nobody watches")
 	}
-	want := jobs.Draft{Unit: id, Attempt: 1, Type: transcript.Action, Text: "it is [redacted]"}
+	want := queue.Draft{Unit: id, Attempt: 1, Type: transcript.Action, Text: "it is [redacted]"}
 	testkit.Eventually(t, "the draft", func() bool {
-		h.bell.Watched([]uuid.UUID{uuid.New(), id})
+		h.queue.Watched([]uuid.UUID{uuid.New(), id})
 		if run.steps.DraftsWanted() {
 			run.steps.Draft(transcript.Action, "it is hunter2-hunter2")
 		}
 		select {
-		case d := <-heard:
+		case d := <-got:
 			if d != want {
-				t.Errorf("heard %+v", d)
+				t.Errorf("got %+v", d)
 			}
 			return true
 		default:

@@ -4,23 +4,24 @@ import (
 	"testing"
 	"time"
 
+	"piecework/handlers/upkeep"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 	"piecework/store"
 )
 
-// behind is another worker process of the house, which reaches Postgres through a
+// behind is another worker process, which reaches Postgres through a
 // proxy.
-func (h *house) behind(database string, change func(*Options)) (*worker, *testkit.Proxy) {
+func (h *fixture) behind(database string, change func(*Options)) (*worker, *testkit.Proxy) {
 	h.t.Helper()
 	proxy, url := testkit.PostgresProxy(h.t, database)
-	ledger, err := store.Open(h.t.Context(), url, 20)
+	s, err := store.Open(h.t.Context(), url, 20)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.t.Cleanup(func() { _ = ledger.Close() })
+	h.t.Cleanup(func() { _ = s.Close() })
 	w := h.start(func(o *Options) {
-		o.Store = ledger
+		o.Store = s
 		if change != nil {
 			change(o)
 		}
@@ -35,11 +36,11 @@ func (h *house) behind(database string, change func(*Options)) (*worker, *testki
 func TestCutOffWorkerProcessTakesNothing(t *testing.T) {
 	t.Parallel()
 	database := testkit.DB(t, migrate)
-	h := newHouseOn(t, database)
+	h := newFixtureOn(t, database)
 	cut, proxy := h.behind(database, func(o *Options) { o.Lease = time.Hour })
 	proxy.Hold()
-	testkit.Eventually(t, "it notices", cut.cutOff)
-	if wait := cut.laneWait("default", "mock"); wait != never {
+	testkit.Eventually(t, "it notices", cut.heartbeat.CutOff)
+	if wait := cut.wait("default", "mock"); wait != upkeep.Never {
 		t.Errorf("it takes units after %v", wait)
 	}
 	h.start(func(o *Options) { o.Slots = 8 })
@@ -49,7 +50,7 @@ func TestCutOffWorkerProcessTakesNothing(t *testing.T) {
 		h.becomes(id, work.Succeeded)
 	}
 	proxy.Release()
-	testkit.Eventually(t, "it takes units again", func() bool { return cut.laneWait("default", "mock") != never })
+	testkit.Eventually(t, "it takes units again", func() bool { return cut.wait("default", "mock") != upkeep.Never })
 }
 
 // Connections that carry nothing any more cost a worker process no run, and it
@@ -57,7 +58,7 @@ func TestCutOffWorkerProcessTakesNothing(t *testing.T) {
 func TestWorkerProcessWithHalfOpenConnections(t *testing.T) {
 	t.Parallel()
 	database := testkit.DB(t, migrate)
-	h := newHouseOn(t, database)
+	h := newFixtureOn(t, database)
 	_, proxy := h.behind(database, func(o *Options) { o.Lease, o.Beat = 2*testkit.Patience, time.Second })
 	id := h.submit(nil)
 	run := h.begun()
@@ -78,7 +79,7 @@ func TestWorkerProcessWithHalfOpenConnections(t *testing.T) {
 func TestShutdownBesideASilentPostgres(t *testing.T) {
 	t.Parallel()
 	database := testkit.DB(t, migrate)
-	h := newHouseOn(t, database)
+	h := newFixtureOn(t, database)
 	w, proxy := h.behind(database, func(o *Options) { o.Lease = 2 * testkit.Patience })
 	h.submit(nil)
 	run := h.begun()
@@ -98,13 +99,13 @@ func TestShutdownBesideASilentRedis(t *testing.T) {
 	t.Parallel()
 	server := testkit.StartRedis(t)
 	proxy, url := testkit.RedisProxy(t, server.URL)
-	h := newHouseAt(t, testkit.DB(t, migrate), url)
+	h := newFixtureAt(t, testkit.DB(t, migrate), url)
 	w := h.start(nil)
 	h.submit(nil)
 	run := h.begun()
 	proxy.Hold()
 	t.Cleanup(proxy.Release)
-	testkit.Eventually(t, "redis is known to be away", func() bool { return !h.bell.Up() })
+	testkit.Eventually(t, "redis is known to be away", func() bool { return !h.queue.Up() })
 	w.stop()
 	<-run.ctx.Done()
 	run.end <- succeed("")

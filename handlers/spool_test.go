@@ -2,11 +2,13 @@ package handlers
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
+	"piecework/handlers/upkeep"
 	"piecework/internal/testkit"
 	"piecework/internal/work"
 	"piecework/store"
@@ -14,17 +16,17 @@ import (
 
 func exists(path string) bool { _, err := os.Stat(path); return err == nil }
 
-// A run that ends while Postgres is away is on disk until the ledger has it.
+// A run that ends while Postgres is away is on disk until Postgres has it.
 func TestFinishedRunIsOnDiskWhilePostgresIsAway(t *testing.T) {
 	t.Parallel()
 	postgres := testkit.OwnPostgres(t, migrate)
-	h := newHouseOn(t, postgres.URL)
+	h := newFixtureOn(t, postgres.URL)
 	w := h.start(func(o *Options) { o.Lease = time.Minute })
 	id := h.submit(nil)
 	run := h.begun()
 	postgres.Kill()
 	run.end <- succeed("paid for")
-	path := w.spoolPath(run.req.RunID)
+	path := w.spool.Path(run.req.RunID)
 	testkit.Eventually(t, "the run on disk", func() bool { return exists(path) })
 	postgres.Start()
 	if u := h.becomes(id, work.Succeeded); u.Losses != 0 || *u.Output != "paid for" {
@@ -38,7 +40,7 @@ func TestFinishedRunIsOnDiskWhilePostgresIsAway(t *testing.T) {
 func TestNothingWaitsForALedgerThatIsGone(t *testing.T) {
 	t.Parallel()
 	postgres := testkit.OwnPostgres(t, migrate)
-	h := newHouseOn(t, postgres.URL)
+	h := newFixtureOn(t, postgres.URL)
 	data := t.TempDir()
 	w := h.start(func(o *Options) { o.Lease, o.Data = time.Minute, data })
 	over, cut := h.submit(nil), h.submit(nil)
@@ -48,12 +50,12 @@ func TestNothingWaitsForALedgerThatIsGone(t *testing.T) {
 	}
 	postgres.Kill()
 	first.end <- succeed("paid for")
-	testkit.Eventually(t, "the run on disk", func() bool { return exists(w.spoolPath(first.req.RunID)) })
+	testkit.Eventually(t, "the run on disk", func() bool { return exists(w.spool.Path(first.req.RunID)) })
 	began := time.Now()
 	w.fail(work.ErrLedgerGone)
 	<-w.done
-	if took := time.Since(began); took > lastPatience/2 || !exists(w.spoolPath(second.req.RunID)) {
-		t.Errorf("took %s; the run that was cut short is on disk: %t", took, exists(w.spoolPath(second.req.RunID)))
+	if took := time.Since(began); took > 1500*time.Millisecond || !exists(w.spool.Path(second.req.RunID)) {
+		t.Errorf("took %s; the run that was cut short is on disk: %t", took, exists(w.spool.Path(second.req.RunID)))
 	}
 	postgres.Start()
 	h.start(func(o *Options) { o.Data = data })
@@ -72,9 +74,9 @@ func TestNothingWaitsForALedgerThatIsGone(t *testing.T) {
 // has spoilt is set aside.
 func TestNextWorkerProcessHandsInWhatIsOnDisk(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newFixture(t)
 	data := t.TempDir()
-	dead := New(Options{Store: h.store, Data: data, Slots: 1})
+	dead := upkeep.NewSpool(h.store, filepath.Join(data, "spool"), nil, h.log)
 	process := work.Process{ID: uuid.Must(uuid.NewV7()), Queues: []string{"default"}}
 	if err := h.store.Register(t.Context(), process, time.Minute); err != nil {
 		t.Fatal(err)
@@ -89,12 +91,9 @@ func TestNextWorkerProcessHandsInWhatIsOnDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	cost := 0.5
-	err = dead.spool(store.Finish{UnitID: id, RunID: c.RunID, Attempt: 1, Status: work.RunSucceeded, Next: work.Succeeded,
+	dead.Keep(store.Finish{UnitID: id, RunID: c.RunID, Attempt: 1, Status: work.RunSucceeded, Next: work.Succeeded,
 		Result: "paid for", TotalCostUSD: &cost, Blob: blob})
-	if err != nil {
-		t.Fatal(err)
-	}
-	spoilt := dead.spoolPath(uuid.New())
+	spoilt := dead.Path(uuid.New())
 	if err := os.WriteFile(spoilt, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +102,7 @@ func TestNextWorkerProcessHandsInWhatIsOnDisk(t *testing.T) {
 	if *u.Output != "paid for" || u.Known() != cost || u.RunCount != 1 || len(h.puppet.started) != 0 {
 		t.Errorf("output %q, cost %v, %d runs", *u.Output, u.Known(), u.RunCount)
 	}
-	if exists(dead.spoolPath(c.RunID)) || exists(spoilt) || !exists(spoilt+".bad") {
+	if exists(dead.Path(c.RunID)) || exists(spoilt) || !exists(spoilt+".bad") {
 		t.Error("the disk is not cleared")
 	}
 }

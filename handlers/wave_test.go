@@ -69,7 +69,7 @@ func TestWaveAgainstARateLimit(t *testing.T) {
 	limited := &limitedModel{allowed: allowed, later: map[int]int{}}
 	server := httptest.NewServer(limited)
 	defer server.Close()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.start(func(o *Options) {
 		o.Backends, o.Slots, o.Lease = append(o.Backends, &openai.Backend{Options: model.Options{BaseURL: server.URL, Model: "m"}}), units, time.Minute
 	})

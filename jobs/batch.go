@@ -4,28 +4,30 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
-// AdvanceBatch lets go what may begin of a batch, rings for it, tells of what
-// was stopped, and ends the batch when nothing is left. What goes wrong beside
-// the ledger is mended by the reconciler.
-func (b *Bell) AdvanceBatch(ctx context.Context, s *store.Store, id uuid.UUID) error {
+// AdvanceBatch admits what may begin of a batch and enqueues it, sends the cancels of
+// what was stopped, and ends the batch when nothing is left. What goes wrong beside
+// Postgres is mended by the reconciler.
+func AdvanceBatch(ctx context.Context, s *store.Store, q *queue.Client, log *slog.Logger, id uuid.UUID) error {
 	for {
 		a, err := s.AdvanceBatch(ctx, id)
 		if err != nil {
 			return err
 		}
-		if err := b.Ring(ctx, a.Bells...); err != nil {
-			b.log.Debug("ring for units of a batch", "batch", id, "err", err)
+		if err := q.Enqueue(ctx, a.Bells...); err != nil {
+			log.Debug("enqueue units of a batch", "batch", id, "err", err)
 		}
-		if err := b.Cancelled(ctx, a.Stopped...); err != nil {
-			b.log.Debug("tell of cancelled units; the next beats will", "batch", id, "err", err)
+		if err := q.Cancelled(ctx, a.Stopped...); err != nil {
+			log.Debug("send cancels of units; the next heartbeats see them", "batch", id, "err", err)
 		}
 		if !a.More {
 			return nil
@@ -59,7 +61,7 @@ func (r *Reconciler) moveSome(ctx context.Context, idle bool, moved *uuid.UUID) 
 			break
 		}
 		*moved = ids[(at+1+i)%len(ids)]
-		if err := r.Bell.AdvanceBatch(ctx, r.Store, *moved); err != nil { // must not keep the others waiting
+		if err := AdvanceBatch(ctx, r.Store, r.Queue, r.Log, *moved); err != nil { // must not keep the others waiting
 			errs = append(errs, err)
 		}
 	}

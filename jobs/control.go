@@ -27,9 +27,9 @@ func (c *Control) CancelUnit(ctx context.Context, tenant string, id uuid.UUID) e
 		return err
 	}
 	c.UnitChanged(id)
-	notify := c.bell.Cancelled
+	notify := c.queue.Cancelled
 	if unit.State.Final() {
-		notify = c.bell.Changed
+		notify = c.queue.Changed
 	}
 	if err := notify(context.WithoutCancel(ctx), id); err != nil {
 		c.log.Debug("notify of a cancel; the next heartbeat will", "unit", id, "err", err)
@@ -51,10 +51,10 @@ func (c *Control) CancelUnits(ctx context.Context, f store.UnitFilter) (moved []
 		}
 	}
 	notices := context.WithoutCancel(ctx)
-	if err := c.bell.Cancelled(notices, stopped...); err != nil {
+	if err := c.queue.Cancelled(notices, stopped...); err != nil {
 		c.log.Debug("notify of cancels; the next heartbeat will", "units", len(stopped), "err", err)
 	}
-	if err := c.bell.Changed(notices, ended...); err != nil {
+	if err := c.queue.Changed(notices, ended...); err != nil {
 		c.log.Debug("notify of cancelled units", "units", len(ended), "err", err)
 	}
 	return moved, more, nil
@@ -149,7 +149,7 @@ func (c *Control) moved(ctx context.Context, b work.Batch, err error) error {
 		return err
 	}
 	c.log.Info("batch changed", "batch", b.ID, "status", b.Status, "paused", b.Paused != nil)
-	if err := c.bell.AdvanceBatch(context.WithoutCancel(ctx), c.Store, b.ID); err != nil {
+	if err := AdvanceBatch(context.WithoutCancel(ctx), c.Store, c.queue, c.log, b.ID); err != nil {
 		c.log.Debug("advance a batch; the reconciler will", "batch", b.ID, "err", err)
 	}
 	c.BatchChanged(b.ID)

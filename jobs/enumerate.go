@@ -14,6 +14,7 @@ import (
 
 	"piecework/internal/source"
 	"piecework/internal/work"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -44,7 +45,7 @@ func (e *Enumerator) Run(ctx context.Context) {
 	slots := make(chan struct{}, fillAtOnce)
 	var filling sync.WaitGroup
 	defer filling.Wait()
-	filling.Go(func() { e.bell.Listen(ctx, func(Notice) { e.wakeEnumerator() }, NoticeBatch) })
+	filling.Go(func() { e.queue.Listen(ctx, func(queue.Notice) { e.wakeEnumerator() }, queue.NoticeBatch) })
 	for ctx.Err() == nil {
 		slots <- struct{}{}
 		f, err := e.Store.FillBatch(ctx, process)
@@ -75,7 +76,7 @@ func (e *Enumerator) fillOne(ctx context.Context, process uuid.UUID, f *store.Fi
 	pause := time.Duration(0)
 	switch {
 	case err == nil:
-		if err := e.bell.AdvanceBatch(ctx, e.Store, f.ID); err != nil {
+		if err := AdvanceBatch(ctx, e.Store, e.queue, e.log, f.ID); err != nil {
 			log.Debug("advance a batch; the reconciler will", "err", err)
 		}
 		return

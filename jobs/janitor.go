@@ -19,7 +19,7 @@ type Retention struct {
 	Units       time.Duration // units and batches after their end, with runs, transcripts and output files; uploads that nobody names
 	Transcripts time.Duration // transcripts after the end of their run
 	Keys        time.Duration // idempotency keys after they came first
-	Deliveries  time.Duration // settled webhook deliveries after they were written
+	Deliveries  time.Duration // finished webhook deliveries after they were written
 }
 
 // DefaultRetention is what holds unless something else is said: results are kept
@@ -34,7 +34,7 @@ const (
 	// keepProcesses is how long one that has stopped can be asked for.
 	keepProcesses       = time.Hour
 	keepProviderBatches = 30 * 24 * time.Hour
-	// keepPauses: by then every worker process has heard of a resume.
+	// keepPauses: by then every worker process knows of a resume.
 	keepPauses = 24 * time.Hour
 
 	janitorEvery  = time.Minute

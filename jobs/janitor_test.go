@@ -22,7 +22,7 @@ import (
 
 // ages is a database full of old rows, one or more in each table.
 type ages struct {
-	*house
+	*fixture
 	db    *sql.DB
 	files *blob.Store
 }
@@ -44,7 +44,7 @@ func newAges(t *testing.T) *ages {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &ages{house: &house{t: t, store: s, bell: connect(t, testkit.StartRedis(t).URL)}, db: db, files: files}
+	return &ages{fixture: &fixture{t: t, store: s, queue: connect(t, testkit.StartRedis(t).URL)}, db: db, files: files}
 }
 
 func (a *ages) exec(query string, args ...any) {
@@ -167,7 +167,7 @@ func TestEveryTableHasARemover(t *testing.T) {
 	keep := Retention{Transcripts: time.Hour, Keys: time.Hour, Deliveries: time.Hour} // units for ever
 	for _, keep.Units = range []time.Duration{0, 365 * 24 * time.Hour} {
 		a.clean(keep)
-		rec := &Reconciler{Store: a.store, Bell: a.bell, Log: slog.New(slog.DiscardHandler)}
+		rec := &Reconciler{Store: a.store, Queue: a.queue, Log: slog.New(slog.DiscardHandler)}
 		a.must(rec.Once(t.Context()))
 		for _, name := range tables {
 			if inHands.MatchString(removers[name]) || keep.Units == 0 && withUnits[name] {
@@ -235,7 +235,7 @@ func TestTranscriptsGoBeforeTheirRuns(t *testing.T) {
 // What goes wrong with one duty, or takes too long, is nothing to the others.
 func TestDutiesDoNotStopEachOther(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	f := newFixture(t)
 	broken := errors.New("broken")
 	var done []string
 	note := func(name string, n int, err error) func(context.Context) (int, error) {
@@ -251,7 +251,7 @@ func TestDutiesDoNotStopEachOther(t *testing.T) {
 		return ctx.Err()
 	}
 	left := 3
-	h.rec.table = []duty{
+	f.rec.table = []duty{
 		{name: "fails", budget: time.Hour, do: note("fails", 0, broken)},
 		{name: "hangs", budget: time.Millisecond, do: func(ctx context.Context) (int, error) { return 0, hang(ctx) }},
 		{name: "postgres takes too long", budget: time.Millisecond, do: func(ctx context.Context) (int, error) {
@@ -265,7 +265,7 @@ func TestDutiesDoNotStopEachOther(t *testing.T) {
 		}},
 		{name: "last", budget: time.Hour, do: note("last", 0, nil)},
 	}
-	err := h.rec.Once(t.Context())
+	err := f.rec.Once(t.Context())
 	if !errors.Is(err, broken) || !strings.Contains(fmt.Sprint(err), "hangs: it took longer than 1ms") || errors.As(err, new(*work.Unavailable)) {
 		t.Errorf("error %v", err)
 	}

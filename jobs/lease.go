@@ -30,8 +30,8 @@ type leaseWatch struct {
 }
 
 type sighting struct {
-	beatAt time.Time
-	idle   time.Duration // for how long we have seen it so
+	heartbeatAt time.Time
+	idle        time.Duration // for how long we have seen it so
 }
 
 // look takes in how the leases stand at an Uptime, and by what Postgres's clock
@@ -47,10 +47,10 @@ func (w *leaseWatch) look(leases []store.Lease, at time.Duration, clock time.Tim
 	seen := make(map[uuid.UUID]sighting, len(leases))
 	for _, l := range leases {
 		s := w.seen[l.Process]
-		if s.beatAt.Equal(l.BeatAt) {
+		if s.heartbeatAt.Equal(l.BeatAt) {
 			s.idle += min(passed, longestLook)
 		} else {
-			s = sighting{beatAt: l.BeatAt}
+			s = sighting{heartbeatAt: l.BeatAt}
 		}
 		seen[l.Process] = s
 		if s.idle >= l.Length.Duration() {
@@ -111,7 +111,7 @@ func (r *Reconciler) endLeases(ctx context.Context) (lost int64, err error) {
 			return 0, err
 		}
 		if ended > 0 {
-			r.Log.Warn("worker processes gave no sign of life for as long as their lease", "count", ended)
+			r.Log.Warn("worker processes sent no heartbeat for as long as their lease", "count", ended)
 		}
 	}
 	if ended == 0 && r.pending != nil && !r.pending.Lost {

@@ -22,13 +22,13 @@ func TestLeaseWatch(t *testing.T) {
 	look := func(passed time.Duration, renewed bool) (over []store.Lease, seen time.Duration) {
 		at += passed
 		clock := base.Add(at + set)
-		beat := base
+		last := base
 		if renewed {
-			beat = clock
+			last = clock
 		}
 		return w.look([]store.Lease{
 			{Process: dead, BeatAt: base, Length: 30},
-			{Process: alive, BeatAt: beat, Length: 30},
+			{Process: alive, BeatAt: last, Length: 30},
 		}, at, clock)
 	}
 	look(time.Second, true)
@@ -65,18 +65,18 @@ func TestClockOfPostgresIsSet(t *testing.T) {
 	for name, by := range map[string]string{"forward": "1 hour", "back": "-1 hour"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t)
+			f := newFixture(t)
 			p := work.Process{ID: uuid.Must(uuid.NewV7()), Queues: []string{"default"}}
-			h.must(h.store.Register(t.Context(), p, 30*time.Second))
-			u := h.put()
-			if c, err := h.store.Claim(t.Context(), store.Claim{UnitID: u.ID, RunID: uuid.New(), Process: p.ID, SessionID: "s", Backends: []string{"mock"}}); err != nil || c == nil {
+			f.must(f.store.Register(t.Context(), p, 30*time.Second))
+			u := f.put()
+			if c, err := f.store.Claim(t.Context(), store.Claim{UnitID: u.ID, RunID: uuid.New(), Process: p.ID, SessionID: "s", Backends: []string{"mock"}}); err != nil || c == nil {
 				t.Fatal(c, err)
 			}
-			h.once()
+			f.once()
 			// What the clock says now is by later than what was written before.
-			h.exec(`UPDATE worker_processes SET beat_at = beat_at - interval '` + by + `', lease_until = lease_until - interval '` + by + `'`)
-			h.once()
-			if u := h.unit(u.ID); u.State != work.Running {
+			f.exec(`UPDATE worker_processes SET beat_at = beat_at - interval '` + by + `', lease_until = lease_until - interval '` + by + `'`)
+			f.once()
+			if u := f.unit(u.ID); u.State != work.Running {
 				t.Errorf("the unit is %s", u.State)
 			}
 		})
@@ -85,21 +85,21 @@ func TestClockOfPostgresIsSet(t *testing.T) {
 
 func TestClockBack(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
-	soon, named := h.put(), time.Now().Add(time.Hour).UTC()
-	h.exec(`UPDATE work_units SET check_at = clock_timestamp() + interval '61 minutes', not_before = clock_timestamp() + interval '61 minutes', run_count = 1`)
-	later := h.put()
-	h.exec(`UPDATE work_units SET check_at = '` + named.Format(time.RFC3339) + `', not_before = '` + named.Format(time.RFC3339) + `' WHERE run_count = 0`)
-	if n, err := h.store.ClockBack(t.Context(), time.Hour); err != nil || n != 1 {
+	f := newFixture(t)
+	soon, named := f.put(), time.Now().Add(time.Hour).UTC()
+	f.exec(`UPDATE work_units SET check_at = clock_timestamp() + interval '61 minutes', not_before = clock_timestamp() + interval '61 minutes', run_count = 1`)
+	later := f.put()
+	f.exec(`UPDATE work_units SET check_at = '` + named.Format(time.RFC3339) + `', not_before = '` + named.Format(time.RFC3339) + `' WHERE run_count = 0`)
+	if n, err := f.store.ClockBack(t.Context(), time.Hour); err != nil || n != 1 {
 		t.Errorf("%d mended, %v", n, err)
 	}
-	if n, err := h.store.ClockBack(t.Context(), time.Hour); err != nil || n != 0 {
+	if n, err := f.store.ClockBack(t.Context(), time.Hour); err != nil || n != 0 {
 		t.Errorf("%d mended again, %v", n, err)
 	}
-	if at := h.unit(soon.ID).NotBefore; at == nil || time.Until(*at) > 2*time.Minute {
+	if at := f.unit(soon.ID).NotBefore; at == nil || time.Until(*at) > 2*time.Minute {
 		t.Errorf("the retry is due at %v", at)
 	}
-	if at := h.unit(later.ID).NotBefore; at == nil || time.Until(*at) < 50*time.Minute {
+	if at := f.unit(later.ID).NotBefore; at == nil || time.Until(*at) < 50*time.Minute {
 		t.Errorf("what a caller wanted later is due at %v", at)
 	}
 }

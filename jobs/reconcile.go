@@ -3,51 +3,45 @@ package jobs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"piecework/internal/work"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
 const (
 	tick        = time.Second
-	batch       = 500             // units looked at in one statement
-	roundLimit  = 2 * time.Second // of one look at the bells: dead leases wait for its end
-	keepFailed  = 1000            // archived tasks kept in a lane for Asynqmon
+	atOnce      = 500             // units looked at in one statement
+	roundLimit  = 2 * time.Second // of one look at the messages: dead leases wait for its end
 	sweepEvery  = time.Minute     // how often the slow duties are done
 	sweepUntil  = 10 * time.Second
-	epochKey    = "piecework:epoch"
 	foldAtATime = 50
 	tallyBudget = 2 * time.Second // for counting what was not counted yet
-	// After Postgres was away, worker processes get this long to give a sign
-	// of life and to hand in what they finished meanwhile.
+	// After Postgres was away, worker processes get this long to send a
+	// heartbeat and to hand in what they finished meanwhile.
 	recovery = 10 * time.Second
 )
 
-// Reconciler makes the ledger and the bell agree. Any process may run one; an
+// Reconciler makes Postgres and the queue agree. Any process may run one; an
 // advisory lock lets one at a time work.
 type Reconciler struct {
 	Store *store.Store
-	Bell  *Bell
+	Queue *queue.Client
 	Log   *slog.Logger
 
 	table   []duty
 	pending *store.Pending // what this round has to do; nil: nobody knows
 	leases  leaseWatch
-	taken   map[string]time.Duration // bells that were heard and whose units do not begin: since when, by process.Uptime
+	taken   map[string]time.Duration // messages that were taken and whose units do not begin: since when, by process.Uptime
 	moved   uuid.UUID                // the batch that was looked at last
 	idle    uuid.UUID                // the same, of paused ones
 	walk    store.CheckCursor        // how far the walk over waiting units has come
 	walked  time.Time                // when it began
-	away    bool                     // Postgres was, so bells may have been heard for nothing
+	away    bool                     // Postgres was, so messages may have been taken for nothing
 	calm    time.Time                // until then nobody's lease is ended
 }
 
@@ -83,26 +77,32 @@ func (r *Reconciler) duties() []duty {
 	return []duty{
 		{name: "recheck after postgres was away", budget: 10 * time.Second, do: r.recover},
 		{name: "end leases", budget: 5 * time.Second, do: r.expireLeases, piece: pieceRows},
-		{name: "end units that are overdue", budget: 2 * time.Second, do: r.expireDeadlines, piece: pieceRows, needed: func(p *store.Pending) bool { return p.Overdue }},
-		{name: "end the wait of the batch lane", budget: 2 * time.Second, do: r.endWaits, piece: pieceRows, needed: func(p *store.Pending) bool { return p.Late }},
-		{name: "take back deliveries", budget: 2 * time.Second, do: r.expireDeliveries, piece: pieceRows, needed: func(p *store.Pending) bool { return p.Undone }},
-		{name: "make scheduled units", budget: 5 * time.Second, do: once(r.makeScheduled), needed: func(p *store.Pending) bool { return p.Schedules }},
+		{name: "end units that are overdue", budget: 2 * time.Second, do: r.expireDeadlines, piece: pieceRows,
+			needed: func(p *store.Pending) bool { return p.Overdue }},
+		{name: "end the wait for provider batches", budget: 2 * time.Second, do: r.endWaits, piece: pieceRows,
+			needed: func(p *store.Pending) bool { return p.Late }},
+		{name: "take back deliveries", budget: 2 * time.Second, do: r.expireDeliveries, piece: pieceRows,
+			needed: func(p *store.Pending) bool { return p.Undone }},
+		{name: "make scheduled units", budget: 5 * time.Second, do: once(r.makeScheduled),
+			needed: func(p *store.Pending) bool { return p.Schedules }},
 		{name: "advance batches", budget: 2 * roundLimit, do: once(r.moveBatches), needed: func(p *store.Pending) bool { return p.Batches }},
 		{name: "find out what redis has lost", budget: 10 * time.Second, do: r.withRedis(r.checkEpoch)},
-		{name: "ring for units", budget: 2 * roundLimit, do: r.withRedis(r.ringLost), needed: func(p *store.Pending) bool { return p.Unchecked || r.walkDue() }},
-		{name: "ring for units that were taken and not begun", budget: roundLimit, do: r.withRedis(r.ringTaken)},
-		{name: "ring for deliveries", budget: roundLimit, do: r.withRedis(r.ringDeliveries), needed: func(p *store.Pending) bool { return p.Unheard }},
+		{name: "enqueue units", budget: 2 * roundLimit, do: r.withRedis(r.enqueueLost),
+			needed: func(p *store.Pending) bool { return p.Unchecked || r.walkDue() }},
+		{name: "enqueue units that were taken and not begun", budget: roundLimit, do: r.withRedis(r.enqueueTaken)},
+		{name: "enqueue deliveries", budget: roundLimit, do: r.withRedis(r.enqueueDeliveries),
+			needed: func(p *store.Pending) bool { return p.Unheard }},
 		{name: foldDuty, every: sweepEvery, budget: 5 * time.Second, do: r.foldLost, piece: pieceRows},
 		{name: "tally", every: sweepEvery, budget: 2 * tallyBudget, do: once(r.tally)},
 		{name: "advance paused batches", every: sweepEvery, budget: 2 * roundLimit, do: once(r.moveIdleBatches)},
-		{name: "trim archives", every: sweepEvery, budget: 5 * time.Second, do: r.withRedis(r.Bell.trimArchives)},
+		{name: "trim archives", every: sweepEvery, budget: 5 * time.Second, do: r.withRedis(r.Queue.TrimArchives)},
 	}
 }
 
 const foldDuty = "fold transcripts of lost runs"
 
-// Once does one round: frees dead leases, ends what is overdue, rings bells
-// that were lost. It returns what went wrong with each duty.
+// Once does one round: frees dead leases, ends what is overdue, enqueues
+// messages that were lost. It returns what went wrong with each duty.
 func (r *Reconciler) Once(ctx context.Context) error {
 	if r.table == nil {
 		r.table = r.duties()
@@ -149,7 +149,7 @@ func (r *Reconciler) look(ctx context.Context) {
 	r.pending = &p
 }
 
-// recover looks at all bells again when Postgres was away.
+// recover looks at all messages again when Postgres was away.
 func (r *Reconciler) recover(ctx context.Context) (int, error) {
 	if !r.away {
 		return 0, nil
@@ -197,7 +197,7 @@ func (r *Reconciler) expireDeadlines(ctx context.Context) (int, error) {
 func (r *Reconciler) endWaits(ctx context.Context) (int, error) {
 	n, err := r.Store.LateUnits(ctx)
 	if n > 0 {
-		r.Log.Info("units of the batch lane run live: their end is near", "units", n)
+		r.Log.Info("units of batch mode run live: their end is near", "units", n)
 	}
 	return int(n), err
 }
@@ -222,7 +222,7 @@ func (r *Reconciler) foldLost(ctx context.Context) (int, error) {
 // from Postgres then.
 func (r *Reconciler) withRedis(do func(context.Context) error) func(context.Context) (int, error) {
 	return once(func(ctx context.Context) error {
-		if !r.Bell.Up() {
+		if !r.Queue.Up() {
 			return nil
 		}
 		return do(ctx)
@@ -230,7 +230,7 @@ func (r *Reconciler) withRedis(do func(context.Context) error) func(context.Cont
 }
 
 // tally counts what is over, so that the overview need not. Much that was left
-// is for the next sweep: bells come first.
+// is for the next sweep: messages come first.
 func (r *Reconciler) tally(ctx context.Context) error {
 	for begun := time.Now(); time.Since(begun) < tallyBudget; {
 		if more, err := r.Store.Tally(ctx, work.DefaultTenant); err != nil || !more {
@@ -241,9 +241,9 @@ func (r *Reconciler) tally(ctx context.Context) error {
 }
 
 // checkEpoch finds out whether Redis lost its memory, or the end of it: it then
-// lacks the mark that Postgres knows, or bears that of another server, which has
-// died and was replaced, or started again. Every queued unit's bell is doubted
-// before the mark is set, so that a death in between only makes the next round
+// lacks the epoch that Postgres knows, or has that of another server, which has
+// died and was replaced, or started again. Every queued unit is to be checked
+// before the epoch is set, so that a death in between only makes the next round
 // do it again.
 func (r *Reconciler) checkEpoch(ctx context.Context) error {
 	var epoch string
@@ -256,12 +256,12 @@ func (r *Reconciler) checkEpoch(ctx context.Context) error {
 			return err
 		}
 	}
-	unmarked, err := r.Bell.unmarked(ctx, epoch)
-	if err != nil || len(unmarked) == 0 {
+	missing, err := r.Queue.MissingEpochs(ctx, epoch)
+	if err != nil || len(missing) == 0 {
 		return err
 	}
 	r.pending = nil
-	doubted, err := r.Store.RecheckAll(ctx)
+	rechecked, err := r.Store.RecheckAll(ctx)
 	if err != nil {
 		return err
 	}
@@ -269,124 +269,65 @@ func (r *Reconciler) checkEpoch(ctx context.Context) error {
 	if err := r.Store.DoubtDeliveries(ctx); err != nil {
 		return err
 	}
-	for key, mark := range unmarked {
-		if err := r.Bell.redis.Set(ctx, key, mark, 0).Err(); err != nil {
-			return fmt.Errorf("mark redis with the epoch: %w", err)
-		}
+	if err := r.Queue.SetEpochs(ctx, missing); err != nil {
+		return err
 	}
-	if doubted > 0 {
-		r.Log.Warn("redis was restarted, replaced or emptied: looking for the bells of all queued units", "units", doubted)
+	if rechecked > 0 {
+		r.Log.Warn("redis was restarted, replaced or emptied: looking for the messages of all queued units", "units", rechecked)
 	}
 	return nil
 }
 
-// unmarked returns the marks that masters of Redis lack.
-func (b *Bell) unmarked(ctx context.Context, epoch string) (map[string]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookBudget)
-	defer cancel()
-	var mu sync.Mutex
-	marks := map[string]string{}
-	err := b.everyMaster(ctx, func(ctx context.Context, server redis.UniversalClient, tag string) error {
-		key := epochKey + b.suffix + tag
-		got, err := b.redis.Get(ctx, key).Result()
-		if err != nil && !errors.Is(err, redis.Nil) {
-			return fmt.Errorf("read epoch from redis: %w", err)
-		}
-		// A replica that takes over has the mark too, and not always the last
-		// bells. Who may not ask for the run id, or has a Redis without, finds
-		// those a minute later.
-		info, err := server.Info(ctx, "server").Result()
-		if err != nil && !errors.As(err, new(redis.Error)) {
-			return fmt.Errorf("read run id from redis: %w", err)
-		}
-		if want := strings.TrimSpace(epoch + " " + infoOf(info)["run_id"]); got != want {
-			mu.Lock()
-			defer mu.Unlock()
-			marks[key] = want
-		}
-		return nil
-	})
-	return marks, err
-}
-
-// walkEvery is how often every waiting unit is looked at, beside those that are in
-// doubt: Redis may lose a single message and say nothing.
+// walkEvery is how often every waiting unit is looked at, beside those that are to be
+// checked: Redis may lose a single message and say nothing.
 const walkEvery = time.Minute
 
 func (r *Reconciler) walkDue() bool { return time.Since(r.walked) >= walkEvery }
 
-// ringLost looks at every queued unit whose bell is in doubt and rings again
-// where there is none. It goes over the units that are due in the order in which
+// enqueueLost looks at every queued unit that is to be checked and enqueues again
+// where there is no message. It goes over the units that are due in the order in which
 // they became so, and once a minute from the first on.
-func (r *Reconciler) ringLost(ctx context.Context) error {
+func (r *Reconciler) enqueueLost(ctx context.Context) error {
 	if r.walkDue() {
 		r.walk, r.walked = store.CheckCursor{}, time.Now()
 	}
 	r.walk = r.walk.Back()
 	for deadline := time.Now().Add(roundLimit); time.Now().Before(deadline); {
-		due, walk, err := r.Store.Unchecked(ctx, r.walk, batch)
+		due, walk, err := r.Store.Unchecked(ctx, r.walk, atOnce)
 		if err != nil || len(due) == 0 {
 			return err
 		}
-		if err := r.ringSilent(ctx, due); err != nil {
+		if err := r.enqueueMissing(ctx, due); err != nil {
 			return err
 		}
 		r.walk = walk
-		if len(due) < batch {
+		if len(due) < atOnce {
 			return nil
 		}
 	}
 	return nil
 }
 
-func (r *Reconciler) ringSilent(ctx context.Context, due []store.Dispatch) error {
-	pending, err := r.Bell.pending(ctx, due)
+func (r *Reconciler) enqueueMissing(ctx context.Context, due []store.Dispatch) error {
+	pending, err := r.Queue.Pending(ctx, due)
 	if err != nil {
 		return err
 	}
-	var silent []uuid.UUID
+	var missing []uuid.UUID
 	for i, d := range due {
 		if !pending[i] {
-			silent = append(silent, d.UnitID)
+			missing = append(missing, d.UnitID)
 		}
 	}
-	if len(silent) == 0 {
+	if len(missing) == 0 {
 		return nil
 	}
-	bells, err := r.Store.Redispatch(ctx, silent)
+	messages, err := r.Store.Redispatch(ctx, missing)
 	if err != nil {
 		return err
 	}
-	if err := r.Bell.ring(ctx, bells); err != nil {
-		return errors.Join(err, r.Store.Doubt(ctx, silent))
-	}
-	return nil
-}
-
-// trimArchives keeps the newest failed tasks of each lane for Asynqmon's eyes.
-// Asynq's own trimming breaks on a large archive.
-func (b *Bell) trimArchives(ctx context.Context) error {
-	lanes, err := b.ownLanes(ctx)
-	if err != nil {
-		return err
-	}
-	for _, lane := range lanes {
-		// Asynq's own GetQueueInfo fails on a task that lost its message.
-		archived, err := b.redis.ZCard(ctx, archiveKey(lane)).Result()
-		if err != nil {
-			return fmt.Errorf("look at lane %s: %w", lane, err)
-		}
-		for over := int(archived) - keepFailed; over > 0 && ctx.Err() == nil; over -= batch {
-			old, err := b.inspector.ListArchivedTasks(lane, asynq.PageSize(min(over, batch)))
-			if err != nil {
-				return fmt.Errorf("list archive of lane %s: %w", lane, err)
-			}
-			for _, t := range old {
-				if err := b.inspector.DeleteTask(lane, t.ID); err != nil && !errors.Is(err, asynq.ErrTaskNotFound) {
-					return fmt.Errorf("trim archive of lane %s: %w", lane, err)
-				}
-			}
-		}
+	if err := r.Queue.EnqueueOrFail(ctx, messages); err != nil {
+		return errors.Join(err, r.Store.Doubt(ctx, missing))
 	}
 	return nil
 }

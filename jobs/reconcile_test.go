@@ -6,245 +6,205 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"piecework/internal/testkit"
 	"piecework/internal/work"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
-// forget is FLUSHALL, or a Redis that came back empty.
-func (h *house) forget() {
-	h.t.Helper()
-	h.must(h.bell.everyMaster(h.t.Context(), func(ctx context.Context, server redis.UniversalClient, _ string) error {
-		return server.FlushAll(ctx).Err()
-	}))
+// flush is FLUSHALL, or a Redis that came back empty.
+func (f *fixture) flush() {
+	f.t.Helper()
+	flush := func(ctx context.Context, server *redis.Client) error { return server.FlushAll(ctx).Err() }
+	if cluster, ok := f.queue.Redis().(*redis.ClusterClient); ok {
+		f.must(cluster.ForEachMaster(f.t.Context(), flush))
+		return
+	}
+	f.must(flush(f.t.Context(), f.queue.Redis().(*redis.Client)))
 }
 
-// doubt lets the next round look at every queued unit.
-func (h *house) doubt() {
-	h.t.Helper()
-	_, err := h.store.RecheckAll(h.t.Context())
-	h.must(err)
+// recheck lets the next round look at every queued unit.
+func (f *fixture) recheck() {
+	f.t.Helper()
+	_, err := f.store.RecheckAll(f.t.Context())
+	f.must(err)
 }
 
 func TestRedisLosesItsMemory(t *testing.T) {
 	t.Parallel()
-	redisLosesItsMemory(t, newHouse(t))
+	redisLosesItsMemory(t, newFixture(t))
 }
 
-func redisLosesItsMemory(t *testing.T, h *house) {
+func redisLosesItsMemory(t *testing.T, f *fixture) {
 	t.Helper()
-	const many = batch + 50
+	const many = atOnce + 50
 	units := make([]work.Unit, many)
 	for i := range units {
-		units[i] = h.put()
-		h.ring(units[i])
+		units[i] = f.put()
+		f.enqueue(units[i])
 	}
-	h.once() // marks Redis, and finds every bell on its way
-	h.once()
-	if n := h.pending(units...); n != many || h.unit(units[0].ID).Dispatch != 1 {
-		t.Fatalf("%d bells pending, dispatch %d", n, h.unit(units[0].ID).Dispatch)
+	f.once() // writes the epoch, and finds every message on its way
+	f.once()
+	if n := f.pending(units...); n != many || f.unit(units[0].ID).Dispatch != 1 {
+		t.Fatalf("%d messages pending, dispatch %d", n, f.unit(units[0].ID).Dispatch)
 	}
-	h.forget()
-	h.once()
+	f.flush()
+	f.once()
 	for _, u := range units {
-		if got := h.unit(u.ID).Dispatch; got != 2 {
+		if got := f.unit(u.ID).Dispatch; got != 2 {
 			t.Fatalf("dispatch %d, want 2", got)
 		}
 	}
-	if n := h.pending(units...); n != many {
-		t.Errorf("%d bells pending", n)
+	if n := f.pending(units...); n != many {
+		t.Errorf("%d messages pending", n)
 	}
-	if queues, err := h.bell.inspector.Queues(); err != nil || len(queues) != 1 {
+	if queues, err := f.inspector().Queues(); err != nil || len(queues) != 1 {
 		t.Errorf("queues %v, error %v", queues, err)
 	}
-	h.once()
-	if got := h.unit(units[0].ID).Dispatch; got != 2 {
+	f.once()
+	if got := f.unit(units[0].ID).Dispatch; got != 2 {
 		t.Errorf("dispatch %d after a quiet round", got)
 	}
 }
 
-// A bell that nobody rang, or that was heard by somebody who died, rings
+// A message that nobody sent, or that was taken by a process that died, is sent
 // again; the new number gets past what the old one left behind.
-func TestLostBellsRingAgain(t *testing.T) {
+func TestLostMessagesAreEnqueuedAgain(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
-	h.once()
+	f := newFixture(t)
+	f.once()
 	for name, spoil := range map[string]func(work.Unit){
-		"never rung": func(work.Unit) {},
+		"never sent": func(work.Unit) {},
 		"deleted": func(u work.Unit) {
-			h.ring(u)
-			h.must(h.bell.inspector.DeleteTask("default:mock", TaskID(u.ID, 1)))
+			f.enqueue(u)
+			f.must(f.inspector().DeleteTask("default:mock", queue.TaskID(u.ID, 1)))
 		},
 		"archived": func(u work.Unit) {
-			h.ring(u)
-			h.must(h.bell.inspector.ArchiveTask("default:mock", TaskID(u.ID, 1)))
+			f.enqueue(u)
+			f.must(f.inspector().ArchiveTask("default:mock", queue.TaskID(u.ID, 1)))
 		},
 		"a ghost without a message": func(u work.Unit) {
-			h.ring(u)
-			h.must(h.bell.redis.Del(t.Context(), h.bell.stateKey(store.DispatchOf(u))).Err())
-			h.must(h.bell.redis.HSet(t.Context(), h.bell.stateKey(store.DispatchOf(u)), "state", "active").Err())
+			f.enqueue(u)
+			f.must(f.queue.Redis().Del(t.Context(), taskKey(u, 1)).Err())
+			f.must(f.queue.Redis().HSet(t.Context(), taskKey(u, 1), "state", "active").Err())
 		},
 	} {
-		u := h.put()
+		u := f.put()
 		spoil(u)
-		h.doubt()
-		h.once()
-		if got := h.unit(u.ID).Dispatch; got != 2 || h.pending(u) != 1 {
-			t.Errorf("%s: dispatch %d, pending %d", name, got, h.pending(u))
+		f.recheck()
+		f.once()
+		if got := f.unit(u.ID).Dispatch; got != 2 || f.pending(u) != 1 {
+			t.Errorf("%s: dispatch %d, pending %d", name, got, f.pending(u))
 		}
 	}
 }
 
-// A Redis that evicts keys takes a lane and leaves its tasks, or the reverse.
-func TestEvictedLaneRingsAgain(t *testing.T) {
+// A Redis that evicts keys takes a queue and leaves its tasks, or the reverse.
+func TestEvictedQueueIsFilledAgain(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
-	h.once()
-	u, gone := h.put(), h.put()
-	h.ring(u)
-	h.ring(gone)
-	h.must(h.bell.redis.Del(t.Context(), pendingKey("default:mock"), h.bell.stateKey(store.DispatchOf(gone))).Err())
-	h.doubt()
-	h.once()
-	if got := h.unit(u.ID).Dispatch; got != 2 || h.pending(u, gone) != 2 {
-		t.Errorf("dispatch %d, %d pending", got, h.pending(u, gone))
+	f := newFixture(t)
+	f.once()
+	u, gone := f.put(), f.put()
+	f.enqueue(u)
+	f.enqueue(gone)
+	f.must(f.queue.Redis().Del(t.Context(), "asynq:{default:mock}:pending", taskKey(gone, 1)).Err())
+	f.recheck()
+	f.once()
+	if got := f.unit(u.ID).Dispatch; got != 2 || f.pending(u, gone) != 2 {
+		t.Errorf("dispatch %d, %d pending", got, f.pending(u, gone))
 	}
 }
 
-// Asynq's tools fail on a lane with a task that lost its message; the archives
-// are trimmed all the same.
-func TestGhostDoesNotKeepTheArchiveFromBeingTrimmed(t *testing.T) {
+// A new message that Redis refused is tried in the next round, not in a minute.
+func TestRefusedMessagesAreSentAgain(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
-	h.real()
-	u := h.put()
-	h.ring(u)
-	h.must(h.bell.redis.Del(t.Context(), h.bell.stateKey(store.DispatchOf(u))).Err())
-	if _, err := h.bell.inspector.GetQueueInfo("default:mock"); err == nil {
-		t.Error("Asynq can look at a ghost by now: ask it for the size of the archive")
+	f := newFixture(t)
+	f.real()
+	f.once()
+	u := f.put()
+	f.recheck()
+	f.refuseWrites(true)
+	if err := f.rec.Once(t.Context()); err == nil {
+		t.Error("a message was enqueued in a Redis that refuses writes")
 	}
-	h.must(h.bell.trimArchives(t.Context()))
-}
-
-// A new bell that Redis refused is tried in the next round, not in a minute.
-func TestRefusedBellsRingAgain(t *testing.T) {
-	t.Parallel()
-	h := newHouse(t)
-	h.real()
-	h.once()
-	u := h.put()
-	h.doubt()
-	h.refuseWrites(true)
-	if err := h.rec.Once(t.Context()); err == nil {
-		t.Error("a bell rang in a Redis that refuses writes")
-	}
-	h.refuseWrites(false)
-	h.once()
-	if h.pending(u) != 1 {
-		t.Errorf("dispatch %d is not pending", h.unit(u.ID).Dispatch)
+	f.refuseWrites(false)
+	f.once()
+	if f.pending(u) != 1 {
+		t.Errorf("dispatch %d is not pending", f.unit(u.ID).Dispatch)
 	}
 }
 
 func TestReconcileWithoutRedis(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
-	h.once()
-	u, taken := h.put(), h.put()
-	h.claim(taken.ID, uuid.New()) // by a process that never registered
-	h.doubt()
-	h.redis.Stop()
-	if err := h.rec.Once(t.Context()); err == nil {
+	f := newFixture(t)
+	f.once()
+	u, taken := f.put(), f.put()
+	f.claim(taken.ID, uuid.New()) // by a process that never registered
+	f.recheck()
+	f.redis.Stop()
+	if err := f.rec.Once(t.Context()); err == nil {
 		t.Error("the first round did not notice")
 	}
-	_ = h.bell.Probe(t.Context())
+	_ = f.queue.Probe(t.Context())
 	for range 3 {
-		h.once()
+		f.once()
 	}
-	if got := h.unit(u.ID); got.Dispatch != 1 || got.State != work.Queued {
+	if got := f.unit(u.ID); got.Dispatch != 1 || got.State != work.Queued {
 		t.Errorf("without Redis: %s, dispatch %d", got.State, got.Dispatch)
 	}
-	if got := h.unit(taken.ID); got.State != work.Queued || got.Losses != 1 {
+	if got := f.unit(taken.ID); got.State != work.Queued || got.Losses != 1 {
 		t.Errorf("a dead lease was not freed: %s", got.State)
 	}
-	h.redis.Start()
-	h.must(h.bell.Probe(t.Context()))
-	h.once()
-	if n := h.pending(u, taken); n != 2 {
-		t.Errorf("%d bells pending after Redis came back, want 2", n)
+	f.redis.Start()
+	f.must(f.queue.Probe(t.Context()))
+	f.once()
+	if n := f.pending(u, taken); n != 2 {
+		t.Errorf("%d messages pending after Redis came back, want 2", n)
 	}
 }
 
-func (h *house) claim(unit, process uuid.UUID) {
-	h.t.Helper()
-	c, err := h.store.Claim(h.t.Context(), store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process, Backends: []string{"mock"}})
-	h.must(err)
+func (f *fixture) claim(unit, process uuid.UUID) {
+	f.t.Helper()
+	c, err := f.store.Claim(f.t.Context(), store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process, Backends: []string{"mock"}})
+	f.must(err)
 	if c == nil {
-		h.t.Fatal("nothing claimed")
+		f.t.Fatal("nothing claimed")
 	}
 }
 
 // Run goes on after a failure and ends with its context.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	f := newFixture(t)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		h.rec.Run(ctx)
+		f.rec.Run(ctx)
 	}()
-	u := h.put() // nobody rings
-	testkit.Eventually(t, "its bell rings", func() bool { return h.pending(u) == 1 })
+	u := f.put() // nobody enqueues it
+	testkit.Eventually(t, "it is enqueued", func() bool { return f.pending(u) == 1 })
 	stop()
 	<-done
-}
-
-func TestArchiveIsTrimmed(t *testing.T) {
-	t.Parallel()
-	archiveIsTrimmed(t, newHouse(t))
-}
-
-func archiveIsTrimmed(t *testing.T, h *house) {
-	t.Helper()
-	const more = 30
-	for range keepFailed + more {
-		_, err := h.bell.client.EnqueueContext(t.Context(), asynq.NewTask(TypeRun, nil), asynq.Queue("default:mock"))
-		h.must(err)
-	}
-	if n, err := h.bell.inspector.ArchiveAllPendingTasks("default:mock"); err != nil || n != keepFailed+more {
-		t.Fatalf("archived %d, error %v", n, err)
-	}
-	oldest, err := h.bell.inspector.ListArchivedTasks("default:mock", asynq.PageSize(1))
-	h.must(err)
-	h.rec.soon("trim archives")
-	h.once()
-	info, err := h.bell.inspector.GetQueueInfo("default:mock")
-	if err != nil || info.Archived != keepFailed {
-		t.Errorf("archived %d, error %v", info.Archived, err)
-	}
-	if _, err := h.bell.inspector.GetTaskInfo("default:mock", oldest[0].ID); err == nil {
-		t.Error("the oldest was kept")
-	}
 }
 
 // After Postgres was away every lease has run out; whoever held one gets time
 // to come back.
 func TestLeasesRestAfterPostgresWasAway(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
-	u := h.put()
-	h.claim(u.ID, uuid.New()) // a process that never registered: its lease is over
-	h.rec.away = true
-	h.once()
-	if got := h.unit(u.ID); got.State != work.Running {
+	f := newFixture(t)
+	u := f.put()
+	f.claim(u.ID, uuid.New()) // a process that never registered: its lease is over
+	f.rec.away = true
+	f.once()
+	if got := f.unit(u.ID); got.State != work.Running {
 		t.Errorf("right after the outage the unit is %s", got.State)
 	}
-	h.rec.calm = time.Time{}
-	h.once()
-	if got := h.unit(u.ID); got.State != work.Queued || got.Losses != 1 {
+	f.rec.calm = time.Time{}
+	f.once()
+	if got := f.unit(u.ID); got.State != work.Queued || got.Losses != 1 {
 		t.Errorf("later the unit is %s with %d losses", got.State, got.Losses)
 	}
 }

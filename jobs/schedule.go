@@ -20,7 +20,7 @@ import (
 // again, after a death in the middle or beside another process, finds the unit
 // that is there.
 func (r *Reconciler) makeScheduled(ctx context.Context) error {
-	due, now, err := r.Store.DueSchedules(ctx, batch)
+	due, now, err := r.Store.DueSchedules(ctx, atOnce)
 	if err != nil {
 		return fmt.Errorf("find due schedules: %w", err)
 	}
@@ -50,8 +50,8 @@ func (r *Reconciler) makeUnits(ctx context.Context, s work.Schedule, now time.Ti
 			return fmt.Errorf("schedule %s: make the unit of %s: %w", s.Name, at, err)
 		}
 		last = u.ID
-		if err := r.Bell.Ring(ctx, store.DispatchOf(u)); err != nil {
-			r.Log.Debug("ring for a scheduled unit", "unit", u.ID, "err", err)
+		if err := r.Queue.Enqueue(ctx, store.DispatchOf(u)); err != nil {
+			r.Log.Debug("enqueue a scheduled unit", "unit", u.ID, "err", err)
 		}
 	}
 	return r.Store.Scheduled(ctx, s, next, last)

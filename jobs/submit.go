@@ -14,6 +14,7 @@ import (
 	"piecework/internal/expr"
 	"piecework/internal/strictjson"
 	"piecework/internal/work"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -21,7 +22,7 @@ import (
 // sent.
 type Submitter struct {
 	*Rules
-	bell     *Bell
+	queue    *queue.Client
 	log      *slog.Logger
 	schemas  strictjson.Schemas
 	language *expr.Language
@@ -32,8 +33,8 @@ type Submitter struct {
 }
 
 // NewSubmitter makes a Submitter.
-func NewSubmitter(rules *Rules, bell *Bell, log *slog.Logger, registry *prometheus.Registry) *Submitter {
-	return &Submitter{Rules: rules, bell: bell, log: log, wake: make(chan struct{}, 1), language: expr.New(),
+func NewSubmitter(rules *Rules, q *queue.Client, log *slog.Logger, registry *prometheus.Registry) *Submitter {
+	return &Submitter{Rules: rules, queue: q, log: log, wake: make(chan struct{}, 1), language: expr.New(),
 		schemas: strictjson.NewSchemas(reflect.TypeFor[UnitBody](), reflect.TypeFor[BatchOptions]()),
 		accepted: promauto.With(registry).NewCounterVec(prometheus.CounterOpts{
 			Name: "piecework_units_accepted_total", Help: "Units committed to the ledger.",
@@ -66,8 +67,8 @@ func (s *Submitter) Submitted(ctx context.Context, u work.Unit) {
 	}
 	ctx = context.WithoutCancel(ctx)
 	s.enqueues.Go(func() {
-		if err := s.bell.Ring(ctx, store.DispatchOf(u)); err != nil {
-			s.log.Warn("unit accepted, but its bell did not ring; the reconciler will", "unit", u.ID, "err", err)
+		if err := s.queue.Enqueue(ctx, store.DispatchOf(u)); err != nil {
+			s.log.Warn("unit accepted, but not enqueued; the reconciler will", "unit", u.ID, "err", err)
 		}
 	})
 }
@@ -84,21 +85,21 @@ const advancedAtOnce = 20
 // caller's problem. It returns the batches.
 func (s *Submitter) Requeued(ctx context.Context, moved []store.Moved) []uuid.UUID {
 	ctx = context.WithoutCancel(ctx)
-	var bells []store.Dispatch
+	var messages []store.Dispatch
 	var batches []uuid.UUID
 	for _, m := range moved {
 		switch {
 		case !m.Held && m.State == work.Queued:
-			bells = append(bells, m.Dispatch)
+			messages = append(messages, m.Dispatch)
 		case m.Held && !slices.Contains(batches, *m.BatchID) && len(batches) < advancedAtOnce:
 			batches = append(batches, *m.BatchID)
 		}
 	}
-	if err := s.bell.Ring(ctx, bells...); err != nil {
-		s.log.Warn("units are queued again, but not all bells rang; the reconciler will", "units", len(bells), "err", err)
+	if err := s.queue.Enqueue(ctx, messages...); err != nil {
+		s.log.Warn("units are queued again, but not all are enqueued; the reconciler will", "units", len(messages), "err", err)
 	}
 	for _, id := range batches {
-		if err := s.bell.AdvanceBatch(ctx, s.Store, id); err != nil {
+		if err := AdvanceBatch(ctx, s.Store, s.queue, s.log, id); err != nil {
 			s.log.Debug("advance a batch; the reconciler will", "batch", id, "err", err)
 		}
 	}
@@ -110,7 +111,7 @@ func (s *Submitter) EnumerateSoon(ctx context.Context, batch uuid.UUID) {
 	s.wakeEnumerator()
 	ctx = context.WithoutCancel(ctx)
 	s.enqueues.Go(func() {
-		if err := s.bell.BatchSubmitted(ctx, batch); err != nil {
+		if err := s.queue.BatchSubmitted(ctx, batch); err != nil {
 			s.log.Debug("tell of a batch; a worker process will find it", "batch", batch, "err", err)
 		}
 	})

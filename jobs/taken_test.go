@@ -11,6 +11,7 @@ import (
 
 	"piecework/internal/testkit"
 	"piecework/internal/work"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -18,22 +19,22 @@ import (
 // it has lost Postgres or is frozen, does not keep them from others.
 func TestTakenAndNotBegun(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
-	h.once() // marks Redis
+	f := newFixture(t)
+	f.once() // writes the epoch
 	process := work.Process{ID: uuid.Must(uuid.NewV7()), Queues: []string{"default"}}
-	h.must(h.store.Register(t.Context(), process, time.Hour))
-	eaten, begun := h.put(), h.put()
-	h.ring(eaten)
-	h.ring(begun)
+	f.must(f.store.Register(t.Context(), process, time.Hour))
+	eaten, begun := f.put(), f.put()
+	f.enqueue(eaten)
+	f.enqueue(begun)
 	// They waited in Redis when they were last looked at: the next look is later than
 	// the test lasts.
-	h.exec(`UPDATE work_units SET check_at = now() + interval '1 hour'`)
+	f.exec(`UPDATE work_units SET check_at = now() + interval '1 hour'`)
 	hold, took := make(chan struct{}), make(chan uuid.UUID, 2)
-	server := asynq.NewServerFromRedisClient(h.bell.Redis(), asynq.Config{
+	server := asynq.NewServerFromRedisClient(f.queue.Redis(), asynq.Config{
 		Concurrency: 2, Queues: map[string]int{"default:mock": 1}, ShutdownTimeout: time.Millisecond, LogLevel: asynq.FatalLevel,
 	})
-	h.must(server.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
-		var payload Task
+	f.must(server.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
+		var payload queue.Task
 		if err := json.Unmarshal(task.Payload(), &payload); err != nil {
 			return err
 		}
@@ -44,29 +45,29 @@ func TestTakenAndNotBegun(t *testing.T) {
 	t.Cleanup(func() { close(hold); server.Shutdown() })
 	<-took
 	<-took
-	if !h.bell.Taken(t.Context(), store.DispatchOf(eaten)) {
+	if !f.queue.Taken(t.Context(), store.DispatchOf(eaten)) {
 		t.Error("nobody knows that the message was taken")
 	}
-	if c, err := h.store.Claim(t.Context(), store.Claim{UnitID: begun.ID, RunID: uuid.New(), Process: process.ID, SessionID: "s", Backends: []string{"mock"}}); err != nil || c == nil {
+	if c, err := f.store.Claim(t.Context(), store.Claim{UnitID: begun.ID, RunID: uuid.New(), Process: process.ID, SessionID: "s", Backends: []string{"mock"}}); err != nil || c == nil {
 		t.Fatal(c, err)
 	}
 	server.Stop() // it takes nothing more
-	h.once()
-	if u := h.unit(eaten.ID); u.Dispatch != 1 {
+	f.once()
+	if u := f.unit(eaten.ID); u.Dispatch != 1 {
 		t.Errorf("offered again at first sight: dispatch %d", u.Dispatch)
 	}
 	testkit.Eventually(t, "offered again", func() bool {
-		h.once()
-		return h.unit(eaten.ID).Dispatch == 2
+		f.once()
+		return f.unit(eaten.ID).Dispatch == 2
 	})
-	if h.pending(eaten) != 1 {
+	if f.pending(eaten) != 1 {
 		t.Error("no message waits")
 	}
-	h.once()
-	if u := h.unit(eaten.ID); u.Dispatch != 2 {
+	f.once()
+	if u := f.unit(eaten.ID); u.Dispatch != 2 {
 		t.Errorf("a message that waits is sent again: dispatch %d", u.Dispatch)
 	}
-	if u := h.unit(begun.ID); u.State != work.Running || u.Dispatch != 1 {
+	if u := f.unit(begun.ID); u.State != work.Running || u.Dispatch != 1 {
 		t.Errorf("what had begun: %s, dispatch %d", u.State, u.Dispatch)
 	}
 }

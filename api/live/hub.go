@@ -26,7 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/errgroup"
 
-	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -41,7 +41,7 @@ import (
 // twice.
 type Hub struct {
 	store *store.Store
-	bell  *jobs.Bell
+	bell  *queue.Client
 	log   *slog.Logger
 	wake  chan struct{} // has one when there is something to look at
 
@@ -69,7 +69,7 @@ const (
 )
 
 // New makes a hub without readers. Run makes it look.
-func New(s *store.Store, bell *jobs.Bell, log *slog.Logger, registry *prometheus.Registry) *Hub {
+func New(s *store.Store, bell *queue.Client, log *slog.Logger, registry *prometheus.Registry) *Hub {
 	metrics := promauto.With(registry)
 	h := &Hub{store: s, bell: bell, log: log, wake: make(chan struct{}, 1), units: map[uuid.UUID]*unitTopic{}, WriteWait: writeWait,
 		open: metrics.NewGauge(prometheus.GaugeOpts{
@@ -93,15 +93,15 @@ func (h *Hub) Run(ctx context.Context, every time.Duration) {
 	var looking sync.WaitGroup
 	defer looking.Wait()
 	looking.Go(func() { h.look(ctx, every) })
-	h.bell.Listen(ctx, h.receive, jobs.NoticeUnit, jobs.NoticeSteps, jobs.NoticeDraft)
+	h.bell.Listen(ctx, h.receive, queue.NoticeUnit, queue.NoticeSteps, queue.NoticeDraft)
 }
 
-func (h *Hub) receive(n jobs.Notice) {
+func (h *Hub) receive(n queue.Notice) {
 	switch n.Kind {
-	case jobs.NoticeDraft:
+	case queue.NoticeDraft:
 		h.draft(n.Draft)
 		return
-	case jobs.NoticeUnit:
+	case queue.NoticeUnit:
 		h.wakeWaiting(n.Unit)
 	}
 	h.Notify(n.Unit)
@@ -142,7 +142,7 @@ func (h *Hub) Notify(id uuid.UUID) {
 
 // draft shows words that are being written to those who follow their unit. Who
 // has something else to read first goes without.
-func (h *Hub) draft(d jobs.Draft) {
+func (h *Hub) draft(d queue.Draft) {
 	h.mu.Lock()
 	t := h.units[d.Unit]
 	h.mu.Unlock()

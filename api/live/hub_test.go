@@ -13,7 +13,7 @@ import (
 
 	"piecework/internal/testkit"
 	"piecework/internal/work"
-	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -37,7 +37,7 @@ func newHub(t *testing.T) testHub {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	bell, err := jobs.Connect("redis://127.0.0.1:1/0", slog.New(slog.DiscardHandler))
+	bell, err := queue.Connect("redis://127.0.0.1:1/0", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

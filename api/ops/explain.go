@@ -81,9 +81,9 @@ func (o *Operations) Explain(ctx context.Context, id uuid.UUID) (Explanation, er
 		e.ExpiresAt = u.ExpiresAt
 	}
 	e.Reasons = slices.Concat(whyScheduled(u, place), whyHeld(u, pauses), whyNowhere(u, processes))
-	if o.bell.Up() && o.bell.Paused(ctx, o.bell.Lane(u.Queue, u.Backend, u.Priority)) {
+	if o.bell.Up() && o.bell.Paused(ctx, o.bell.QueueName(u.Queue, u.Backend, u.Priority)) {
 		e.Reasons = append(e.Reasons, Reason{Code: "queue_paused", Detail: fmt.Sprintf(
-			"the Asynq queue %s is paused in Redis", o.bell.Lane(u.Queue, u.Backend, u.Priority))})
+			"the Asynq queue %s is paused in Redis", o.bell.QueueName(u.Queue, u.Backend, u.Priority))})
 	}
 	if len(e.Reasons) == 0 && o.bell.Up() && o.bell.Taken(ctx, store.DispatchOf(u)) {
 		e.Reasons = append(e.Reasons, Reason{Code: "taken", Detail: "a worker process has taken its message and has not begun it; " +

@@ -17,14 +17,14 @@ import (
 
 	"piecework/internal/process"
 	"piecework/internal/work"
-	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
 // Operations answer what operators ask, and pause and resume for them.
 type Operations struct {
 	store *store.Store
-	bell  *jobs.Bell
+	bell  *queue.Client
 	log   *slog.Logger
 
 	// Containment is how this process holds agents together; empty when it runs
@@ -36,7 +36,7 @@ type Operations struct {
 }
 
 // New makes them.
-func New(s *store.Store, bell *jobs.Bell, log *slog.Logger, containment process.Containment) *Operations {
+func New(s *store.Store, bell *queue.Client, log *slog.Logger, containment process.Containment) *Operations {
 	o := &Operations{store: s, bell: bell, log: log, Containment: containment, counted: map[string]*cached[counted]{}}
 	for _, w := range work.Windows {
 		o.counted[w.Name] = &cached[counted]{}

@@ -35,6 +35,7 @@ import (
 	"piecework/api/web/page"
 	"piecework/internal/work"
 	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -49,7 +50,7 @@ const (
 // Options is what the pages need.
 type Options struct {
 	Store    *store.Store
-	Bell     *jobs.Bell
+	Queue    *queue.Client
 	Ops      *ops.Operations
 	Control  *jobs.Control
 	BodyTime time.Duration // that a form may take to arrive
@@ -107,7 +108,7 @@ func (a *Pages) Mount(e *echo.Echo, live echo.HandlerFunc) {
 	// Asynqmon's own buttons change Redis only, and the ledger would not know:
 	// it may look, not touch.
 	dashboard := echo.WrapHandler(asynqmon.New(asynqmon.Options{
-		RootPath: "/asynqmon", RedisConnOpt: a.Bell, ReadOnly: true,
+		RootPath: "/asynqmon", RedisConnOpt: a.Queue, ReadOnly: true,
 	}))
 	e.GET("/asynqmon", dashboard, foreign)
 	e.GET("/asynqmon/*", dashboard, foreign, a.asksRedis)
@@ -117,7 +118,7 @@ func (a *Pages) Mount(e *echo.Echo, live echo.HandlerFunc) {
 // not answer.
 func (a *site) asksRedis(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if !a.Bell.Up() && strings.HasPrefix(c.Request().URL.Path, "/asynqmon/api/") {
+		if !a.Queue.Up() && strings.HasPrefix(c.Request().URL.Path, "/asynqmon/api/") {
 			return &work.Unavailable{What: "redis", RetryAfter: 2 * time.Second, Err: errors.New("it takes no writes")}
 		}
 		return next(c)

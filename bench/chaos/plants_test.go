@@ -22,7 +22,7 @@ var plants = []plant{
 	},
 	{
 		"no reconciler", []edit{{"cmd/piecework/serve.go",
-			"(&jobs.Reconciler{Store: ledger, Bell: bell, Log: log}).Run(until)", "<-until.Done()"}},
+			"(&jobs.Reconciler{Store: ledger, Queue: bell, Log: log}).Run(until)", "<-until.Done()"}},
 		[]string{"kill worker", "flush redis"}, []string{"accepted ends"}, 1,
 	},
 	{
@@ -35,7 +35,7 @@ var plants = []plant{
 	},
 	{
 		"cancel not heard", []edit{
-			{"handlers/beat.go", "if o.Cancel {", "if false {"},
+			{"handlers/upkeep/owned.go", "if o.Cancel {", "if false {"},
 		},
 		[]string{"cut link"}, []string{"accepted ends"}, 1,
 	},
@@ -55,8 +55,8 @@ var plants = []plant{
 		[]string{"kill api"}, []string{"one unit per key"}, 1,
 	},
 	{
-		"lease not watched by its holder", []edit{{"handlers/beat.go",
-			"silent > w.Lease-w.margin()", "silent > time.Hour"}, {"internal/process/supervisor_linux.go",
+		"lease not watched by its holder", []edit{{"handlers/upkeep/heartbeat.go",
+			"silent > h.Lease-h.margin()", "silent > time.Hour"}, {"internal/process/supervisor_linux.go",
 			"k.alarm == never || !k.lease.Lapsed()", "true"}},
 		[]string{"cut worker off from postgres"}, []string{"one live tree"}, 5,
 	},
@@ -78,7 +78,7 @@ var plants = []plant{
 		[]string{"stop worker"}, []string{"failures are failures"}, 1,
 	},
 	{
-		"full disk counts as failure", []edit{{"handlers/disk.go", "\t\treturn errDiskFull\n", "\t\treturn nil\n"}},
+		"full disk counts as failure", []edit{{"handlers/outcome.go", "\t\treturn errDiskFull\n", "\t\treturn nil\n"}},
 		[]string{"fill worker disk"}, []string{"failures are failures"}, 1,
 	},
 	{
@@ -97,18 +97,18 @@ var plants = []plant{
 		[]string{"kill worker"}, []string{"ends are told"}, 1,
 	},
 	{
-		"delivery noted before it is sent", []edit{{"handlers/delivery.go",
-			"answer := w.Sender.Send(", "_, _ = w.noteTry(store.Try{ID: d.ID, Attempt: d.Attempts, Delivered: true})\nanswer := w.Sender.Send("}},
+		"delivery noted before it is sent", []edit{{"handlers/upkeep/delivery.go",
+			"answer := d.Sender.Send(", "_, _ = d.record(store.Try{ID: one.ID, Attempt: one.Attempts, Delivered: true})\nanswer := d.Sender.Send("}},
 		[]string{"cut link"}, []string{"ends are told"}, 1,
 	},
 	{
-		"another body at each try", []edit{{"handlers/delivery.go",
-			"Body: []byte(w.redact(string(d.Body))),", `Body: fmt.Appendf(d.Body, "%*s", d.Attempts, ""),`}},
+		"another body at each try", []edit{{"handlers/upkeep/delivery.go",
+			"Body: []byte(d.Redact(string(one.Body))),", `Body: fmt.Appendf(one.Body, "%*s", one.Attempts, ""),`}},
 		[]string{"cut link"}, []string{"messages are true"}, 1,
 	},
 	{
-		"signed by another secret", []edit{{"handlers/delivery.go",
-			"Secrets: d.Secrets.All()", "Secrets: []string{webhook.NewSecret()}"}},
+		"signed by another secret", []edit{{"handlers/upkeep/delivery.go",
+			"Secrets: one.Secrets.All()", "Secrets: []string{webhook.NewSecret()}"}},
 		[]string{"cut link"}, []string{"messages are true"}, 1,
 	},
 	{
@@ -173,7 +173,7 @@ var plants = []plant{
 	},
 	{
 		"shutdown told as a failure", []edit{{"handlers/handlers.go",
-			"\treturn nil\n}\n\n// sweep kills", "\treturn fmt.Errorf(\"interrupted\")\n}\n\n// sweep kills"}},
+			"\treturn nil\n}\n\n// takeUp makes", "\treturn fmt.Errorf(\"interrupted\")\n}\n\n// takeUp makes"}},
 		[]string{"stop worker"}, []string{"workers end"}, 1,
 	},
 	{
@@ -183,7 +183,7 @@ var plants = []plant{
 	},
 	{
 		"no unit without Redis", []edit{{"api/unit.go",
-			"\tn, err := a.NewUnit(ctx, body)\n", "\tif !a.Bell.Up() {\n\t\treturn work.Unit{}, false, &work.Unavailable{What: \"redis\"}\n\t}\n\tn, err := a.NewUnit(ctx, body)\n"}},
+			"\tn, err := a.NewUnit(ctx, body)\n", "\tif !a.Queue.Up() {\n\t\treturn work.Unit{}, false, &work.Unavailable{What: \"redis\"}\n\t}\n\tn, err := a.NewUnit(ctx, body)\n"}},
 		[]string{"pause redis"}, []string{"refusals have a cause"}, 1,
 	},
 	{

@@ -114,7 +114,7 @@ var Promises = []Promise{
 	{"deadlines hold", "a unit that has not started by expires_at, or not ended by deadline, is timed_out",
 		"docs/design.md", "one that has not started by then is `timed_out`", "./store TestExpiry"},
 	{"paid once at a provider", "what may be at a provider is not sent again",
-		"docs/design.md", "**Nothing is paid for twice without need.**", "./handlers TestBatchLaneFindsWhatItSent"},
+		"docs/design.md", "**Nothing is paid for twice without need.**", "./handlers TestProviderBatchFindsWhatItSent"},
 	{"only the safe address", "without API keys no other address is served",
 		"README.md", "listens on loopback only", "./cmd/piecework TestBadConfigurationIsRefused"},
 	{"roots are walls", "a unit uses no file outside the named roots",

@@ -31,8 +31,8 @@ var slips = []slip{
 		"./handlers", "TestRateLimitWaitsAndUsesUpNoRetry",
 	},
 	{
-		"finished runs are not kept on disk", []edit{{"handlers/spool.go",
-			"err = os.Rename(file.Name(), w.spoolPath(f.RunID)+end)", "err = os.Remove(file.Name())"}},
+		"finished runs are not kept on disk", []edit{{"handlers/upkeep/spool.go",
+			"err = os.Rename(file.Name(), s.Path(f.RunID)+end)", "err = os.Remove(file.Name())"}},
 		"./handlers", "TestFinishedRunIsOnDiskWhilePostgresIsAway",
 	},
 	{
@@ -51,8 +51,8 @@ var slips = []slip{
 		"./store", "TestFileOfAUnitThatIsNotFinalStays",
 	},
 	{
-		"bytes of uploads are not compared", []edit{{"handlers/file.go",
-			"found != f.SHA256", "found == \"\""}},
+		"bytes of uploads are not compared", []edit{{"handlers/files.go",
+			"found != upload.SHA256", "found == \"\""}},
 		"./handlers", "TestUploadsThatCannotBeHad",
 	},
 	{
@@ -71,9 +71,9 @@ var slips = []slip{
 		"./store", "TestExpiry",
 	},
 	{
-		"a provider's batch is sent again", []edit{{"handlers/batch_lane.go",
+		"a provider's batch is sent again", []edit{{"handlers/upkeep/provider_batch.go",
 			"\tcase len(found) > 0:\n", "\tcase len(found) > 1000:\n"}},
-		"./handlers", "TestBatchLaneFindsWhatItSent",
+		"./handlers", "TestProviderBatchFindsWhatItSent",
 	},
 	{
 		"every address is served", []edit{{"cmd/piecework/config.go",
@@ -91,23 +91,23 @@ var slips = []slip{
 		"./api", "TestStreamGoesOnBehindAnyEvent",
 	},
 	{
-		"cancel not heard while draining", []edit{{"handlers/beat.go",
-			"if o.Cancel {", "if o.Cancel && w.draining.Err() == nil {"}},
+		"cancel not heard while draining", []edit{{"handlers/upkeep/owned.go",
+			"if o.Cancel {", "if o.Cancel && !h.Runs.drain.Begun() {"}},
 		"./handlers", "TestCancelIsHeardWhileDraining",
 	},
 	{
-		"a notice cancels by itself", []edit{{"handlers/handlers.go",
-			"\t\t\tif w.runsUnit(n.Unit) {\n\t\t\t\tw.askForNews()\n\t\t\t}", "\t\t\tif w.runsUnit(n.Unit) {\n\t\t\t\tw.stopAll(work.ErrCancelled)\n\t\t\t}"}},
+		"a notice cancels by itself", []edit{{"handlers/server.go",
+			"\t\t\tif w.runs.OfUnit(n.Unit) {\n\t\t\t\tw.heartbeat.CheckSoon()\n\t\t\t}", "\t\t\tif w.runs.OfUnit(n.Unit) {\n\t\t\t\tw.runs.StopAll(work.ErrCancelled)\n\t\t\t}"}},
 		"./handlers", "TestStaleCancelNoticeStopsNothing",
 	},
 	{
-		"too many open files use up a retry", []edit{{"handlers/disk.go", "\t\treturn errNoFiles\n", "\t\treturn nil\n"}},
+		"too many open files use up a retry", []edit{{"handlers/outcome.go", "\t\treturn errNoFiles\n", "\t\treturn nil\n"}},
 		"./handlers", "TestTooManyFilesIsNotTheUnitsFault",
 	},
 	{
-		"a limit of one model is the whole account's", []edit{{"handlers/lane.go",
-			"return l.limit(model, now).shut(began, now, f, recent)", "return l.account.shut(began, now, f, recent)"}},
-		"./handlers", "TestLimitOfOneModel",
+		"a limit of one model is the whole account's", []edit{{"handlers/upkeep/breaker.go",
+			"return b.limit(model, now).shut(began, now, f, recent)", "return b.account.shut(began, now, f, recent)"}},
+		"./handlers/upkeep", "TestLimitOfOneModel",
 	},
 	{
 		"an unknown cost counts as nothing", []edit{{"store/finish.go",
@@ -185,19 +185,19 @@ var slips = []slip{
 		"./store", "TestFinishBare",
 	},
 	{
-		"an unknown error throws a result away", []edit{{"handlers/settle.go",
-			"}, func(error) bool { return true })", "}, func(err error) bool { return errors.As(err, new(*work.Unavailable)) })"}, {"handlers/settle.go",
-			"\tif err != nil {\n\t\treturn written, verdict, err\n\t}\n\tw.settled(", "\tif err != nil && written.Attempt < 0 {\n\t\treturn written, verdict, err\n\t}\n\tw.settled("}},
+		"an unknown error throws a result away", []edit{{"handlers/finish.go",
+			"}, func(error) bool { return true })", "}, isAway)"}, {"handlers/finish.go",
+			"\tif err != nil {\n\t\treturn written, verdict, err\n\t}\n\tw.spool.Recorded(", "\tif err != nil && written.Attempt < 0 {\n\t\treturn written, verdict, err\n\t}\n\tw.spool.Recorded("}},
 		"./handlers", "TestNoErrorThrowsAResultAway",
 	},
 	{
-		"a run is given up while its end is on disk", []edit{{"handlers/beat.go",
-			"left, ended := w.leftover(o.RunID)", "left, ended := unsettled{gone: true}, false"}},
+		"a run is given up while its end is on disk", []edit{{"handlers/upkeep/owned.go",
+			"left, ended := h.Spool.left(o.RunID)", "left, ended := waiting{lost: true}, false"}},
 		"./handlers", "TestRunIsNotGivenUpWhileItsEndIsHere",
 	},
 	{
-		"a refused result is tried for ever", []edit{{"handlers/settle.go",
-			"hopeless := store.Refused(err) || err != nil", "hopeless := errors.Is(err, errDiskFull) || err != nil"}},
+		"a refused result is tried for ever", []edit{{"handlers/upkeep/spool.go",
+			"hopeless := store.Refused(err) || err != nil", "hopeless := errors.Is(err, os.ErrClosed) || err != nil"}},
 		"./handlers", "TestRefusedResultIsWrittenBare",
 	},
 	{
@@ -221,9 +221,9 @@ var slips = []slip{
 		"./api", "TestServerAnswersToItsOwnNamesOnly",
 	},
 	{
-		"a cancel that failed at a provider is forgotten", []edit{{"handlers/batch_lane.go",
+		"a cancel that failed at a provider is forgotten", []edit{{"handlers/upkeep/provider_batch.go",
 			"\tif err == nil {\n\t\treturn r.finish(ctx, nil)\n\t}\n\treturn r.unreadable(ctx, fmt.Errorf(\"cancel it,", "\tif err == nil || err != nil {\n\t\treturn r.finish(ctx, nil)\n\t}\n\treturn r.unreadable(ctx, fmt.Errorf(\"cancel it,"}},
-		"./handlers", "TestBatchLaneCancelsWhatItSent",
+		"./handlers", "TestProviderBatchCancelsWhatItSent",
 	},
 	{
 		"a table that nobody cleans", []edit{{"migrations/0001_unit.sql",
@@ -235,8 +235,8 @@ var slips = []slip{
 		"./jobs", "TestDutiesDoNotStopEachOther",
 	},
 	{
-		"receivers that fail take the slots of those that answer", []edit{{"handlers/courier.go",
-			"return r.busy == 0 && c.onTheWay[failing] < failingSlots && !time.Now().Before(r.notBefore)", "return true"}},
+		"receivers that fail take the slots of those that answer", []edit{{"handlers/upkeep/receivers.go",
+			"return r.busy == 0 && q.underWay[failing] < failingSlots && !time.Now().Before(r.notBefore)", "return true"}},
 		"./handlers", "TestReceiversThatHangDoNotDelayOneThatAnswers",
 	},
 	{

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
-	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -50,11 +50,11 @@ func storeJob(ctx context.Context, s childSettings, begin, _ func()) (childResul
 		return childResult{}, err
 	}
 	defer func() { _ = ledger.Close() }()
-	queue, err := jobs.Connect(s.Redis, slog.New(slog.DiscardHandler))
+	client, err := queue.Connect(s.Redis, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return childResult{}, err
 	}
-	defer func() { _ = queue.Close() }()
+	defer func() { _ = client.Close() }()
 	units := make([]store.NewUnit, s.Units)
 	for i := range units {
 		units[i] = newUnit(i)
@@ -65,7 +65,7 @@ func storeJob(ctx context.Context, s childSettings, begin, _ func()) (childResul
 		if err != nil {
 			return err
 		}
-		return queue.Ring(ctx, store.DispatchOf(unit))
+		return client.Enqueue(ctx, store.DispatchOf(unit))
 	})
 	return childResult{Units: s.Units, Seconds: took.Seconds()}, err
 }

@@ -40,7 +40,8 @@ func (c Agents) backends(getenv func(string) string, supervisor process.Supervis
 		}
 	}
 	anthropicAPI, openaiAPI := c.models(getenv, prices)
-	for _, value := range slices.Concat([]string{anthropicAPI.Key, openaiAPI.Key}, passwords(anthropicAPI.BaseURL), passwords(openaiAPI.BaseURL)) {
+	keys := []string{anthropicAPI.Key, openaiAPI.Key}
+	for _, value := range slices.Concat(keys, passwords(anthropicAPI.BaseURL), passwords(openaiAPI.BaseURL)) {
 		if value != "" {
 			secrets = append(secrets, value)
 		}

@@ -16,7 +16,7 @@ import (
 	"piecework/internal/blob"
 	"piecework/internal/process"
 	"piecework/internal/work"
-	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -41,7 +41,7 @@ func (c *DoctorCommand) plug(app *App) (err error) {
 		c.checks = append(c.checks, func(ctx context.Context) []work.Finding { return store.Diagnose(ctx, url) })
 	}
 	if url := c.RedisURL; url != "" {
-		c.checks = append(c.checks, func(ctx context.Context) []work.Finding { return jobs.Diagnose(ctx, url) })
+		c.checks = append(c.checks, func(ctx context.Context) []work.Finding { return queue.Diagnose(ctx, url) })
 	}
 	if address := c.Files; address != "" {
 		c.checks = append(c.checks, func(ctx context.Context) []work.Finding { return []work.Finding{checkFiles(ctx, address)} })

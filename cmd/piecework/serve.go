@@ -28,6 +28,7 @@ import (
 	"piecework/internal/webhook"
 	"piecework/internal/work"
 	"piecework/jobs"
+	"piecework/jobs/queue"
 	"piecework/store"
 )
 
@@ -114,7 +115,7 @@ type house struct {
 	log      *slog.Logger
 	registry *prometheus.Registry
 	store    *store.Store
-	bell     *jobs.Bell
+	bell     *queue.Client
 	roots    roots.Roots
 	files    *blob.Store
 	policy   work.FilePolicy
@@ -192,7 +193,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		return err
 	}
 	defer func() { _ = ledger.Close() }()
-	bell, err := jobs.Connect(base.RedisURL, log)
+	bell, err := queue.Connect(base.RedisURL, log)
 	if err != nil {
 		return usagef("%w", err)
 	}
@@ -217,7 +218,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 	defer loops.Wait() // before the ledger and the bell are closed
 	defer endLoops()
 	loops.Go(func() { bell.WatchRedis(until) })
-	loops.Go(func() { (&jobs.Reconciler{Store: ledger, Bell: bell, Log: log}).Run(until) })
+	loops.Go(func() { (&jobs.Reconciler{Store: ledger, Queue: bell, Log: log}).Run(until) })
 
 	blocked := func() string { return "" }
 	shift := shift{hears: make(chan struct{}), drained: make(chan struct{})}
@@ -257,10 +258,10 @@ func newRegistry() *prometheus.Registry {
 func (h house) worker(app *App, base *Base, crew *Crew, gear gear, hears chan struct{}) *handlers.Worker {
 	sender := webhook.NewSender(h.webhooks, "piecework/"+app.Version, webhook.Timeout)
 	return handlers.New(handlers.Options{
-		Store: h.store, Bell: h.bell, Backends: gear.backends, Queues: gear.queues, Slots: crew.Concurrency,
+		Store: h.store, Queue: h.bell, Backends: gear.backends, Queues: gear.queues, Slots: crew.Concurrency,
 		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Pack: crew.Pack, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
 		Files: h.files, FilePolicy: h.policy, Sender: sender, MCPServers: h.mcpServers, AcceptCommands: base.AcceptCommands, CommandEnv: gear.env, Supervisor: app.Supervisor,
-		Secrets: slices.Concat(gear.secrets, serverSecrets(h.mcpServers), base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Hears: hears,
+		Secrets: slices.Concat(gear.secrets, serverSecrets(h.mcpServers), base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Ready: hears,
 		Keep: crew.retention(),
 	})
 }
@@ -286,7 +287,7 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 		}
 	}
 	front := api.New(api.Options{
-		Submitter: h.submitter, Bell: h.bell, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
+		Submitter: h.submitter, Queue: h.bell, Version: app.Version, MaxBody: door.MaxBody, Sealer: h.sealer,
 		Hosts: door.hosts(), Log: h.log, Registry: h.registry, Containment: h.containment,
 	})
 	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // as long as there are event streams

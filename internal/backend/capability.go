@@ -24,11 +24,17 @@ type profile struct {
 // refused when a unit asks for it, or explained in docs/backends.md.
 var profiles = map[string]profile{
 	"claude": {
-		capabilities: []work.Capability{work.CanFiles, work.CanImages, work.CanPDFs, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
+		capabilities: []work.Capability{
+			work.CanFiles, work.CanImages, work.CanPDFs, work.CanTools, work.CanResume,
+			work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns,
+		},
 		projectFiles: []string{"CLAUDE.md", "CLAUDE.local.md", ".claude", ".mcp.json"},
 	},
 	"codex": {
-		capabilities: []work.Capability{work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
+		capabilities: []work.Capability{
+			work.CanFiles, work.CanImages, work.CanTools, work.CanResume,
+			work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns,
+		},
 		projectFiles: []string{"AGENTS.md", "AGENTS.override.md", ".codex"},
 		byTokens:     true,
 	},
@@ -39,23 +45,35 @@ var profiles = map[string]profile{
 		byTokens:      true,
 	},
 	"opencode": {
-		capabilities: []work.Capability{work.CanFiles, work.CanImages, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
+		capabilities: []work.Capability{
+			work.CanFiles, work.CanImages, work.CanTools, work.CanResume,
+			work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns,
+		},
 		projectFiles: []string{"AGENTS.md", "CLAUDE.md", "opencode.json", "opencode.jsonc", ".opencode"},
 	},
 	"gemini": {
-		capabilities:  []work.Capability{work.CanFiles, work.CanTools, work.CanResume, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns},
+		capabilities: []work.Capability{
+			work.CanFiles, work.CanTools, work.CanResume, work.CanSchema,
+			work.CanCost, work.CanMaxCost, work.CanTurns,
+		},
 		projectFiles:  []string{"GEMINI.md", ".gemini"},
 		alwaysProject: true,
 		byTokens:      true,
 	},
 	"anthropic": {
-		capabilities: []work.Capability{work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns, work.CanRequest, work.CanBatchLane},
-		endpoints:    []string{work.EndpointMessages, work.EndpointChat},
-		byTokens:     true,
+		capabilities: []work.Capability{
+			work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost,
+			work.CanMaxCost, work.CanTurns, work.CanRequest, work.CanBatchLane,
+		},
+		endpoints: []string{work.EndpointMessages, work.EndpointChat},
+		byTokens:  true,
 	},
 	"openai": { // a server behind it may tell its own cost
-		capabilities: []work.Capability{work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns, work.CanRequest, work.CanBatchLane},
-		endpoints:    []string{work.EndpointChat, work.EndpointResponses, work.EndpointEmbeddings},
+		capabilities: []work.Capability{
+			work.CanFiles, work.CanImages, work.CanPDFs, work.CanSchema, work.CanCost,
+			work.CanMaxCost, work.CanTurns, work.CanRequest, work.CanBatchLane,
+		},
+		endpoints: []string{work.EndpointChat, work.EndpointResponses, work.EndpointEmbeddings},
 	},
 	"mock": {
 		capabilities: []work.Capability{work.CanFiles, work.CanSchema, work.CanCost, work.CanMaxCost, work.CanTurns, work.CanRequest},

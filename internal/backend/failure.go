@@ -44,11 +44,15 @@ var telling = []struct {
 	words *regexp.Regexp
 }{
 	{work.ClassBilling, regexp.MustCompile(`(?i)credit balance|billing|insufficient (funds|credit|quota)`)},
-	{work.ClassContextTooLong, regexp.MustCompile(`(?i)prompt is too long|exceed.{0,20}context|context (window|length)|exceeds the maximum number of tokens`)},
-	{work.ClassAuth, regexp.MustCompile(`(?i)not logged in|/login\b|invalid (x-)?api.key|api.key (is )?(not valid|missing)|failed to authenticate|oauth token|incorrect api.key|missing environment variable|authentication required`)},
-	{work.ClassRateLimit, regexp.MustCompile(`(?i)(usage|session|weekly|5-hour|rate).limit|limit reached|hit your limit|overloaded|at capacity|too many requests|resource.{0,20}exhausted`)},
+	{work.ClassContextTooLong, regexp.MustCompile(`(?i)prompt is too long|exceed.{0,20}context|context (window|length)|` +
+		`exceeds the maximum number of tokens`)},
+	{work.ClassAuth, regexp.MustCompile(`(?i)not logged in|/login\b|invalid (x-)?api.key|api.key (is )?(not valid|missing)|` +
+		`failed to authenticate|oauth token|incorrect api.key|missing environment variable|authentication required`)},
+	{work.ClassRateLimit, regexp.MustCompile(`(?i)(usage|session|weekly|5-hour|rate).limit|limit reached|` +
+		`hit your limit|overloaded|at capacity|too many requests|resource.{0,20}exhausted`)},
 	{work.ClassRefusal, regexp.MustCompile(`(?i)content.?(filter|policy)|usage policy|safety settings`)},
-	{work.ClassInvalidRequest, regexp.MustCompile(`(?i)model.{0,80}(does not exist|not found|not supported)|max_output_tokens|output token (maximum|limit)`)},
+	{work.ClassInvalidRequest, regexp.MustCompile(`(?i)model.{0,80}(does not exist|not found|not supported)|` +
+		`max_output_tokens|output token (maximum|limit)`)},
 	{work.ClassInfra, regexp.MustCompile(`(?i)stream disconnected|connection (was )?(reset|closed|lost)|ECONNRESET|socket hang up`)},
 }
 

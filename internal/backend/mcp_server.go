@@ -50,7 +50,8 @@ func ReadMCPServers(path string) (map[string]MCPServer, error) {
 	strict.DisallowUnknownFields()
 	servers := map[string]MCPServer{}
 	if err := strict.Decode(&servers); err != nil {
-		return nil, errors.New(`is not of the form {"NAME": {"command": "…", "args": ["…"], "env": {"NAME": "…"}} or {"url": "…", "headers": {"NAME": "…"}}}: ` + err.Error())
+		return nil, errors.New(`is not of the form {"NAME": {"command": "…", "args": ["…"], "env": {"NAME": "…"}} ` +
+			`or {"url": "…", "headers": {"NAME": "…"}}}: ` + err.Error())
 	}
 	for name, s := range servers {
 		address, err := url.Parse(s.URL)

@@ -128,7 +128,8 @@ func RetryDelay(words string) (time.Duration, bool) {
 }
 
 var (
-	again = regexp.MustCompile(`(?i)(?:try again in|retry (?:in|after)) ((?:[\d.]+\s*(?:ms|days?|hours?|minutes?|seconds?|[smhd])\b?[\s,]*(?:and\s+)?)+)`)
+	again = regexp.MustCompile(`(?i)(?:try again in|retry (?:in|after)) ` +
+		`((?:[\d.]+\s*(?:ms|days?|hours?|minutes?|seconds?|[smhd])\b?[\s,]*(?:and\s+)?)+)`)
 	span  = regexp.MustCompile(`(?i)(\d+(?:\.\d+)?)\s*(ms|d|h|m|s)`)
 	spans = map[string]time.Duration{
 		"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour,

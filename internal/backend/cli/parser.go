@@ -23,7 +23,7 @@ type Parser[E Event] interface {
 	// end, and sets no Error for a run that the runner itself stopped.
 	Result(end Ending) backend.Result
 
-	output() *Output
+	Kept() *Output // the embedded one
 }
 
 // Limiter is a parser of an agent that does not keep all limits of a request by
@@ -68,7 +68,8 @@ func (u Unit) Output(schema *jsonschema.Schema) Output {
 	return NewOutput(u.Req, schema, u.Steps, u.Options.Prices)
 }
 
-func (o *Output) output() *Output { return o }
+// Kept is what every parser keeps.
+func (o *Output) Kept() *Output { return o }
 
 // CheckSchema tells how an answer does not fit the schema, nil when it does.
 func (o *Output) CheckSchema(answer string) *work.Failure {
@@ -88,7 +89,7 @@ type Handler struct {
 
 // NewHandler returns the handler of a parser.
 func NewHandler[E Event](p Parser[E]) *Handler {
-	out := p.output()
+	out := p.Kept()
 	parse := func(line []byte) {
 		var e E
 		if err := backend.Decode(line, &e); err != nil || e.eventType() == "" {
@@ -138,5 +139,5 @@ func (h *Handler) Result(end Ending) backend.Result {
 // Run runs the unit's program once, and has a parser read what it writes.
 func Run[E Event](ctx context.Context, u Unit, a Invocation, p Parser[E]) (backend.Result, Findings, error) {
 	result, err := u.run(ctx, a, NewHandler(p))
-	return result, p.output().Findings, err
+	return result, p.Kept().Findings, err
 }

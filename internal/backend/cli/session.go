@@ -14,7 +14,8 @@ import (
 )
 
 // ResumePrompt is what a session is told that was cut off and holds the unit's prompt.
-const ResumePrompt = "This session was interrupted before it was done. Go on with the task from where it stopped and give the answer that it asks for."
+const ResumePrompt = "This session was interrupted before it was done. " +
+	"Go on with the task from where it stopped and give the answer that it asks for."
 
 // FollowUp is what a session that has the prompt is told.
 func FollowUp(req backend.Request) string {
@@ -25,7 +26,8 @@ func FollowUp(req backend.Request) string {
 }
 
 // finishPrompt is what a session is told that ended its turn to wait for something.
-const finishPrompt = "Nobody will come back to this session, and whatever was left to run in the background or for a later time was stopped. " +
+const finishPrompt = "Nobody will come back to this session, and whatever was left to run in the background " +
+	"or for a later time was stopped. " +
 	"Do not wait for anything. Finish the task now and give the answer that it asks for."
 
 // Conversation is what a unit and its agent say to each other.
@@ -102,7 +104,8 @@ func (u Unit) Converse(ctx context.Context, x Conversation) (backend.Result, err
 const RestartNote = "the session to resume is not here: starting from the beginning"
 
 // noSession matches what an agent says of a session that it does not have.
-var noSession = regexp.MustCompile(`(?i)(session|conversation|chat|thread)\b.{0,80}\bnot found|no (session|conversation|chat) found|no such (session|conversation|chat)`)
+var noSession = regexp.MustCompile(`(?i)(session|conversation|chat|thread)\b.{0,80}\bnot found|` +
+	`no (session|conversation|chat) found|no such (session|conversation|chat)`)
 
 // SessionMissing tells whether an agent ended because it does not have the
 // session that it was to go on with.

@@ -119,7 +119,8 @@ func encodeAnswer(c *work.Call, text string, used work.Usage) string {
 		})
 	case work.EndpointResponses:
 		return mustJSON(map[string]any{
-			"id": "resp_" + id, "object": "response", "created_at": 0, "status": "completed", "model": model, "error": nil, "incomplete_details": nil,
+			"id": "resp_" + id, "object": "response", "created_at": 0, "status": "completed",
+			"model": model, "error": nil, "incomplete_details": nil,
 			"output": []any{map[string]any{
 				"id": "msg_" + id, "type": "message", "role": "assistant", "status": "completed",
 				"content": []any{map[string]any{"type": "output_text", "text": text, "annotations": []any{}}},

@@ -135,7 +135,9 @@ func (Backend) Execute(ctx context.Context, req backend.Request, steps *transcri
 }
 
 // play acts the script out, one turn per tool call and one for the answer.
-func (s script) play(ctx context.Context, req backend.Request, seen []sight, result *backend.Result, steps *transcript.Writer) *work.Failure {
+func (s script) play(
+	ctx context.Context, req backend.Request, seen []sight, result *backend.Result, steps *transcript.Writer,
+) *work.Failure {
 	turns := s.turns()
 	pause := s.Sleep.Duration() / time.Duration(max(1, turns))
 	for turn := range turns {

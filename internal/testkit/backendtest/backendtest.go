@@ -97,7 +97,8 @@ func Processes(req backend.Request) []int {
 
 // fakePrices has what the fake agents' model costs: a call of 100 tokens in and
 // 10 out, 40 of the 100 from a cache or not, costs 130 micro-dollars.
-const fakePrices = `[{"model": "fake-model", "input": 1, "cache_read": 1, "output": 3}, {"model": "priced", "input": 1, "cache_read": 1, "output": 3}]`
+const fakePrices = `[{"model": "fake-model", "input": 1, "cache_read": 1, "output": 3},
+	{"model": "priced", "input": 1, "cache_read": 1, "output": 3}]`
 
 // FakeOptions runs a fake agent with little patience.
 func FakeOptions(path string) cli.Options {

@@ -84,7 +84,8 @@ func (c *Backend) Execute(ctx context.Context, req backend.Request, steps *trans
 	}
 	u := unit{Unit: base, c: c, home: home, in: in, schema: schema}
 	return u.Converse(ctx, cli.Conversation{
-		Prompt: req.Prompt, FollowUp: cli.FollowUp(req), Once: func(req backend.Request, words string, whole bool) (backend.Result, cli.Findings, error) {
+		Prompt: req.Prompt, FollowUp: cli.FollowUp(req),
+		Once: func(req backend.Request, words string, whole bool) (backend.Result, cli.Findings, error) {
 			u.Req = req
 			if !whole {
 				u.in.line = messageLine([]block{{Type: "text", Text: words}})

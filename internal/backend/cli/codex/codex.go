@@ -97,7 +97,8 @@ func (u unit) execute(ctx context.Context) (backend.Result, error) {
 		u.Note(cli.RestartNote)
 	}
 	return u.Converse(ctx, cli.Conversation{
-		Prompt: u.prompt, FollowUp: cli.FollowUp(u.Req), Once: func(req backend.Request, words string, whole bool) (backend.Result, cli.Findings, error) {
+		Prompt: u.prompt, FollowUp: cli.FollowUp(u.Req),
+		Once: func(req backend.Request, words string, whole bool) (backend.Result, cli.Findings, error) {
 			u := u
 			u.Req, u.prompt = req, words
 			if !whole {

@@ -230,7 +230,8 @@ func (t *parser) addUnreported(calls []unreported) {
 
 // deniedPattern matches what the client, or the kernel in its sandbox, says of a
 // command that it did not let have its way.
-var deniedPattern = regexp.MustCompile(`Read-only file system|[Ss]andbox denied|denied by sandbox|(was|is) blocked by policy|rejected by user|rejected: (policy forbids|blocked)`)
+var deniedPattern = regexp.MustCompile(`Read-only file system|[Ss]andbox denied|denied by sandbox|` +
+	`(was|is) blocked by policy|rejected by user|rejected: (policy forbids|blocked)`)
 
 func (t *parser) answered(step transcript.Step) {
 	t.answers++

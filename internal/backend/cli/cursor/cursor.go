@@ -50,7 +50,9 @@ func (c *Backend) Execute(ctx context.Context, req backend.Request, steps *trans
 	defer steps.Close()
 	schema, failure := cli.SchemaOf(req)
 	if failure == nil && req.MaxCostUSD != nil {
-		failure = work.Fail(work.ClassInvalidRequest, "cursor does not tell while it works what that costs, so it cannot keep max_cost_usd: leave it out, or use max_turns")
+		failure = work.Fail(work.ClassInvalidRequest,
+			"cursor does not tell while it works what that costs, "+
+				"so it cannot keep max_cost_usd: leave it out, or use max_turns")
 	}
 	if failure != nil {
 		return cli.Refused(failure, req, steps), nil

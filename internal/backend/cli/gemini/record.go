@@ -86,7 +86,8 @@ func hasPrompt(path, prompt string) bool {
 			return false
 		}
 		text := textOf(m.Content)
-		return strings.Contains(text, prompt) && !strings.HasPrefix(strings.TrimSpace(text), "/") && !strings.HasPrefix(strings.TrimSpace(text), "?")
+		first := strings.TrimSpace(text)
+		return strings.Contains(text, prompt) && !strings.HasPrefix(first, "/") && !strings.HasPrefix(first, "?")
 	})
 }
 

@@ -129,7 +129,8 @@ func (t *parser) status(s status) {
 		return
 	}
 	t.retry, t.Final = &s, false
-	t.Steps.Add(transcript.Step{Type: transcript.SystemText, IsError: true, Text: fmt.Sprintf("the model's API failed (attempt %d): %s", s.Attempt, s.Message)})
+	t.Steps.Add(transcript.Step{Type: transcript.SystemText, IsError: true,
+		Text: fmt.Sprintf("the model's API failed (attempt %d): %s", s.Attempt, s.Message)})
 }
 
 // tool adds a call and its answer: the client tells of both when the tool has

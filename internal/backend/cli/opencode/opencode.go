@@ -67,7 +67,8 @@ func (o *Backend) Execute(ctx context.Context, req backend.Request, steps *trans
 	defer steps.Close()
 	schema, failure := cli.SchemaOf(req)
 	if provider, model, _ := strings.Cut(req.Model, "/"); req.Model != "" && (provider == "" || model == "") {
-		failure = work.Fail(work.ClassInvalidRequest, "opencode wants a model as PROVIDER/MODEL, such as anthropic/claude-sonnet-4-5; got "+req.Model)
+		failure = work.Fail(work.ClassInvalidRequest,
+			"opencode wants a model as PROVIDER/MODEL, such as anthropic/claude-sonnet-4-5; got "+req.Model)
 	}
 	if failure != nil {
 		return cli.Refused(failure, req, steps), nil

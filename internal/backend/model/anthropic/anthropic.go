@@ -240,5 +240,6 @@ func (u usage) apply(a *model.Answer) {
 
 // stopReasons: what is not here is a good end.
 var stopReasons = map[string]model.StopReason{
-	"max_tokens": model.StopLength, "model_context_window_exceeded": model.StopContext, "refusal": model.StopRefusal, "tool_use": model.StopTool,
+	"max_tokens": model.StopLength, "model_context_window_exceeded": model.StopContext,
+	"refusal": model.StopRefusal, "tool_use": model.StopTool,
 }

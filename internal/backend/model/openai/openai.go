@@ -74,7 +74,8 @@ func (o *Backend) probe(ctx context.Context) (res *http.Response, err error) {
 // post sends a call as it is; the base URL ends in the endpoint's /v1.
 func (o *Backend) post(ctx context.Context, c *work.Call) (res *http.Response, err error) {
 	client := o.client()
-	err = client.Post(ctx, strings.TrimPrefix(c.Endpoint, "/v1/"), []byte(c.Body), &res, option.WithJSONDel("stream"), option.WithJSONDel("stream_options"))
+	err = client.Post(ctx, strings.TrimPrefix(c.Endpoint, "/v1/"), []byte(c.Body), &res,
+		option.WithJSONDel("stream"), option.WithJSONDel("stream_options"))
 	return res, err
 }
 
