@@ -132,7 +132,7 @@ func (a *API) notice(ctx context.Context, done, back string) (*web.Notice, error
 	n := &web.Notice{Close: back}
 	switch verb, kind, name, count, more := m[1], m[2], m[3], m[4], m[5]; {
 	case kind != "":
-		pauses, err := a.Store.Pauses(ctx)
+		pauses, err := a.Store.ListPauses(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -230,7 +230,7 @@ func TestFormsOfOtherSitesAreRefused(t *testing.T) {
 
 func (f *front) unchanged(queued, failed uuid.UUID) {
 	f.t.Helper()
-	pauses, err := f.Store.Pauses(f.t.Context())
+	pauses, err := f.Store.ListPauses(f.t.Context())
 	if f.state(queued) != work.Queued || f.state(failed) != work.Failed || len(pauses) > 0 || err != nil {
 		f.t.Errorf("%s, %s, %v, error %v", f.state(queued), f.state(failed), pauses, err)
 	}

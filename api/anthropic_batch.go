@@ -283,7 +283,7 @@ func (a *API) listMessageBatches(c echo.Context) error {
 	if f.After != uuid.Nil && f.Before != uuid.Nil {
 		return newFieldsProblem(http.StatusBadRequest, ProblemError{Parameter: "before_id", Detail: "give it or after_id, not both"})
 	}
-	batches, next, err := a.Store.Batches(c.Request().Context(), f)
+	batches, next, err := a.Store.ListBatches(c.Request().Context(), f)
 	if err != nil {
 		return err
 	}

@@ -106,7 +106,7 @@ func (a *API) viewBatch(ctx context.Context, b work.Batch, t store.Trial) (Batch
 	if b.Status != work.BatchAwaitingApproval {
 		return v, nil
 	}
-	processes, err := a.Store.Processes(ctx)
+	processes, err := a.Store.ListProcesses(ctx)
 	if err != nil {
 		return v, err
 	}
@@ -168,7 +168,7 @@ func (a *API) listBatches(ctx context.Context, in *listBatchesInput) (*batchList
 	if f.After, err = parseAfter(in.After); err != nil {
 		return nil, err
 	}
-	batches, next, err := a.Store.Batches(ctx, f)
+	batches, next, err := a.Store.ListBatches(ctx, f)
 	if err != nil {
 		return nil, err
 	}

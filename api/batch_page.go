@@ -188,7 +188,7 @@ func (a *API) batchesPage(c echo.Context) error {
 	if f.After, err = parseAfter(page.After); err != nil {
 		return err
 	}
-	batches, next, err := a.Store.Batches(ctx, f)
+	batches, next, err := a.Store.ListBatches(ctx, f)
 	if err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func (f *front) works(id uuid.UUID, fail func(work.Unit) bool) (n int) {
 func (f *front) worksAs(id uuid.UUID, class work.Class, fail func(work.Unit) bool) (n int) {
 	f.t.Helper()
 	f.advance(id)
-	units, _, err := f.Store.Units(f.t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: id, States: []work.State{work.Queued}, Limit: 500})
+	units, _, err := f.Store.ListUnits(f.t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: id, States: []work.State{work.Queued}, Limit: 500})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestBatchIsRefused(t *testing.T) {
 	if len(list.Items) != 0 {
 		t.Errorf("%d batches were made of what was refused", len(list.Items))
 	}
-	files, _, err := f.Store.Files(t.Context(), store.FileFilter{Tenant: work.DefaultTenant})
+	files, _, err := f.Store.ListFiles(t.Context(), store.FileFilter{Tenant: work.DefaultTenant})
 	if err != nil || len(files) != 0 {
 		t.Errorf("%d files are left of what was refused", len(files))
 	}
@@ -327,7 +327,7 @@ func TestBatchOfSources(t *testing.T) {
 		}
 		b := f.batch(`{"unit":{"backend":"mock","prompt":"Hello {` + key + `}"},"source":` + source + `}`)
 		f.becomes(b.ID, work.BatchInProgress)
-		units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
+		units, _, err := f.Store.ListUnits(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -343,7 +343,7 @@ func TestBatchOfSources(t *testing.T) {
 	if got := f.becomes(b.ID, work.BatchInProgress); got.Counts.Total != 2 || got.Rejected != 1 || !strings.Contains(got.Problems[0].Detail, "larger") {
 		t.Errorf("%+v, rejected %d: %+v", got.Counts, got.Rejected, got.Problems)
 	}
-	units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
+	units, _, err := f.Store.ListUnits(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +393,7 @@ func TestBatchIsTestedApprovedAndSummedUp(t *testing.T) {
 	}
 	f.post("/batches/"+b.ID.String()+"/pause", `{}`).refused(409, "", "awaiting_approval")
 	var unit struct{ Reasons []reason }
-	held, _, _ := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID, States: []work.State{work.Queued}})
+	held, _, _ := f.Store.ListUnits(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID, States: []work.State{work.Queued}})
 	f.get("/work-units/" + held[0].ID.String() + "/explain").is(200).into(&unit)
 	if len(unit.Reasons) != 1 || unit.Reasons[0].Code != "batch_awaits_approval" || !strings.Contains(unit.Reasons[0].Detail, "piecework batch approve "+b.ID.String()) {
 		t.Errorf("%+v", unit)
@@ -488,7 +488,7 @@ func TestRetriesGoThroughTheWindow(t *testing.T) {
 		func(id uuid.UUID) { f.post("/batches/"+id.String()+"/retry", "").is(200) },
 		func(id uuid.UUID) { f.post("/work-units/retry?batch="+id.String(), "").is(200) },
 		func(id uuid.UUID) {
-			units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: id})
+			units, _, err := f.Store.ListUnits(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: id})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -500,7 +500,7 @@ func TestRetriesGoThroughTheWindow(t *testing.T) {
 	for i, retry := range ways {
 		f.becomes(b.ID, work.BatchCompletedWithFailures)
 		retry(b.ID)
-		units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID, States: []work.State{work.Queued}})
+		units, _, err := f.Store.ListUnits(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID, States: []work.State{work.Queued}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -551,7 +551,7 @@ func TestBatchOfUnknownCost(t *testing.T) {
 	b := f.batch(`{"test_first":1,"unit":{"backend":"mock","prompt":"p"},"units":[{},{},{}]}`)
 	f.becomes(b.ID, work.BatchTesting)
 	f.advance(b.ID)
-	units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
+	units, _, err := f.Store.ListUnits(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -581,7 +581,7 @@ func TestMixedLinesAreSorted(t *testing.T) {
 	f.lines(202, lines).into(&b)
 	f.becomes(b.ID, work.BatchInProgress)
 	f.advance(b.ID)
-	units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
+	units, _, err := f.Store.ListUnits(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
 	if err != nil {
 		t.Fatal(err)
 	}

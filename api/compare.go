@@ -106,7 +106,7 @@ func (a *API) candidates(ctx context.Context, page *web.Comparison) error {
 			}
 		}
 	}
-	units, _, err := a.Store.Units(ctx, store.UnitFilter{Tenant: work.DefaultTenant, Limit: pageChoices + 1})
+	units, _, err := a.Store.ListUnits(ctx, store.UnitFilter{Tenant: work.DefaultTenant, Limit: pageChoices + 1})
 	if err != nil {
 		return err
 	}

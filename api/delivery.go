@@ -67,7 +67,7 @@ func (a *API) listDeliveries(ctx context.Context, in *listDeliveriesInput) (*del
 		return nil, err
 	}
 	var list deliveryList
-	list.Body.Items, list.Body.Next, err = a.Store.Deliveries(ctx, f)
+	list.Body.Items, list.Body.Next, err = a.Store.ListDeliveries(ctx, f)
 	return &list, err
 }
 
@@ -131,10 +131,10 @@ func (a *API) webhooksPage(c echo.Context) error {
 		return err
 	}
 	page := web.Webhooks{Now: time.Now(), Status: in.Status, Endpoint: in.Endpoint}
-	if page.Endpoints, err = a.Store.Endpoints(ctx, work.DefaultTenant); err != nil {
+	if page.Endpoints, err = a.Store.ListEndpoints(ctx, work.DefaultTenant); err != nil {
 		return err
 	}
-	deliveries, next, err := a.Store.Deliveries(ctx, f)
+	deliveries, next, err := a.Store.ListDeliveries(ctx, f)
 	if err != nil {
 		return err
 	}

@@ -67,11 +67,11 @@ func (a *API) explain(ctx context.Context, id uuid.UUID) (explanation, error) {
 	if err != nil {
 		return e, err
 	}
-	processes, err := a.Store.Processes(ctx)
+	processes, err := a.Store.ListProcesses(ctx)
 	if err != nil {
 		return e, err
 	}
-	pauses, err := a.Store.Pauses(ctx)
+	pauses, err := a.Store.ListPauses(ctx)
 	if err != nil {
 		return e, err
 	}

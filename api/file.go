@@ -239,7 +239,7 @@ func (a *API) listFiles(ctx context.Context, in *listFilesInput) (*fileList, err
 			return nil, badParameter("run", "must be a run's id")
 		}
 	}
-	files, next, err := a.Store.Files(ctx, f)
+	files, next, err := a.Store.ListFiles(ctx, f)
 	if err != nil {
 		return nil, err
 	}

@@ -277,7 +277,7 @@ func (a *API) listOpenAIBatches(c echo.Context) error {
 			return newFieldsProblem(http.StatusBadRequest, ProblemError{Parameter: "after", Detail: "is no id of a batch"})
 		}
 	}
-	batches, next, err := a.Store.Batches(c.Request().Context(), f)
+	batches, next, err := a.Store.ListBatches(c.Request().Context(), f)
 	if err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ func (a *API) listRuns(ctx context.Context, in *listRunsInput) (*runList, error)
 			return nil, badParameter("unit", "must be a unit's id")
 		}
 	}
-	runs, next, err := a.Store.Runs(ctx, f)
+	runs, next, err := a.Store.ListRuns(ctx, f)
 	if err != nil {
 		return nil, err
 	}

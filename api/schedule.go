@@ -47,7 +47,7 @@ func (a *API) getSchedule(ctx context.Context, in *ByName) (*scheduleAnswer, err
 }
 
 func (a *API) listSchedules(ctx context.Context, _ *struct{}) (*scheduleList, error) {
-	schedules, err := a.Store.Schedules(ctx, work.DefaultTenant)
+	schedules, err := a.Store.ListSchedules(ctx, work.DefaultTenant)
 	var list scheduleList
 	list.Body.Items = schedules
 	return &list, err

@@ -72,7 +72,7 @@ func (a *API) getTrigger(ctx context.Context, in *ByName) (*triggerAnswer, error
 }
 
 func (a *API) listTriggers(ctx context.Context, _ *struct{}) (*triggerList, error) {
-	triggers, err := a.Store.Triggers(ctx, work.DefaultTenant)
+	triggers, err := a.Store.ListTriggers(ctx, work.DefaultTenant)
 	var list triggerList
 	list.Body.Items = triggers
 	return &list, err

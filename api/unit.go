@@ -227,7 +227,7 @@ func (a *API) listUnits(ctx context.Context, in *listUnitsInput) (*unitList, err
 	if f.After, err = parseAfter(in.After); err != nil {
 		return nil, err
 	}
-	units, next, err := a.Store.Units(ctx, f)
+	units, next, err := a.Store.ListUnits(ctx, f)
 	if err != nil {
 		return nil, err
 	}

@@ -217,7 +217,7 @@ func (a *API) countUnits(ctx context.Context, f store.UnitFilter, given web.Filt
 
 // fill gives the list the cards of a filter and tells where it goes on.
 func (a *API) fill(ctx context.Context, list *web.List, f store.UnitFilter, chosen uuid.UUID) (*uuid.UUID, error) {
-	units, next, err := a.Store.Units(ctx, f)
+	units, next, err := a.Store.ListUnits(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +272,7 @@ func (a *API) unitOf(c echo.Context, id uuid.UUID, whole bool) (web.Unit, error)
 			return page, err
 		}
 	}
-	page.Deliveries, _, err = a.Store.Deliveries(ctx, store.DeliveryFilter{Tenant: work.DefaultTenant, Unit: id, Limit: pageTold})
+	page.Deliveries, _, err = a.Store.ListDeliveries(ctx, store.DeliveryFilter{Tenant: work.DefaultTenant, Unit: id, Limit: pageTold})
 	if err != nil {
 		return page, err
 	}
@@ -300,7 +300,7 @@ func (a *API) unitOf(c echo.Context, id uuid.UUID, whole bool) (web.Unit, error)
 // chosenRun is a unit's runs, newest first, and the one of an attempt, or the
 // newest; nil when there is none.
 func (a *API) chosenRun(ctx context.Context, unit uuid.UUID, attempt string) ([]work.Run, *work.Run, error) {
-	runs, _, err := a.Store.Runs(ctx, store.RunFilter{Tenant: work.DefaultTenant, Unit: unit, Limit: pageRuns})
+	runs, _, err := a.Store.ListRuns(ctx, store.RunFilter{Tenant: work.DefaultTenant, Unit: unit, Limit: pageRuns})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -101,7 +101,7 @@ func (a *API) putEndpoint(ctx context.Context, in *putEndpointInput) (*endpointA
 }
 
 func (a *API) listEndpoints(ctx context.Context, _ *struct{}) (*endpointList, error) {
-	endpoints, err := a.Store.Endpoints(ctx, work.DefaultTenant)
+	endpoints, err := a.Store.ListEndpoints(ctx, work.DefaultTenant)
 	var list endpointList
 	list.Body.Items = endpoints
 	return &list, err

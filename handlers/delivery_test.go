@@ -69,7 +69,7 @@ func (h *house) endpoint(url string) work.Endpoint {
 func (h *house) deliveries(f store.DeliveryFilter) []work.Delivery {
 	h.t.Helper()
 	f.Tenant, f.Limit = work.DefaultTenant, 500
-	list, _, err := h.store.Deliveries(h.t.Context(), f)
+	list, _, err := h.store.ListDeliveries(h.t.Context(), f)
 	if err != nil {
 		h.t.Fatal(err)
 	}

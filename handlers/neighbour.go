@@ -34,7 +34,7 @@ func (w *Worker) watchNeighbours(ctx context.Context) {
 // of this machine and those that shared this data directory, so that their units
 // need not wait for it to run out.
 func (w *Worker) buryNeighbours(ctx context.Context) error {
-	processes, err := w.Store.Processes(ctx)
+	processes, err := w.Store.ListProcesses(ctx)
 	if err != nil {
 		return err
 	}

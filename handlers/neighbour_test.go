@@ -99,7 +99,7 @@ func TestDeadNeighbourHasFinished(t *testing.T) {
 	}
 	w.leaveLockFile(t, dead)
 	testkit.Eventually(t, "the dead one is buried", func() bool {
-		processes, err := h.store.Processes(t.Context())
+		processes, err := h.store.ListProcesses(t.Context())
 		return err == nil && len(processes) == 1
 	})
 	if u := h.becomes(c.ID, work.Succeeded); u.RunCount != 1 || u.Losses != 0 {

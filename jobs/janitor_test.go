@@ -211,7 +211,7 @@ func TestTranscriptsGoBeforeTheirRuns(t *testing.T) {
 	a.exec(`DELETE FROM transcript_chunks`)
 	id := work.DefaultTenant
 	runs := func() work.Run {
-		list, _, err := a.store.Runs(t.Context(), store.RunFilter{Tenant: id, Limit: 10})
+		list, _, err := a.store.ListRuns(t.Context(), store.RunFilter{Tenant: id, Limit: 10})
 		a.must(err)
 		return list[0]
 	}

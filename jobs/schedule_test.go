@@ -24,7 +24,7 @@ func (h *house) schedule(name string, catchUp work.CatchUp, ago time.Duration) w
 
 func (h *house) made(title string) (units []work.Unit) {
 	h.t.Helper()
-	units, _, err := h.store.Units(h.t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Search: title})
+	units, _, err := h.store.ListUnits(h.t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Search: title})
 	h.must(err)
 	return units
 }

@@ -233,9 +233,9 @@ func (f BatchFilter) where() (w where) {
 	return w
 }
 
-// Batches lists batches, newest first, and tells the id to go on after when
+// ListBatches lists batches, newest first, and tells the id to go on after when
 // there are more.
-func (s *Store) Batches(ctx context.Context, f BatchFilter) ([]work.Batch, *uuid.UUID, error) {
+func (s *Store) ListBatches(ctx context.Context, f BatchFilter) ([]work.Batch, *uuid.UUID, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	w := f.where()
 	w.addIf(f.After != uuid.Nil, "id < ?", f.After)

@@ -170,7 +170,7 @@ func TestHeldUnitsDoNotBegin(t *testing.T) {
 	if len(bells) != 1 {
 		t.Fatalf("%d units were let go", len(bells))
 	}
-	units, _, err := l.Units(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Batch: id})
+	units, _, err := l.ListUnits(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Batch: id})
 	l.must(err)
 	for _, u := range units {
 		if u.ID == bells[0].UnitID {
@@ -618,11 +618,11 @@ func TestBatches(t *testing.T) {
 	for range 5 {
 		ids = append(ids, l.batch(1))
 	}
-	page, next, err := l.Batches(t.Context(), BatchFilter{Tenant: work.DefaultTenant, Limit: 2})
+	page, next, err := l.ListBatches(t.Context(), BatchFilter{Tenant: work.DefaultTenant, Limit: 2})
 	if l.must(err); len(page) != 2 || page[0].ID != ids[4] || next == nil {
 		t.Fatalf("%d, %v", len(page), next)
 	}
-	page, _, err = l.Batches(t.Context(), BatchFilter{Tenant: work.DefaultTenant, Before: ids[1], Limit: 2})
+	page, _, err = l.ListBatches(t.Context(), BatchFilter{Tenant: work.DefaultTenant, Before: ids[1], Limit: 2})
 	if l.must(err); len(page) != 2 || page[0].ID != ids[3] || page[1].ID != ids[2] {
 		t.Errorf("before: %d", len(page))
 	}

@@ -49,7 +49,7 @@ func TestRetriedUnitsAreAdmittedByTheirBatch(t *testing.T) {
 			l.must(err)
 		},
 		"one by one": func(l *ledger, id uuid.UUID) {
-			units, _, err := l.Units(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Batch: id})
+			units, _, err := l.ListUnits(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Batch: id})
 			l.must(err)
 			for _, u := range units {
 				u, err := l.Retry(t.Context(), work.DefaultTenant, u.ID, Changes{})

@@ -96,7 +96,7 @@ func TestSilentPostgres(t *testing.T) {
 	proxy.Hold()
 	calls := map[string]func() error{
 		"accept": func() error { _, _, err := l.Accept(t.Context(), newUnit()); return err },
-		"read":   func() error { _, err := l.Queues(t.Context(), work.DefaultTenant); return err },
+		"read":   func() error { _, err := l.ListQueues(t.Context(), work.DefaultTenant); return err },
 		"beat":   func() error { return l.Beat(t.Context(), l.process, time.Hour, 0, nil) },
 		"ping":   func() error { return l.Ping(t.Context()) },
 		"ready":  func() error { return l.Writable(t.Context()) },

@@ -81,9 +81,9 @@ func (f DeliveryFilter) where() (w where) {
 	return w
 }
 
-// Deliveries lists deliveries, newest first, and tells the id to go on after
+// ListDeliveries lists deliveries, newest first, and tells the id to go on after
 // when there are more.
-func (s *Store) Deliveries(ctx context.Context, f DeliveryFilter) ([]work.Delivery, *uuid.UUID, error) {
+func (s *Store) ListDeliveries(ctx context.Context, f DeliveryFilter) ([]work.Delivery, *uuid.UUID, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	w := f.where()
 	w.addIf(f.After != uuid.Nil, "id < ?", f.After)

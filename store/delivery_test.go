@@ -26,7 +26,7 @@ func (l *ledger) endpoint(events ...string) work.Endpoint {
 func (l *ledger) deliveries(f DeliveryFilter) []work.Delivery {
 	l.t.Helper()
 	f.Tenant = work.DefaultTenant
-	list, _, err := l.Deliveries(l.t.Context(), f)
+	list, _, err := l.ListDeliveries(l.t.Context(), f)
 	l.must(err)
 	return list
 }

@@ -98,9 +98,9 @@ type FileFilter struct {
 	Limit  int // 0: 50
 }
 
-// Files lists files, newest first, and tells the id to go on after when there
+// ListFiles lists files, newest first, and tells the id to go on after when there
 // are more.
-func (s *Store) Files(ctx context.Context, f FileFilter) ([]work.File, *uuid.UUID, error) {
+func (s *Store) ListFiles(ctx context.Context, f FileFilter) ([]work.File, *uuid.UUID, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	var w where
 	w.add("tenant = ?", f.Tenant)

@@ -157,7 +157,7 @@ func TestOutputFilesBecomeFilesWithTheEndOfTheRun(t *testing.T) {
 	})
 	l.end(f, Recorded)
 	l.end(f, Recorded) // repeated
-	files, next, err := l.Files(t.Context(), FileFilter{Tenant: work.DefaultTenant, Run: c.RunID})
+	files, next, err := l.ListFiles(t.Context(), FileFilter{Tenant: work.DefaultTenant, Run: c.RunID})
 	if err != nil || next != nil || len(files) != 1 || files[0].ID != id || files[0].Name != "sub/<ü>.md" || *files[0].RunID != c.RunID || files[0].SHA256 != aSum {
 		t.Errorf("files %+v, %v", files, err)
 	}

@@ -92,8 +92,8 @@ func (s *Store) Resume(ctx context.Context, kind PauseKind, name string) (Pause,
 	return p, nil
 }
 
-// Pauses returns every queue and backend that is paused, or was.
-func (s *Store) Pauses(ctx context.Context) ([]Pause, error) {
+// ListPauses returns every queue and backend that is paused, or was.
+func (s *Store) ListPauses(ctx context.Context) ([]Pause, error) {
 	var pauses []Pause
 	if err := s.db.SelectContext(ctx, &pauses, `SELECT `+pauseColumns+` FROM pauses ORDER BY kind, name`); err != nil {
 		return nil, translate(fmt.Errorf("list pauses: %w", err))
@@ -110,8 +110,8 @@ type Queue struct {
 	Oldest  *work.Seconds `db:"oldest"` // how long the oldest due unit has been there, nil when none is
 }
 
-// Queues returns the queues that have units which wait or run.
-func (s *Store) Queues(ctx context.Context, tenant string) ([]Queue, error) {
+// ListQueues returns the queues that have units which wait or run.
+func (s *Store) ListQueues(ctx context.Context, tenant string) ([]Queue, error) {
 	var queues []Queue
 	err := s.db.SelectContext(ctx, &queues, `SELECT queue AS name,
 			count(*) FILTER (WHERE state = 'queued') AS queued, count(*) FILTER (WHERE due) AS due,

@@ -87,7 +87,7 @@ func TestPauseIsIdempotent(t *testing.T) {
 	if one, two := l.resume(PauseQueue, "q"), l.resume(PauseQueue, "q"); one.Since != nil || two.Since != nil || !two.ResumedAt.After(*one.ResumedAt) {
 		t.Errorf("resumed %+v, then %+v", one, two)
 	}
-	pauses, err := l.Pauses(t.Context())
+	pauses, err := l.ListPauses(t.Context())
 	if err != nil || PauseOf(pauses, PauseQueue, "q") != nil || PauseOf(pauses, PauseBackend, "q") == nil {
 		t.Errorf("pauses %+v, error %v", pauses, err)
 	}
@@ -154,7 +154,7 @@ func TestQueues(t *testing.T) {
 	l.end(ending(l.run(), work.Succeeded), Recorded)
 	l.run()
 	l.put(func(n *NewUnit) { n.Tenant = "other" })
-	queues, err := l.Queues(t.Context(), work.DefaultTenant)
+	queues, err := l.ListQueues(t.Context(), work.DefaultTenant)
 	if err != nil || len(queues) != 2 {
 		t.Fatalf("queues %+v, error %v", queues, err)
 	}

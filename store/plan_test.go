@@ -143,9 +143,9 @@ func TestPlans(t *testing.T) {
 		"since": {Since: time.Now().Add(-time.Hour)},
 	} {
 		f.Tenant = tenant
-		p.check("list: "+what, page, func() error { _, _, err := p.Units(ctx, f); return err })
+		p.check("list: "+what, page, func() error { _, _, err := p.ListUnits(ctx, f); return err })
 		f.After = middle
-		p.check("in the middle of the list: "+what, page, func() error { _, _, err := p.Units(ctx, f); return err })
+		p.check("in the middle of the list: "+what, page, func() error { _, _, err := p.ListUnits(ctx, f); return err })
 		f.After = uuid.Nil
 		if f.States == nil {
 			p.check("count: "+what, page, func() error { _, _, err := p.CountUnits(ctx, f, few); return err })
@@ -156,9 +156,9 @@ func TestPlans(t *testing.T) {
 		"lost": {Statuses: []work.RunStatus{work.RunLost}}, "backend": {WorkerType: "codex"}, "unit": {Unit: middle}, "title": {Search: "zeppelin"},
 	} {
 		f.Tenant = tenant
-		p.check("runs: "+what, page, func() error { _, _, err := p.Runs(ctx, f); return err })
+		p.check("runs: "+what, page, func() error { _, _, err := p.ListRuns(ctx, f); return err })
 		f.After = middle
-		p.check("in the middle of the runs: "+what, page, func() error { _, _, err := p.Runs(ctx, f); return err })
+		p.check("in the middle of the runs: "+what, page, func() error { _, _, err := p.ListRuns(ctx, f); return err })
 	}
 	p.check("unit", few, func() error { _, err := p.Unit(ctx, tenant, middle); return err })
 	p.check("runs of a unit", few, func() error { _, err := p.UnitRuns(ctx, middle); return err })
@@ -181,7 +181,7 @@ func TestPlans(t *testing.T) {
 	p.check("clock back", few, func() error { _, err := p.ClockBack(ctx, time.Hour); return err })
 	p.check("finish", few, func() error { _, err := p.Finish(ctx, ending(c, work.Succeeded)); return err })
 	p.check("fold", few, func() error { _, err := p.FoldLost(ctx, few); return err })
-	p.check("queues", few, func() error { _, err := p.Queues(ctx, tenant); return err })
+	p.check("queues", few, func() error { _, err := p.ListQueues(ctx, tenant); return err })
 	p.check("tally", few, func() error { _, err := p.Tally(ctx, tenant); return err })
 	for _, w := range work.Windows {
 		p.check("figures of "+w.Name, page, func() error { _, err := p.Figures(ctx, tenant, w, time.Now()); return err })

@@ -203,9 +203,9 @@ func (s *Store) EndLeases(ctx context.Context, leases []Lease) (int64, error) {
 // asked: it may be set while the lease lasts.
 const alive = `p.stopped_at IS NULL AND p.lease_until > p.beat_at`
 
-// Processes returns the worker processes that have not stopped, newest first.
+// ListProcesses returns the worker processes that have not stopped, newest first.
 // One whose lease has run out is still among them until it is buried.
-func (s *Store) Processes(ctx context.Context) ([]work.Process, error) {
+func (s *Store) ListProcesses(ctx context.Context) ([]work.Process, error) {
 	var rows []struct {
 		work.Process
 		Queues pq.StringArray `db:"queues"`

@@ -27,7 +27,7 @@ func TestProcesses(t *testing.T) {
 		Queues: []string{"a", "b"}, Backends: []work.Offer{{Name: "claude", Detail: "no key"}}}
 	l.must(l.Register(t.Context(), p, time.Hour))
 	l.beat(p.ID)
-	list, err := l.Processes(t.Context())
+	list, err := l.ListProcesses(t.Context())
 	if err != nil || len(list) != 2 || list[0].ID != p.ID || list[1].ID != l.process {
 		t.Fatalf("processes %+v, error %v", list, err)
 	}
@@ -36,7 +36,7 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("process %+v", got)
 	}
 	l.must(l.Stop(t.Context(), p.ID))
-	if list, err = l.Processes(t.Context()); err != nil || len(list) != 1 {
+	if list, err = l.ListProcesses(t.Context()); err != nil || len(list) != 1 {
 		t.Errorf("after one stopped: %+v, error %v", list, err)
 	}
 }
@@ -92,7 +92,7 @@ func TestProcessesThatLive(t *testing.T) {
 	l := newLedger(t)
 	dead := uuid.Must(uuid.NewV7())
 	l.must(l.Register(t.Context(), work.Process{ID: dead, Queues: []string{"q"}}, -time.Second))
-	list, err := l.Processes(t.Context())
+	list, err := l.ListProcesses(t.Context())
 	if err != nil || len(list) != 2 || list[0].Live || !list[1].Live {
 		t.Errorf("processes %+v, error %v", list, err)
 	}

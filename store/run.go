@@ -292,9 +292,9 @@ type RunFilter struct {
 	Limit      int // 0: 50
 }
 
-// Runs lists runs, newest first, and tells the id to go on after when there
+// ListRuns lists runs, newest first, and tells the id to go on after when there
 // are more.
-func (s *Store) Runs(ctx context.Context, f RunFilter) ([]work.Run, *uuid.UUID, error) {
+func (s *Store) ListRuns(ctx context.Context, f RunFilter) ([]work.Run, *uuid.UUID, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	var w where
 	w.add("r.tenant = ?", f.Tenant)

@@ -72,8 +72,8 @@ func (s *Store) Schedule(ctx context.Context, tenant, name string) (work.Schedul
 // maxSchedules bounds a list: schedules are written by people.
 const maxSchedules = 1000
 
-// Schedules returns every schedule by name.
-func (s *Store) Schedules(ctx context.Context, tenant string) ([]work.Schedule, error) {
+// ListSchedules returns every schedule by name.
+func (s *Store) ListSchedules(ctx context.Context, tenant string) ([]work.Schedule, error) {
 	var rows []scheduleRow
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+scheduleColumns+` FROM schedules WHERE tenant = $1 ORDER BY name LIMIT $2`, tenant, maxSchedules)
 	if err != nil {

@@ -103,8 +103,8 @@ func (s *Store) Trigger(ctx context.Context, tenant, name string) (work.Trigger,
 // maxTriggers bounds a list: triggers are written by people.
 const maxTriggers = 1000
 
-// Triggers returns every trigger by name.
-func (s *Store) Triggers(ctx context.Context, tenant string) ([]work.Trigger, error) {
+// ListTriggers returns every trigger by name.
+func (s *Store) ListTriggers(ctx context.Context, tenant string) ([]work.Trigger, error) {
 	var rows []triggerRow
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+triggerColumns+` FROM triggers WHERE tenant = $1 ORDER BY name LIMIT $2`, tenant, maxTriggers)
 	if err != nil {

@@ -59,10 +59,10 @@ func TestTriggersAreKept(t *testing.T) {
 	if _, err := l.PutTrigger(t.Context(), put); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("a new one without secrets: error %v", err)
 	}
-	if list, err := l.Triggers(t.Context(), work.DefaultTenant); err != nil || len(list) != 1 {
+	if list, err := l.ListTriggers(t.Context(), work.DefaultTenant); err != nil || len(list) != 1 {
 		t.Errorf("%+v, error %v", list, err)
 	}
-	if list, err := l.Triggers(t.Context(), "other"); err != nil || len(list) != 0 {
+	if list, err := l.ListTriggers(t.Context(), "other"); err != nil || len(list) != 0 {
 		t.Errorf("another tenant's: %+v, error %v", list, err)
 	}
 	l.must(l.DeleteTrigger(t.Context(), work.DefaultTenant, "reviews"))

@@ -390,9 +390,9 @@ const listColumns = `id, tenant, state, title, backend, worker, model, queue, pr
     cancel_requested_at, summary, error_class, left(error_message, 500) AS error_message, coalesce(cache, '') AS cache, cached_from, ` + costColumns + `, created_at,
     started_at, finished_at, batch_id, coalesce(custom_id, '') AS custom_id, held, coalesce(nullif(lane, 'live'), '') AS lane`
 
-// Units lists units, newest first, and tells the id to go on after when there
+// ListUnits lists units, newest first, and tells the id to go on after when there
 // are more.
-func (s *Store) Units(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid.UUID, error) {
+func (s *Store) ListUnits(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid.UUID, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	w := f.where()
 	var rows []unitRow

@@ -104,7 +104,7 @@ func TestUnitsFilters(t *testing.T) {
 		{UnitFilter{Search: "pl\x00ain\x00"}, []string{"plain"}},
 	} {
 		test.filter.Tenant = work.DefaultTenant
-		units, _, err := l.Units(t.Context(), test.filter)
+		units, _, err := l.ListUnits(t.Context(), test.filter)
 		if err != nil || !slices.Equal(titles(units), test.want) {
 			t.Errorf("%+v: %q, error %v, want %q", test.filter, titles(units), err, test.want)
 		}
@@ -122,7 +122,7 @@ func TestUnitsPages(t *testing.T) {
 	slices.Reverse(want)
 	f := UnitFilter{Tenant: work.DefaultTenant, Limit: 10}
 	for range 4 {
-		units, next, err := l.Units(t.Context(), f)
+		units, next, err := l.ListUnits(t.Context(), f)
 		l.must(err)
 		for _, u := range units {
 			got = append(got, u.ID)
@@ -136,7 +136,7 @@ func TestUnitsPages(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("pages came to %d units, want the %d of the beginning", len(got), len(want))
 	}
-	if units, next, err := l.Units(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Limit: 27}); err != nil || len(units) != 27 || next != nil {
+	if units, next, err := l.ListUnits(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Limit: 27}); err != nil || len(units) != 27 || next != nil {
 		t.Errorf("a page that is just full: %d units, next %v, error %v", len(units), next, err)
 	}
 }
@@ -162,7 +162,7 @@ func TestRunsFilters(t *testing.T) {
 		{RunFilter{Search: "TWO"}, []uuid.UUID{second.RunID}},
 	} {
 		test.filter.Tenant = work.DefaultTenant
-		runs, next, err := l.Runs(t.Context(), test.filter)
+		runs, next, err := l.ListRuns(t.Context(), test.filter)
 		var got []uuid.UUID
 		for _, r := range runs {
 			got = append(got, r.ID)
@@ -181,7 +181,7 @@ func everyList(ctx context.Context, s *Store) error {
 		{Labels: map[string]string{"a": "b"}}, {Search: "title"},
 	} {
 		f.Tenant = work.DefaultTenant
-		if _, _, err := s.Units(ctx, f); err != nil {
+		if _, _, err := s.ListUnits(ctx, f); err != nil {
 			return fmt.Errorf("units %+v: %w", f, err)
 		}
 	}
@@ -190,7 +190,7 @@ func everyList(ctx context.Context, s *Store) error {
 		{Unit: after}, {Search: "title"},
 	} {
 		f.Tenant = work.DefaultTenant
-		if _, _, err := s.Runs(ctx, f); err != nil {
+		if _, _, err := s.ListRuns(ctx, f); err != nil {
 			return fmt.Errorf("runs %+v: %w", f, err)
 		}
 	}

@@ -50,8 +50,8 @@ func (s *Store) Endpoint(ctx context.Context, tenant string, id uuid.UUID) (work
 // maxEndpoints bounds a list: endpoints are written by people.
 const maxEndpoints = 1000
 
-// Endpoints returns every endpoint, oldest first.
-func (s *Store) Endpoints(ctx context.Context, tenant string) ([]work.Endpoint, error) {
+// ListEndpoints returns every endpoint, oldest first.
+func (s *Store) ListEndpoints(ctx context.Context, tenant string) ([]work.Endpoint, error) {
 	var rows []endpointRow
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+endpointColumns+` FROM webhook_endpoints WHERE tenant = $1 ORDER BY id LIMIT $2`, tenant, maxEndpoints)
 	if err != nil {

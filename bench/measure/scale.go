@@ -100,7 +100,7 @@ func (f *scaleFigures) statements(ctx context.Context, ledger *store.Store) erro
 		"unchecked":       func() error { _, _, err := ledger.Unchecked(ctx, store.CheckCursor{}, 500); return err },
 		"due":             func() error { _, err := ledger.Due(ctx, []string{"default"}, []string{"mock"}, nil, 50); return err },
 		"changed units":   func() error { return changed(ctx, ledger) },
-		"queues":          func() error { _, err := ledger.Queues(ctx, work.DefaultTenant); return err },
+		"queues":          func() error { _, err := ledger.ListQueues(ctx, work.DefaultTenant); return err },
 		"fold lost":       func() error { _, err := ledger.FoldLost(ctx, 50); return err },
 		"tally, a minute": func() error { _, err := ledger.Tally(ctx, work.DefaultTenant); return err },
 	} {
