@@ -15,6 +15,12 @@ import (
 	"piecework/internal/work"
 )
 
+// Batches are units that were submitted together.
+type Batches struct {
+	*pool
+	units *Units
+}
+
 // NewBatch is a batch that asks to be accepted.
 type NewBatch struct {
 	work.Batch
@@ -84,9 +90,9 @@ func (n NewBatch) args() ([]any, error) {
 		n.TestFirst, n.Concurrency, n.MaxCostUSD, stop, jsonOrNull(n.Synthesis), n.ExpiresAt, work.Clean(n.IdempotencyKey), n.BodyHash, n.Rejected, problems, n.CallbackURL, jsonOrNull(n.Items)}, err
 }
 
-// AddBatch commits a new batch, or finds the one that the same idempotency key
-// made before and says so. Its units are made afterwards: see FillBatch.
-func (s *Store) AddBatch(ctx context.Context, n NewBatch) (work.Batch, bool, error) {
+// Add commits a new batch, or finds the one that the same idempotency key
+// made before and says so. Its units are made afterwards: see Batches.ClaimEnumeration.
+func (s *Batches) Add(ctx context.Context, n NewBatch) (work.Batch, bool, error) {
 	args, err := n.args()
 	if err != nil {
 		return work.Batch{}, false, err
@@ -100,11 +106,11 @@ func (s *Store) AddBatch(ctx context.Context, n NewBatch) (work.Batch, bool, err
 		b, err := rows[0].batch()
 		return b, false, err
 	}
-	return s.replayBatch(ctx, n, work.Clean(n.IdempotencyKey))
+	return s.replay(ctx, n, work.Clean(n.IdempotencyKey))
 }
 
-// replayBatch finds the batch that stood in n's way, as replay does for units.
-func (s *Store) replayBatch(ctx context.Context, n NewBatch, key string) (work.Batch, bool, error) {
+// replay finds the batch that stood in n's way, as replay does for units.
+func (s *Batches) replay(ctx context.Context, n NewBatch, key string) (work.Batch, bool, error) {
 	var row struct {
 		batchRow
 		SameBody bool `db:"same_body"`
@@ -117,15 +123,15 @@ func (s *Store) replayBatch(ctx context.Context, n NewBatch, key string) (work.B
 	if row.ID != n.ID && !row.SameBody {
 		return work.Batch{}, false, ErrKeyReused
 	}
-	b, err := s.Batch(ctx, n.Tenant, row.ID)
+	b, err := s.Get(ctx, n.Tenant, row.ID)
 	return b, row.ID != n.ID, err
 }
 
-// BatchBefore returns the batch that an idempotency key made before. It is
+// Before returns the batch that an idempotency key made before. It is
 // work.ErrNotFound when the key is new, and ErrKeyReused when it came with
 // another body.
-func (s *Store) BatchBefore(ctx context.Context, tenant, key string, bodyHash []byte) (work.Batch, error) {
-	b, _, err := s.replayBatch(ctx, NewBatch{Batch: work.Batch{Tenant: tenant}, BodyHash: bodyHash}, work.Clean(key))
+func (s *Batches) Before(ctx context.Context, tenant, key string, bodyHash []byte) (work.Batch, error) {
+	b, _, err := s.replay(ctx, NewBatch{Batch: work.Batch{Tenant: tenant}, BodyHash: bodyHash}, work.Clean(key))
 	return b, err
 }
 
@@ -139,16 +145,16 @@ func jsonOrNull(raw json.RawMessage) *string {
 	return &text
 }
 
-// Batch returns one batch with what its units have come to.
-func (s *Store) Batch(ctx context.Context, tenant string, id uuid.UUID) (work.Batch, error) {
-	row, err := s.batchRow(ctx, tenant, id)
+// Get returns one batch with what its units have come to.
+func (s *Batches) Get(ctx context.Context, tenant string, id uuid.UUID) (work.Batch, error) {
+	row, err := s.row(ctx, tenant, id)
 	if err != nil {
 		return work.Batch{}, err
 	}
 	return s.counted(ctx, row)
 }
 
-func (s *Store) batchRow(ctx context.Context, tenant string, id uuid.UUID) (row batchRow, err error) {
+func (s *Batches) row(ctx context.Context, tenant string, id uuid.UUID) (row batchRow, err error) {
 	err = s.db.GetContext(ctx, &row, `SELECT `+batchColumns+` FROM batches WHERE id = $1 AND tenant = $2 AND deleted_at IS NULL`, id, tenant)
 	if err != nil {
 		return row, translate(fmt.Errorf("read batch %s: %w", id, err))
@@ -158,7 +164,7 @@ func (s *Store) batchRow(ctx context.Context, tenant string, id uuid.UUID) (row 
 
 // counted is the batch of a row with its counts, which are taken from its units
 // until it is over.
-func (s *Store) counted(ctx context.Context, row batchRow) (work.Batch, error) {
+func (s *Batches) counted(ctx context.Context, row batchRow) (work.Batch, error) {
 	b, err := row.batch()
 	if err != nil || row.Counts != nil {
 		return b, err
@@ -233,9 +239,9 @@ func (f BatchFilter) where() (w where) {
 	return w
 }
 
-// ListBatches lists batches, newest first, and tells the id to go on after when
+// List lists batches, newest first, and tells the id to go on after when
 // there are more.
-func (s *Store) ListBatches(ctx context.Context, f BatchFilter) ([]work.Batch, *uuid.UUID, error) {
+func (s *Batches) List(ctx context.Context, f BatchFilter) ([]work.Batch, *uuid.UUID, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	w := f.where()
 	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
@@ -287,16 +293,16 @@ func resultColumns() string {
 // resultsPage is how many results are read at once, outputs and all.
 const resultsPage = 100
 
-// BatchResults gives the units of a batch that are in one of the states to f,
+// Results gives the units of a batch that are in one of the states to f,
 // in the order in which they were submitted, as they stand when it begins.
 // Memory holds their ids and a page of them.
-func (s *Store) BatchResults(ctx context.Context, batch uuid.UUID, states []work.State, f func(BatchResult) error) error {
-	return s.BatchResultsAfter(ctx, batch, states, uuid.Nil, 0, f)
+func (s *Batches) Results(ctx context.Context, batch uuid.UUID, states []work.State, f func(BatchResult) error) error {
+	return s.ResultsAfter(ctx, batch, states, uuid.Nil, 0, f)
 }
 
-// BatchResultsAfter does so with the units that come after one, limit of them
+// ResultsAfter does so with the units that come after one, limit of them
 // at most unless that is 0.
-func (s *Store) BatchResultsAfter(ctx context.Context, batch uuid.UUID, states []work.State, after uuid.UUID, limit int, f func(BatchResult) error) error {
+func (s *Batches) ResultsAfter(ctx context.Context, batch uuid.UUID, states []work.State, after uuid.UUID, limit int, f func(BatchResult) error) error {
 	var ids []uuid.UUID
 	if err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units WHERE batch_id = $1 AND state = ANY($2) AND id > $3 ORDER BY id LIMIT nullif($4, 0)`,
 		batch, textArray(states), after, limit); err != nil {

@@ -10,9 +10,9 @@ import (
 	"piecework/internal/work"
 )
 
-// BatchTitle returns the title of a batch, also of a deleted one, whose units
+// Title returns the title of a batch, also of a deleted one, whose units
 // are still there; it does not look at them.
-func (s *Store) BatchTitle(ctx context.Context, tenant string, id uuid.UUID) (string, error) {
+func (s *Batches) Title(ctx context.Context, tenant string, id uuid.UUID) (string, error) {
 	var title string
 	if err := s.db.GetContext(ctx, &title, `SELECT title FROM batches WHERE id = $1 AND tenant = $2`, id, tenant); err != nil {
 		return "", translate(fmt.Errorf("read the title of batch %s: %w", id, err))
@@ -20,9 +20,9 @@ func (s *Store) BatchTitle(ctx context.Context, tenant string, id uuid.UUID) (st
 	return title, nil
 }
 
-// CountBatches tells how many of the newest batches of a filter, most at most,
+// Count tells how many of the newest batches of a filter, most at most,
 // are in each status.
-func (s *Store) CountBatches(ctx context.Context, f BatchFilter, most int) (map[work.BatchStatus]int, error) {
+func (s *Batches) Count(ctx context.Context, f BatchFilter, most int) (map[work.BatchStatus]int, error) {
 	ctx = allow(ctx, longLimit)
 	w := f.where()
 	var rows []struct {
@@ -41,9 +41,9 @@ func (s *Store) CountBatches(ctx context.Context, f BatchFilter, most int) (map[
 	return counts, nil
 }
 
-// BatchHeads tells of the batches of all tenants that are not over, or have been
+// Heads tells of the batches of all tenants that are not over, or have been
 // for less than a minute, what changes whenever their row does.
-func (s *Store) BatchHeads(ctx context.Context) (map[uuid.UUID]string, error) {
+func (s *Batches) Heads(ctx context.Context) (map[uuid.UUID]string, error) {
 	ctx = allow(ctx, longLimit)
 	var rows []struct {
 		ID   uuid.UUID `db:"id"`
@@ -70,9 +70,9 @@ type BatchFailure struct {
 	Message string     `db:"message"` // of one of them, cut
 }
 
-// BatchFailures groups the failed and timed-out units of a batch by the class of
+// Failures groups the failed and timed-out units of a batch by the class of
 // their error, the largest group first; it looks at most of them at most.
-func (s *Store) BatchFailures(ctx context.Context, batch uuid.UUID, most int) ([]BatchFailure, error) {
+func (s *Batches) Failures(ctx context.Context, batch uuid.UUID, most int) ([]BatchFailure, error) {
 	ctx = allow(ctx, longLimit)
 	var rows []struct {
 		BatchFailure
@@ -99,9 +99,9 @@ type BatchPace struct {
 	Seconds  float64 // in which they did
 }
 
-// BatchPace looks back for so long, but not beyond the moment at which the batch
+// Pace looks back for so long, but not beyond the moment at which the batch
 // was last let go on.
-func (s *Store) BatchPace(ctx context.Context, tenant string, batch uuid.UUID, back time.Duration) (BatchPace, error) {
+func (s *Batches) Pace(ctx context.Context, tenant string, batch uuid.UUID, back time.Duration) (BatchPace, error) {
 	ctx = allow(ctx, longLimit)
 	var p BatchPace
 	var since time.Time

@@ -53,8 +53,8 @@ const batchFiles = `SELECT b.id, b.tenant, '' AS filename, coalesce((b.file_size
 		AND (b.finished_at IS NULL OR CASE p.part WHEN 'output' THEN coalesce((b.counts->>'succeeded')::integer, 0)
 			ELSE coalesce((b.counts->>'failed')::integer, 0) + coalesce((b.counts->>'cancelled')::integer, 0) + coalesce((b.counts->>'expired')::integer, 0) END > 0)`
 
-// PurposeFiles lists such files and tells whether there are more.
-func (s *Store) PurposeFiles(ctx context.Context, f PurposeFilter) ([]PurposeFile, bool, error) {
+// ListByPurpose lists such files and tells whether there are more.
+func (s *Files) ListByPurpose(ctx context.Context, f PurposeFilter) ([]PurposeFile, bool, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	order, than, edge, part := "DESC", "<", uuid.Max, "~"
 	if f.Oldest {
@@ -79,8 +79,8 @@ func (s *Store) PurposeFiles(ctx context.Context, f PurposeFilter) ([]PurposeFil
 	return files[:min(len(files), f.Limit)], len(files) > f.Limit, nil
 }
 
-// BatchFile returns the output or the error file of a batch.
-func (s *Store) BatchFile(ctx context.Context, tenant string, batch uuid.UUID, part string) (PurposeFile, error) {
+// OfBatch returns the output or the error file of a batch.
+func (s *Files) OfBatch(ctx context.Context, tenant string, batch uuid.UUID, part string) (PurposeFile, error) {
 	var f PurposeFile
 	if err := s.db.GetContext(ctx, &f, batchFiles+` AND b.id = $2 AND p.part = $3`, tenant, batch, part); err != nil {
 		return f, translate(fmt.Errorf("read the %s file of batch %s: %w", part, batch, err))
@@ -88,8 +88,8 @@ func (s *Store) BatchFile(ctx context.Context, tenant string, batch uuid.UUID, p
 	return f, nil
 }
 
-// SetBatchFileSizes notes how long the files of a batch are that is over.
-func (s *Store) SetBatchFileSizes(ctx context.Context, batch uuid.UUID, round int, output, errors int64) error {
+// SetBatchSizes notes how long the files of a batch are that is over.
+func (s *Files) SetBatchSizes(ctx context.Context, batch uuid.UUID, round int, output, errors int64) error {
 	_, err := s.db.ExecContext(ctx, `UPDATE batches SET file_sizes = jsonb_build_object('round', $2::integer, 'output', $3::bigint, 'error', $4::bigint)
 		WHERE id = $1 AND rounds = $2 AND finished_at IS NOT NULL`, batch, round, output, errors)
 	if err != nil {
@@ -98,9 +98,9 @@ func (s *Store) SetBatchFileSizes(ctx context.Context, batch uuid.UUID, round in
 	return nil
 }
 
-// DeleteBatchFile takes the output or the error file of a batch away. The units
+// DeleteOfBatch takes the output or the error file of a batch away. The units
 // it was read from stay. That of a batch that goes on is a conflict.
-func (s *Store) DeleteBatchFile(ctx context.Context, tenant string, batch uuid.UUID, part string) error {
+func (s *Files) DeleteOfBatch(ctx context.Context, tenant string, batch uuid.UUID, part string) error {
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET deleted_files = array_append(deleted_files, $3)
 		WHERE id = $1 AND tenant = $2 AND finished_at IS NOT NULL AND NOT $3 = ANY(deleted_files)`, batch, tenant, part)
 	if err != nil {
@@ -112,9 +112,9 @@ func (s *Store) DeleteBatchFile(ctx context.Context, tenant string, batch uuid.U
 	return nil
 }
 
-// DeleteBatch takes a batch that is over away, with its units: PurgeBatches
+// Delete takes a batch that is over away, with its units: Retention.PurgeBatches
 // removes them. Another is a conflict.
-func (s *Store) DeleteBatch(ctx context.Context, tenant string, id uuid.UUID) error {
+func (s *Batches) Delete(ctx context.Context, tenant string, id uuid.UUID) error {
 	ctx = allow(ctx, longLimit)
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET deleted_at = clock_timestamp()
 		WHERE id = $1 AND tenant = $2 AND finished_at IS NOT NULL AND deleted_at IS NULL`, id, tenant)
@@ -124,7 +124,7 @@ func (s *Store) DeleteBatch(ctx context.Context, tenant string, id uuid.UUID) er
 	if n, err := result.RowsAffected(); err != nil || n > 0 {
 		return err
 	}
-	b, err := s.Batch(ctx, tenant, id)
+	b, err := s.Get(ctx, tenant, id)
 	if err != nil {
 		return err
 	}

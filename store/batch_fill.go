@@ -32,9 +32,9 @@ type Filling struct {
 	Round int             // how often the batch was begun
 }
 
-// FillBatch takes a batch that is to be enumerated or finalized and that no
+// ClaimEnumeration takes a batch that is to be enumerated or finalized and that no
 // other process is at work on. It returns nil when there is none.
-func (s *Store) FillBatch(ctx context.Context, process uuid.UUID) (*Filling, error) {
+func (s *Batches) ClaimEnumeration(ctx context.Context, process uuid.UUID) (*Filling, error) {
 	var rows []struct {
 		batchRow
 		Place []byte `db:"place"`
@@ -55,9 +55,9 @@ func (s *Store) FillBatch(ctx context.Context, process uuid.UUID) (*Filling, err
 	return &Filling{Batch: b, Place: rows[0].Place, Round: rows[0].Round}, err
 }
 
-// KeepFilling renews the lease on a batch that the process fills. It is
+// RenewEnumeration renews the lease on a batch that the process fills. It is
 // work.ErrConflict when that is no longer its own.
-func (s *Store) KeepFilling(ctx context.Context, batch, process uuid.UUID) error {
+func (s *Batches) RenewEnumeration(ctx context.Context, batch, process uuid.UUID) error {
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET fill_until = clock_timestamp() + $3 * interval '1 second'
 		WHERE id = $1 AND filler = $2`, batch, process, fillLease.Seconds())
 	if err != nil {
@@ -69,8 +69,8 @@ func (s *Store) KeepFilling(ctx context.Context, batch, process uuid.UUID) error
 	return nil
 }
 
-// LeaveBatch gives up a batch for any process to go on with after a pause.
-func (s *Store) LeaveBatch(ctx context.Context, batch, process uuid.UUID, pause time.Duration) error {
+// LeaveEnumeration gives up a batch for any process to go on with after a pause.
+func (s *Batches) LeaveEnumeration(ctx context.Context, batch, process uuid.UUID, pause time.Duration) error {
 	_, err := s.db.ExecContext(ctx, `UPDATE batches SET filler = NULL, fill_until = clock_timestamp() + $3 * interval '1 second'
 		WHERE id = $1 AND filler = $2`, batch, process, pause.Seconds())
 	if err != nil {
@@ -96,12 +96,12 @@ type Filled struct {
 	Turn func(ctx context.Context, repeated []string) ([]work.BatchProblem, error)
 }
 
-// FillMore adds a piece to a batch and renews the lease. Both are committed
+// AddChunk adds a piece to a batch and renews the lease. Both are committed
 // together, so whoever goes on after a death makes no unit twice. Several pieces
 // may be under way, in different transactions, if no custom id is in two of them:
 // they are committed one after another. It is work.ErrConflict when the batch is
 // no longer this process's to fill.
-func (s *Store) FillMore(ctx context.Context, f Filled) error {
+func (s *Batches) AddChunk(ctx context.Context, f Filled) error {
 	ctx = allow(ctx, longLimit)
 	units, err := f.rows()
 	if err != nil {
@@ -207,8 +207,8 @@ func (f Filled) rows() (string, error) {
 	return text.String(), nil
 }
 
-// EndFill notes that all units of a batch are there. It may go on now.
-func (s *Store) EndFill(ctx context.Context, batch, process uuid.UUID) error {
+// FinishEnumeration notes that all units of a batch are there. It may go on now.
+func (s *Batches) FinishEnumeration(ctx context.Context, batch, process uuid.UUID) error {
 	ctx = allow(ctx, longLimit)
 	_, err := s.db.ExecContext(ctx, `UPDATE batches SET enumerated_at = clock_timestamp(), items = NULL, filler = NULL, fill_until = NULL,
 			status = CASE WHEN cancelled_at IS NOT NULL THEN 'cancelling' WHEN test_first > 0 THEN 'testing' ELSE 'in_progress' END
@@ -219,9 +219,9 @@ func (s *Store) EndFill(ctx context.Context, batch, process uuid.UUID) error {
 	return nil
 }
 
-// FailFill gives up a batch whose units cannot be made: those that were made
+// FailEnumeration gives up a batch whose units cannot be made: those that were made
 // are removed, and none has begun.
-func (s *Store) FailFill(ctx context.Context, batch, process uuid.UUID, why string, problems []work.BatchProblem) error {
+func (s *Batches) FailEnumeration(ctx context.Context, batch, process uuid.UUID, why string, problems []work.BatchProblem) error {
 	ctx = allow(ctx, longLimit)
 	text, err := encodeProblems(problems)
 	if err != nil {
@@ -257,7 +257,7 @@ func (s *Store) FailFill(ctx context.Context, batch, process uuid.UUID, why stri
 // Synthesize makes the unit that sums a batch up and notes it with the batch, in
 // one transaction. It is work.ErrConflict when the batch is not to be summed up
 // by this process any more: it was cancelled, or another was first.
-func (s *Store) Synthesize(ctx context.Context, batch, process uuid.UUID, n NewUnit) (u work.Unit, err error) {
+func (s *Batches) Synthesize(ctx context.Context, batch, process uuid.UUID, n NewUnit) (u work.Unit, err error) {
 	units, err := encode([]unitIn{n.row()})
 	if err != nil {
 		return u, err

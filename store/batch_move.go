@@ -26,9 +26,9 @@ type Advanced struct {
 // cancelPiece is how many units of a batch are cancelled in one transaction.
 const cancelPiece = 2000
 
-// LiveBatches returns the batches that may go on by themselves, oldest first: with
+// Live returns the batches that may go on by themselves, oldest first: with
 // idle those that are paused, in which only what runs can end, else the others.
-func (s *Store) LiveBatches(ctx context.Context, idle bool) ([]uuid.UUID, error) {
+func (s *Batches) Live(ctx context.Context, idle bool) ([]uuid.UUID, error) {
 	var ids []uuid.UUID
 	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM batches WHERE finished_at IS NULL AND `+goesOn+` = $1 ORDER BY id`, idle)
 	if err != nil {
@@ -41,10 +41,10 @@ func (s *Store) LiveBatches(ctx context.Context, idle bool) ([]uuid.UUID, error)
 // others: what follows says which.
 const goesOn = `status NOT IN ('enumerating', 'awaiting_approval') AND (paused_at IS NOT NULL AND status IN ('testing', 'in_progress'))`
 
-// AdvanceBatch lets go what may begin, and ends the batch when nothing is left.
+// Advance lets go what may begin, and ends the batch when nothing is left.
 // Whoever sees a unit of it end may call it, and the reconciler does: it looks
 // at the ledger alone, so a call that was lost costs nothing but time.
-func (s *Store) AdvanceBatch(ctx context.Context, id uuid.UUID) (a Advanced, err error) {
+func (s *Batches) Advance(ctx context.Context, id uuid.UUID) (a Advanced, err error) {
 	ctx = allow(ctx, longLimit)
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
@@ -343,16 +343,16 @@ type BatchChanges struct {
 	Concurrency *int
 }
 
-// moveBatch changes a batch that is in one of the statuses and returns it. A
+// move changes a batch that is in one of the statuses and returns it. A
 // conflict says what it is in instead.
-func (s *Store) moveBatch(ctx context.Context, tenant string, id uuid.UUID, from []work.BatchStatus, verb, set string, args ...any) (work.Batch, error) {
+func (s *Batches) move(ctx context.Context, tenant string, id uuid.UUID, from []work.BatchStatus, verb, set string, args ...any) (work.Batch, error) {
 	ctx = allow(ctx, longLimit)
 	args = append([]any{id, tenant, textArray(from)}, args...)
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET `+set+` WHERE id = $1 AND tenant = $2 AND status = ANY($3)`, args...)
 	if err != nil {
 		return work.Batch{}, translate(fmt.Errorf("%s batch %s: %w", verb, id, err))
 	}
-	b, err := s.Batch(ctx, tenant, id)
+	b, err := s.Get(ctx, tenant, id)
 	if err != nil {
 		return b, err
 	}
@@ -386,15 +386,15 @@ var (
 
 const changedBatch = `max_cost_usd = coalesce($4, max_cost_usd), concurrency = coalesce($5, concurrency)`
 
-// ApproveBatch lets the rest of a batch run after its test.
-func (s *Store) ApproveBatch(ctx context.Context, tenant string, id uuid.UUID, c BatchChanges) (work.Batch, error) {
-	return s.moveBatch(ctx, tenant, id, []work.BatchStatus{work.BatchAwaitingApproval}, "approve",
+// Approve lets the rest of a batch run after its test.
+func (s *Batches) Approve(ctx context.Context, tenant string, id uuid.UUID, c BatchChanges) (work.Batch, error) {
+	return s.move(ctx, tenant, id, []work.BatchStatus{work.BatchAwaitingApproval}, "approve",
 		`status = 'in_progress', approved_at = clock_timestamp(), `+changedBatch, c.MaxCostUSD, c.Concurrency)
 }
 
-// PauseBatch lets no further unit of a batch begin; those that run go on.
-func (s *Store) PauseBatch(ctx context.Context, tenant string, id uuid.UUID, by, why string) (work.Batch, error) {
-	if _, err := s.moveBatch(ctx, tenant, id, goingOn, "pause", `paused_at = coalesce(paused_at, clock_timestamp()),
+// Pause lets no further unit of a batch begin; those that run go on.
+func (s *Batches) Pause(ctx context.Context, tenant string, id uuid.UUID, by, why string) (work.Batch, error) {
+	if _, err := s.move(ctx, tenant, id, goingOn, "pause", `paused_at = coalesce(paused_at, clock_timestamp()),
 		paused_by = coalesce(nullif($4, ''), paused_by), paused_why = coalesce(nullif($5, ''), paused_why)`, work.Clean(by), work.Clean(why)); err != nil {
 		return work.Batch{}, err
 	}
@@ -417,22 +417,22 @@ func (s *Store) PauseBatch(ctx context.Context, tenant string, id uuid.UUID, by,
 	if err != nil {
 		return work.Batch{}, translate(fmt.Errorf("pause batch %s: %w", id, err))
 	}
-	return s.Batch(ctx, tenant, id)
+	return s.Get(ctx, tenant, id)
 }
 
-// ResumeBatch lets a paused batch go on. Runs of unknown cost do not stop it
+// Resume lets a paused batch go on. Runs of unknown cost do not stop it
 // again, but further ones do where it has a limit on costs.
-func (s *Store) ResumeBatch(ctx context.Context, tenant string, id uuid.UUID, c BatchChanges) (work.Batch, error) {
-	return s.moveBatch(ctx, tenant, id, goingOn, "resume",
+func (s *Batches) Resume(ctx context.Context, tenant string, id uuid.UUID, c BatchChanges) (work.Batch, error) {
+	return s.move(ctx, tenant, id, goingOn, "resume",
 		`paused_at = NULL, paused_by = '', paused_why = '', resumed_at = clock_timestamp(), `+changedBatch, c.MaxCostUSD, c.Concurrency)
 }
 
-// CancelBatch ends a batch: what has not begun does not, and what runs is asked
+// Cancel ends a batch: what has not begun does not, and what runs is asked
 // to stop. One that is over is returned as it is. Anthropic counts what it was
 // sent: a batch of its kind first gets all its units.
-func (s *Store) CancelBatch(ctx context.Context, tenant string, id uuid.UUID, why string) (work.Batch, error) {
+func (s *Batches) Cancel(ctx context.Context, tenant string, id uuid.UUID, why string) (work.Batch, error) {
 	ctx = allow(ctx, longLimit)
-	b, err := s.moveBatch(ctx, tenant, id, notOverYet, "cancel", `cancelled_at = coalesce(cancelled_at, clock_timestamp()),
+	b, err := s.move(ctx, tenant, id, notOverYet, "cancel", `cancelled_at = coalesce(cancelled_at, clock_timestamp()),
 		status = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN status ELSE 'cancelling' END,
 		filler = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN filler END,
 		fill_until = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN fill_until END, why = coalesce(nullif($4, ''), why)`, work.Clean(why))
@@ -442,10 +442,10 @@ func (s *Store) CancelBatch(ctx context.Context, tenant string, id uuid.UUID, wh
 	return b, err
 }
 
-// RetryBatch puts the failed, timed-out and cancelled units of a batch that is
+// Retry puts the failed, timed-out and cancelled units of a batch that is
 // over back in the queue, MaxBulk of them at once, and tells whether others are
 // left.
-func (s *Store) RetryBatch(ctx context.Context, tenant string, id uuid.UUID, states []work.State) ([]Moved, bool, error) {
+func (s *Batches) Retry(ctx context.Context, tenant string, id uuid.UUID, states []work.State) ([]Moved, bool, error) {
 	ctx = allow(ctx, longLimit)
-	return s.RetryAll(ctx, UnitFilter{Tenant: tenant, Batch: id, States: states}, Changes{})
+	return s.units.RetryAll(ctx, UnitFilter{Tenant: tenant, Batch: id, States: states}, Changes{})
 }

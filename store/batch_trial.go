@@ -35,12 +35,12 @@ func (s Spread) with(o Spread) Spread {
 	return Spread{n, s.Mean + off*share, squares / float64(n-1)}
 }
 
-// TriedBatch returns one batch with what its units have come to, and what to
+// GetTested returns one batch with what its units have come to, and what to
 // expect of the rest, from one look at the units. There is no rest of a batch
 // that is over.
-func (s *Store) TriedBatch(ctx context.Context, tenant string, id uuid.UUID) (b work.Batch, t Trial, err error) {
+func (s *Batches) GetTested(ctx context.Context, tenant string, id uuid.UUID) (b work.Batch, t Trial, err error) {
 	ctx = allow(ctx, longLimit)
-	row, err := s.batchRow(ctx, tenant, id)
+	row, err := s.row(ctx, tenant, id)
 	if err != nil {
 		return b, t, err
 	}

@@ -24,7 +24,7 @@ type Cached struct {
 
 // Cached finds the result that is kept under key and is at most ttl old; nil:
 // there is none, or one of its files is gone.
-func (s *Store) Cached(ctx context.Context, tenant string, key []byte, ttl time.Duration) (*Cached, error) {
+func (s *Runs) Cached(ctx context.Context, tenant string, key []byte, ttl time.Duration) (*Cached, error) {
 	var row struct {
 		ID          uuid.UUID `db:"id"`
 		Result      string    `db:"result"`
@@ -53,7 +53,7 @@ func (s *Store) Cached(ctx context.Context, tenant string, key []byte, ttl time.
 
 // PruneCache forgets results that are older than any unit may ask for, and
 // returns how many. Their runs stay.
-func (s *Store) PruneCache(ctx context.Context, most int) (int, error) {
+func (s *Retention) PruneCache(ctx context.Context, most int) (int, error) {
 	return s.exec(ctx, "forget old results", `DELETE FROM result_cache WHERE (tenant, key) IN (
 		SELECT tenant, key FROM result_cache WHERE created_at < clock_timestamp() - $1 * interval '1 second'
 		ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)`, float64(work.MaxCacheTTL), most)

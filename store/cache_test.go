@@ -132,7 +132,7 @@ func TestManyResultsOfOneKeyAtOnce(t *testing.T) {
 			rows[i] = ending(l.run(), work.Succeeded, keptAs(name))
 		}
 		go func() {
-			_, err := l.finishAll(t.Context(), rows)
+			_, err := l.Runs.finishAll(t.Context(), rows)
 			done <- err
 		}()
 	}

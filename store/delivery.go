@@ -12,6 +12,12 @@ import (
 	"piecework/internal/work"
 )
 
+// Deliveries are messages to endpoints: written, claimed, tried.
+type Deliveries struct {
+	*pool
+	endpoints *Endpoints
+}
+
 // testEvent writes a delivery for one endpoint, whatever that asks for; other
 // events are written by the database, with what they tell of.
 const testEvent = `INSERT INTO webhook_deliveries (id, tenant, endpoint_id, receiver, url, event_type, body, state, next_at, check_at, created_at)
@@ -23,13 +29,13 @@ const testEvent = `INSERT INTO webhook_deliveries (id, tenant, endpoint_id, rece
 const deliveryColumns = `id, tenant, endpoint_id, url, unit_id, batch_id, event_type, state, attempts,
 	CASE WHEN state = 'pending' THEN next_at END AS next_at, tried_at, last_status, last_error, response, created_at, delivered_at`
 
-// TestEndpoint writes a delivery that tells an endpoint of nothing. A disabled
+// AddTest writes a delivery that tells an endpoint of nothing. A disabled
 // endpoint is a conflict.
-func (s *Store) TestEndpoint(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
+func (s *Deliveries) AddTest(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
 	var d work.Delivery
 	err := translate(s.db.GetContext(ctx, &d, testEvent+deliveryColumns, tenant, id, work.EventTest))
 	if errors.Is(err, work.ErrNotFound) {
-		if _, err := s.Endpoint(ctx, tenant, id); err != nil {
+		if _, err := s.endpoints.Get(ctx, tenant, id); err != nil {
 			return d, err
 		}
 		return d, fmt.Errorf("%w: the endpoint is disabled; enable it first", work.ErrConflict)
@@ -45,8 +51,8 @@ func named(d work.Delivery) work.Delivery {
 	return d
 }
 
-// Delivery returns one delivery with its body.
-func (s *Store) Delivery(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
+// Get returns one delivery with its body.
+func (s *Deliveries) Get(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
 	var d work.Delivery
 	err := s.db.GetContext(ctx, &d, `SELECT `+deliveryColumns+`, convert_from(body, 'UTF8') AS body FROM webhook_deliveries
 		WHERE tenant = $1 AND id = $2`, tenant, id)
@@ -81,9 +87,9 @@ func (f DeliveryFilter) where() (w where) {
 	return w
 }
 
-// ListDeliveries lists deliveries, newest first, and tells the id to go on after
+// List lists deliveries, newest first, and tells the id to go on after
 // when there are more.
-func (s *Store) ListDeliveries(ctx context.Context, f DeliveryFilter) ([]work.Delivery, *uuid.UUID, error) {
+func (s *Deliveries) List(ctx context.Context, f DeliveryFilter) ([]work.Delivery, *uuid.UUID, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	w := f.where()
 	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
@@ -99,7 +105,7 @@ func (s *Store) ListDeliveries(ctx context.Context, f DeliveryFilter) ([]work.De
 
 // redeliver begins the schedule anew for chosen deliveries whose endpoint is
 // there and enabled. One that is on its way just now is left to that try.
-func (s *Store) redeliver(ctx context.Context, rows any, w where, lock, columns string) error {
+func (s *Deliveries) redeliver(ctx context.Context, rows any, w where, lock, columns string) error {
 	return translate(s.db.SelectContext(ctx, rows, `WITH chosen (delivery) AS (
 			SELECT id FROM webhook_deliveries WHERE `+w.text()+` AND claimed_by IS NULL
 			AND (endpoint_id IS NULL OR EXISTS (SELECT FROM webhook_endpoints e WHERE e.id = endpoint_id AND e.disabled_at IS NULL)) `+lock+`)
@@ -109,7 +115,7 @@ func (s *Store) redeliver(ctx context.Context, rows any, w where, lock, columns 
 
 // Redeliver sends a delivery again, with its id and its bytes, whatever has
 // become of it. It is a conflict when its endpoint is disabled or deleted.
-func (s *Store) Redeliver(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
+func (s *Deliveries) Redeliver(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
 	var w where
 	w.add("tenant = ?", tenant)
 	w.add("id = ?", id)
@@ -120,7 +126,7 @@ func (s *Store) Redeliver(ctx context.Context, tenant string, id uuid.UUID) (wor
 	if len(rows) == 1 {
 		return named(rows[0]), nil
 	}
-	d, err := s.Delivery(ctx, tenant, id)
+	d, err := s.Get(ctx, tenant, id)
 	if err != nil || d.State == work.DeliveryPending {
 		return d, err // it is on its way
 	}
@@ -129,7 +135,7 @@ func (s *Store) Redeliver(ctx context.Context, tenant string, id uuid.UUID) (wor
 
 // RedeliverAll sends the deliveries that f chooses again, the oldest MaxBulk of
 // them, and returns how many. Page and length of f do not count.
-func (s *Store) RedeliverAll(ctx context.Context, f DeliveryFilter) (int, error) {
+func (s *Deliveries) RedeliverAll(ctx context.Context, f DeliveryFilter) (int, error) {
 	ctx = allow(ctx, longLimit)
 	var rows []struct{ ID uuid.UUID }
 	if err := s.redeliver(ctx, &rows, f.where(), lockMany, "id"); err != nil {
@@ -162,10 +168,10 @@ type DeliveryBell struct {
 	Receiver uuid.UUID `db:"receiver"`
 }
 
-// UnheardDeliveries gives due deliveries whose bell nobody has seen for a while
+// Redispatch gives due deliveries whose bell nobody has seen for a while
 // a new one, and returns the bells to ring: for each receiver no more than most.
 // Whoever hears one goes on with the receiver's others by itself.
-func (s *Store) UnheardDeliveries(ctx context.Context, most int) ([]DeliveryBell, error) {
+func (s *Deliveries) Redispatch(ctx context.Context, most int) ([]DeliveryBell, error) {
 	var bells []DeliveryBell
 	err := s.db.SelectContext(ctx, &bells, `WITH `+pendingReceivers+`, due AS (
 			SELECT d.id FROM receivers r, LATERAL (SELECT id FROM webhook_deliveries
@@ -179,11 +185,11 @@ func (s *Store) UnheardDeliveries(ctx context.Context, most int) ([]DeliveryBell
 	return bells, nil
 }
 
-// DoubtDeliveries makes the bells of all due deliveries doubtful, some rows at a
+// RecheckAll makes the bells of all due deliveries doubtful, some rows at a
 // time: an endless backlog is no endless statement. One that another holds is
 // being sent just now.
-func (s *Store) DoubtDeliveries(ctx context.Context) error {
-	now, err := s.Clock(ctx)
+func (s *Deliveries) RecheckAll(ctx context.Context) error {
+	now, err := s.clock(ctx)
 	for done := pieceRows; err == nil && done == pieceRows; {
 		done, err = s.exec(ctx, "doubt the bells of deliveries", `WITH due AS (
 				SELECT id FROM webhook_deliveries WHERE state = 'pending' AND next_at <= $1 AND check_at > $1 LIMIT $2 FOR UPDATE SKIP LOCKED)
@@ -194,7 +200,7 @@ func (s *Store) DoubtDeliveries(ctx context.Context) error {
 
 // DueReceivers returns receivers that something is due for: what a worker
 // process asks when Redis is away.
-func (s *Store) DueReceivers(ctx context.Context, limit int) ([]uuid.UUID, error) {
+func (s *Deliveries) DueReceivers(ctx context.Context, limit int) ([]uuid.UUID, error) {
 	var due []uuid.UUID
 	err := s.db.SelectContext(ctx, &due, `WITH `+pendingReceivers+`
 		SELECT r.receiver FROM receivers r WHERE EXISTS (SELECT FROM webhook_deliveries d
@@ -223,10 +229,10 @@ type claimedDeliveryRow struct {
 	PreviousUntil *time.Time `db:"previous_until"`
 }
 
-// ClaimDelivery takes the delivery to a receiver that has been due the longest,
+// Claim takes the delivery to a receiver that has been due the longest,
 // nil when there is none. Its number of attempts is the fence. One whose
 // endpoint is gone is cancelled instead.
-func (s *Store) ClaimDelivery(ctx context.Context, receiver, process uuid.UUID, lease time.Duration, fresh string) (*ClaimedDelivery, error) {
+func (s *Deliveries) Claim(ctx context.Context, receiver, process uuid.UUID, lease time.Duration, fresh string) (*ClaimedDelivery, error) {
 	for {
 		var rows []claimedDeliveryRow
 		err := s.db.SelectContext(ctx, &rows, `WITH next AS (
@@ -255,7 +261,7 @@ func (s *Store) ClaimDelivery(ctx context.Context, receiver, process uuid.UUID, 
 		}
 		claimed := ClaimedDelivery{Delivery: named(r.Delivery), Failed: r.Failed, Body: r.Body}
 		if r.Secret == nil {
-			claimed.Secrets, err = s.CallbackSecrets(ctx, r.Tenant, fresh)
+			claimed.Secrets, err = s.endpoints.CallbackSecrets(ctx, r.Tenant, fresh)
 			return &claimed, err
 		}
 		claimed.Secrets = work.Secrets{Secret: *r.Secret, Previous: r.Previous}
@@ -276,9 +282,9 @@ type Try struct {
 	Response  string
 }
 
-// Tried writes down what became of a try, if it is the newest of its delivery,
+// Finish writes down what became of a try, if it is the newest of its delivery,
 // and returns the state that it led to.
-func (s *Store) Tried(ctx context.Context, t Try) (work.DeliveryState, error) {
+func (s *Deliveries) Finish(ctx context.Context, t Try) (work.DeliveryState, error) {
 	var state work.DeliveryState
 	err := translate(s.db.GetContext(ctx, &state, `UPDATE webhook_deliveries SET
 			state = CASE WHEN $3 THEN 'delivered' WHEN state = 'pending' AND $4 THEN 'dead' ELSE state END,
@@ -294,8 +300,8 @@ func (s *Store) Tried(ctx context.Context, t Try) (work.DeliveryState, error) {
 	return state, err
 }
 
-// Slow puts off what is due for a receiver that has asked for time.
-func (s *Store) Slow(ctx context.Context, receiver uuid.UUID, wait time.Duration) error {
+// Defer puts off what is due for a receiver that has asked for time.
+func (s *Deliveries) Defer(ctx context.Context, receiver uuid.UUID, wait time.Duration) error {
 	_, err := s.db.ExecContext(ctx, `WITH held AS (
 			SELECT id FROM webhook_deliveries WHERE receiver = $1 AND state = 'pending' AND claimed_by IS NULL
 			AND next_at < clock_timestamp() + $2 * interval '1 second' ORDER BY id FOR UPDATE SKIP LOCKED)
@@ -307,10 +313,10 @@ func (s *Store) Slow(ctx context.Context, receiver uuid.UUID, wait time.Duration
 	return nil
 }
 
-// ExpireDeliveries takes deliveries from worker processes that are too late
+// ExpireLeases takes deliveries from worker processes that are too late
 // with them or dead, and returns how many, 1,000 at most. They are due at once: the try is not
 // known to have failed.
-func (s *Store) ExpireDeliveries(ctx context.Context) (int64, error) {
+func (s *Deliveries) ExpireLeases(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH late AS (
 			SELECT id FROM webhook_deliveries d WHERE `+undone+`
 			ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
@@ -324,7 +330,7 @@ func (s *Store) ExpireDeliveries(ctx context.Context) (int64, error) {
 
 // PruneDeliveries deletes deliveries that are settled and were written before a
 // time, and returns how many.
-func (s *Store) PruneDeliveries(ctx context.Context, before time.Time, most int) (int, error) {
+func (s *Retention) PruneDeliveries(ctx context.Context, before time.Time, most int) (int, error) {
 	return s.exec(ctx, "prune deliveries", `DELETE FROM webhook_deliveries WHERE id IN (
 		SELECT id FROM webhook_deliveries WHERE id < $1 AND state <> 'pending' AND claimed_by IS NULL
 		ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)`, idOf(before), most)

@@ -13,6 +13,9 @@ import (
 	"piecework/internal/work"
 )
 
+// Events tell what has changed.
+type Events struct{ *pool }
+
 // LiveUnit is a unit as lists show it, with what its newest run does.
 type LiveUnit struct {
 	work.Unit
@@ -49,10 +52,10 @@ const liveUnits = `SELECT u.*, r.live_status, coalesce(r.tool_calls, 0) AS tool_
 	FROM (SELECT ` + listColumns + `, changed::text::bigint AS changed FROM work_units WHERE %s) AS u
 	LEFT JOIN worker_runs r ON r.unit_id = u.id AND r.attempt = u.run_count`
 
-// LiveUnit returns a unit of any tenant and its runs from the given attempt on,
+// Unit returns a unit of any tenant and its runs from the given attempt on,
 // oldest first; attempt 0, and one that has not begun, ask for the newest run.
 // Whatever the unit's row says, the runs say too, or more.
-func (s *Store) LiveUnit(ctx context.Context, id uuid.UUID, attempt int) (LiveUnit, []LiveRun, error) {
+func (s *Events) Unit(ctx context.Context, id uuid.UUID, attempt int) (LiveUnit, []LiveRun, error) {
 	var row liveUnitRow
 	if err := s.db.GetContext(ctx, &row, fmt.Sprintf(liveUnits, "id = $1"), id); err != nil {
 		return LiveUnit{}, nil, translate(fmt.Errorf("read unit %s: %w", id, err))
@@ -89,7 +92,7 @@ type Head struct {
 }
 
 // Heads returns the heads of those of the units that there are.
-func (s *Store) Heads(ctx context.Context, units []uuid.UUID) ([]Head, error) {
+func (s *Events) Heads(ctx context.Context, units []uuid.UUID) ([]Head, error) {
 	var heads []Head
 	err := s.db.SelectContext(ctx, &heads, `SELECT u.id, u.changed::text::bigint AS changed, coalesce(r.changed::text::bigint, 0) AS run_changed
 		FROM work_units u LEFT JOIN worker_runs r ON r.unit_id = u.id AND r.attempt = u.run_count WHERE u.id = ANY($1::uuid[])`, pqUUIDs(units))
@@ -153,7 +156,7 @@ func (m Moment) Saw(transaction int64) bool {
 func (m Moment) Before(later Moment) bool { return m.low > 0 && m.high <= later.high }
 
 // Now returns the present moment.
-func (s *Store) Now(ctx context.Context) (Moment, error) {
+func (s *Events) Now(ctx context.Context) (Moment, error) {
 	var text string
 	if err := s.db.GetContext(ctx, &text, `SELECT pg_current_snapshot()::text`); err != nil {
 		return Moment{}, translate(fmt.Errorf("read the present moment: %w", err))
@@ -161,11 +164,11 @@ func (s *Store) Now(ctx context.Context) (Moment, error) {
 	return ParseMoment(text)
 }
 
-// ChangedUnits returns units of all tenants that have changed, or whose running
+// Changed returns units of all tenants that have changed, or whose running
 // run has, since a moment, and the moment up to which this is complete: since
 // itself when there are none. There may be more when there are limit of them;
 // which ones are missing is not known.
-func (s *Store) ChangedUnits(ctx context.Context, since Moment, limit int) ([]LiveUnit, Moment, error) {
+func (s *Events) Changed(ctx context.Context, since Moment, limit int) ([]LiveUnit, Moment, error) {
 	var rows []liveUnitRow
 	err := s.db.SelectContext(ctx, &rows, fmt.Sprintf(liveUnits, `id IN (
 			SELECT id FROM work_units WHERE changed >= pg_snapshot_xmin($1::pg_snapshot) AND NOT pg_visible_in_snapshot(changed, $1::pg_snapshot)

@@ -17,11 +17,14 @@ import (
 // happens between the two is noted in stray_blobs, so that a process which
 // dies there leaves nothing for ever.
 
+// Files are uploads and what runs have written.
+type Files struct{ *pool }
+
 // abandoned is how long the writing of a blob may take until its row is there.
 const abandoned = 24 * time.Hour
 
 // ExpectBlobs notes that bytes are about to be written under ids.
-func (s *Store) ExpectBlobs(ctx context.Context, ids []uuid.UUID) error {
+func (s *Files) ExpectBlobs(ctx context.Context, ids []uuid.UUID) error {
 	_, err := s.db.ExecContext(ctx, `INSERT INTO stray_blobs (id, remove_at)
 		SELECT id, clock_timestamp() + $2 * interval '1 second' FROM unnest($1::uuid[]) AS n(id)
 		ON CONFLICT (id) DO NOTHING`, pqUUIDs(ids), abandoned.Seconds())
@@ -32,7 +35,7 @@ func (s *Store) ExpectBlobs(ctx context.Context, ids []uuid.UUID) error {
 }
 
 // StrayBlobs returns bytes whose time to be removed has come.
-func (s *Store) StrayBlobs(ctx context.Context, limit int) ([]uuid.UUID, error) {
+func (s *Files) StrayBlobs(ctx context.Context, limit int) ([]uuid.UUID, error) {
 	var ids []uuid.UUID
 	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM stray_blobs WHERE remove_at <= clock_timestamp()
 		ORDER BY remove_at LIMIT $1`, limit)
@@ -43,7 +46,7 @@ func (s *Store) StrayBlobs(ctx context.Context, limit int) ([]uuid.UUID, error) 
 }
 
 // BlobsGone notes that the bytes under ids were removed.
-func (s *Store) BlobsGone(ctx context.Context, ids []uuid.UUID) error {
+func (s *Files) BlobsGone(ctx context.Context, ids []uuid.UUID) error {
 	if _, err := s.db.ExecContext(ctx, `DELETE FROM stray_blobs WHERE id = ANY($1::uuid[])`, pqUUIDs(ids)); err != nil {
 		return translate(fmt.Errorf("forget stray blobs: %w", err))
 	}
@@ -52,9 +55,9 @@ func (s *Store) BlobsGone(ctx context.Context, ids []uuid.UUID) error {
 
 const fileColumns = `id, tenant, run_id, filename, bytes, media_type, encode(sha256, 'hex') AS sha256, created_at, purpose, expires_at`
 
-// AddFile makes bytes that were expected and written a file. Repeating it is
+// Add makes bytes that were expected and written a file. Repeating it is
 // safe.
-func (s *Store) AddFile(ctx context.Context, f work.File) (work.File, error) {
+func (s *Files) Add(ctx context.Context, f work.File) (work.File, error) {
 	_, err := s.db.ExecContext(ctx, `WITH kept AS (DELETE FROM stray_blobs WHERE id = $1)
 		INSERT INTO files (id, tenant, filename, bytes, media_type, sha256, created_at, purpose, expires_at)
 		VALUES ($1, $2, $3, $4, $5, decode($6, 'hex'), clock_timestamp(), $7, $8) ON CONFLICT (id) DO NOTHING`,
@@ -62,11 +65,11 @@ func (s *Store) AddFile(ctx context.Context, f work.File) (work.File, error) {
 	if err != nil {
 		return work.File{}, translate(fmt.Errorf("add file %s: %w", f.ID, err))
 	}
-	return s.File(ctx, f.Tenant, f.ID)
+	return s.Get(ctx, f.Tenant, f.ID)
 }
 
-// File returns one file.
-func (s *Store) File(ctx context.Context, tenant string, id uuid.UUID) (work.File, error) {
+// Get returns one file.
+func (s *Files) Get(ctx context.Context, tenant string, id uuid.UUID) (work.File, error) {
 	var f work.File
 	err := s.db.GetContext(ctx, &f, `SELECT `+fileColumns+` FROM files WHERE id = $1 AND tenant = $2`, id, tenant)
 	if err != nil {
@@ -75,8 +78,8 @@ func (s *Store) File(ctx context.Context, tenant string, id uuid.UUID) (work.Fil
 	return f, nil
 }
 
-// FilesByID returns those of ids that there are.
-func (s *Store) FilesByID(ctx context.Context, tenant string, ids []uuid.UUID) (map[uuid.UUID]work.File, error) {
+// ByID returns those of ids that there are.
+func (s *Files) ByID(ctx context.Context, tenant string, ids []uuid.UUID) (map[uuid.UUID]work.File, error) {
 	var rows []work.File
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+fileColumns+` FROM files WHERE id = ANY($1::uuid[]) AND tenant = $2`,
 		pqUUIDs(ids), tenant)
@@ -98,9 +101,9 @@ type FileFilter struct {
 	Limit  int // 0: 50
 }
 
-// ListFiles lists files, newest first, and tells the id to go on after when there
+// List lists files, newest first, and tells the id to go on after when there
 // are more.
-func (s *Store) ListFiles(ctx context.Context, f FileFilter) ([]work.File, *uuid.UUID, error) {
+func (s *Files) List(ctx context.Context, f FileFilter) ([]work.File, *uuid.UUID, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	var w where
 	w.add("tenant = ?", f.Tenant)
@@ -113,11 +116,11 @@ func (s *Store) ListFiles(ctx context.Context, f FileFilter) ([]work.File, *uuid
 	return cutPage(files, f.Limit, func(f work.File) uuid.UUID { return f.ID })
 }
 
-// DeleteFile takes a file out of the ledger; its bytes are to be removed next.
+// Delete takes a file out of the ledger; its bytes are to be removed next.
 // One that a unit may still need is a conflict. The row is locked before the
 // units are looked at: a unit that is being accepted with this file holds the
 // row, and is seen when it lets go.
-func (s *Store) DeleteFile(ctx context.Context, tenant string, id uuid.UUID) error {
+func (s *Files) Delete(ctx context.Context, tenant string, id uuid.UUID) error {
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
 		return translate(fmt.Errorf("delete file: %w", err))
@@ -156,7 +159,7 @@ func (s *Store) DeleteFile(ctx context.Context, tenant string, id uuid.UUID) err
 
 // ExpireFiles takes files whose time is over out of the ledger, as far as
 // nobody needs them, and returns how many; their bytes are removed next.
-func (s *Store) ExpireFiles(ctx context.Context, most int) (int, error) {
+func (s *Retention) ExpireFiles(ctx context.Context, most int) (int, error) {
 	return s.exec(ctx, "expire files", `DELETE FROM files WHERE id IN (SELECT id FROM files f WHERE expires_at <= clock_timestamp()
 			AND NOT EXISTS (SELECT FROM unit_files n JOIN work_units u ON u.id = n.unit_id WHERE n.file_id = f.id AND u.state IN ('queued', 'running', 'waiting'))
 			AND NOT EXISTS (SELECT FROM batches b WHERE b.input_file = f.id AND b.status = 'enumerating') ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, most)

@@ -70,7 +70,7 @@ const (
 // Finish closes a run and moves its unit, in one statement guarded by the run
 // number. Repeating a finish whose commit is unknown is safe: the second call
 // changes nothing and returns the same verdict.
-func (s *Store) Finish(ctx context.Context, f Finish) (Verdict, error) {
+func (s *Runs) Finish(ctx context.Context, f Finish) (Verdict, error) {
 	verdict, err := s.finish.do(ctx, f)
 	if err != nil {
 		return "", fmt.Errorf("finish run %s of unit %s: %w", f.RunID, f.UnitID, err)
@@ -260,7 +260,7 @@ func sinceBefore(total, before string) string {
 	return `CASE WHEN ` + total + ` >= ` + before + ` THEN round((` + total + ` - ` + before + `)::numeric, 9)::double precision ELSE ` + total + ` END`
 }
 
-func (s *Store) finishAll(ctx context.Context, rows []Finish) ([]Verdict, error) {
+func (s *Runs) finishAll(ctx context.Context, rows []Finish) ([]Verdict, error) {
 	var now, later []Finish
 	seen := make(map[uuid.UUID]bool, len(rows))
 	for _, f := range rows {
@@ -288,7 +288,7 @@ func (s *Store) finishAll(ctx context.Context, rows []Finish) ([]Verdict, error)
 
 // finishOnce writes runs of different units and notes their verdicts. Of a
 // run that comes twice the first verdict stands; the second is the same.
-func (s *Store) finishOnce(ctx context.Context, rows []Finish, verdicts map[uuid.UUID]Verdict) error {
+func (s *Runs) finishOnce(ctx context.Context, rows []Finish, verdicts map[uuid.UUID]Verdict) error {
 	in := make([]finishIn, len(rows))
 	blobs := bytes.NewBuffer([]byte{}) // never nil: that would be NULL
 	for i, f := range rows {

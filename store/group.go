@@ -55,8 +55,8 @@ type call[In, Out any] struct {
 // Postgres takes no parameter beyond a gigabyte, and fails all rows of one.
 const maxWeight = 64 << 20
 
-func newGroup[In, Out any](max int, weigh func(In) int, flush func(context.Context, []In) ([]Out, error)) *group[In, Out] {
-	return &group[In, Out]{max: max, weigh: weigh, flush: flush, limit: writeLimit, diary: newDiary(&pulse{begun: time.Now()})}
+func newGroup[In, Out any](max int, weigh func(In) int, d *diary, flush func(context.Context, []In) ([]Out, error)) *group[In, Out] {
+	return &group[In, Out]{max: max, weigh: weigh, flush: flush, limit: writeLimit, diary: d}
 }
 
 // do hands in to the next flush and waits for its outcome. When ctx ends

@@ -98,7 +98,7 @@ func TestGroupFlushes(t *testing.T) {
 			t.Parallel()
 			e := newEcho(nil)
 			e.entered = make(chan struct{}, 200)
-			g := newGroup(test.max, test.weigh, e.flush)
+			g := newGroup(test.max, test.weigh, newDiary(&pulse{begun: time.Now()}), e.flush)
 			for _, a := range together(t, g, e, 100) {
 				if a.err != nil || a.out != a.row {
 					t.Errorf("row %d got %d, error %v", a.row, a.out, a.err)
@@ -120,7 +120,7 @@ func TestGroupBadRowFailsAlone(t *testing.T) {
 		}
 		return nil
 	})
-	for _, a := range together(t, newGroup(500, nil, e.flush), e, 20) {
+	for _, a := range together(t, newGroup(500, nil, newDiary(&pulse{begun: time.Now()}), e.flush), e, 20) {
 		if (a.row == 7) != errors.Is(a.err, broken) || a.row != 7 && a.out != a.row {
 			t.Errorf("row %d got %d, error %v", a.row, a.out, a.err)
 		}
@@ -131,7 +131,7 @@ func TestGroupBadRowFailsAlone(t *testing.T) {
 func TestGroupAwayFailsTogether(t *testing.T) {
 	t.Parallel()
 	e := newEcho(func([]int) error { return &work.Unavailable{What: "postgres", Err: errors.New("gone")} })
-	for _, a := range together(t, newGroup(500, nil, e.flush), e, 20) {
+	for _, a := range together(t, newGroup(500, nil, newDiary(&pulse{begun: time.Now()}), e.flush), e, 20) {
 		var away *work.Unavailable
 		if !errors.As(a.err, &away) {
 			t.Errorf("row %d: error %v", a.row, a.err)
@@ -145,7 +145,7 @@ func TestGroupAwayFailsTogether(t *testing.T) {
 func TestGroupCallerLeaves(t *testing.T) {
 	t.Parallel()
 	e := newEcho(nil)
-	g := newGroup(500, nil, e.flush)
+	g := newGroup(500, nil, newDiary(&pulse{begun: time.Now()}), e.flush)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	done := make(chan error, 1)
 	go func() {
@@ -174,7 +174,7 @@ func TestGroupCallerLeaves(t *testing.T) {
 func TestGroupLeavesAStuckFlushBehind(t *testing.T) {
 	t.Parallel()
 	stuck, entered := make(chan struct{}), make(chan int, 10)
-	g := newGroup(500, nil, func(_ context.Context, rows []int) ([]int, error) {
+	g := newGroup(500, nil, newDiary(&pulse{begun: time.Now()}), func(_ context.Context, rows []int) ([]int, error) {
 		entered <- rows[0]
 		if rows[0] == 0 {
 			<-stuck
@@ -207,7 +207,7 @@ func TestGroupRepeatsWhatHadNoAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			flushes := 0
-			g := newGroup(500, nil, func(context.Context, []int) ([]int, error) { flushes++; return nil, test.err })
+			g := newGroup(500, nil, newDiary(&pulse{begun: time.Now()}), func(context.Context, []int) ([]int, error) { flushes++; return nil, test.err })
 			if _, err := g.do(t.Context(), 1); !errors.As(err, new(*work.Unavailable)) || flushes != test.want {
 				t.Errorf("%d flushes, error %v", flushes, err)
 			}
@@ -226,7 +226,7 @@ func TestGroupRepeatsWhatHadNoAnswer(t *testing.T) {
 func TestGroupForgetsWhoLeft(t *testing.T) {
 	t.Parallel()
 	e := newEcho(nil)
-	g := newGroup(500, nil, e.flush)
+	g := newGroup(500, nil, newDiary(&pulse{begun: time.Now()}), e.flush)
 	go func() { _, _ = g.do(t.Context(), 0) }()
 	<-e.entered
 	ctx, cancel := context.WithCancel(t.Context())
@@ -256,7 +256,7 @@ func TestGroupForgetsWhoLeft(t *testing.T) {
 func TestGroupImpatience(t *testing.T) {
 	t.Parallel()
 	e := newEcho(nil)
-	g := newGroup(500, nil, e.flush)
+	g := newGroup(500, nil, newDiary(&pulse{begun: time.Now()}), e.flush)
 	g.impatience = time.Millisecond
 	late := g.diary.begin(0) // a write that should have come back
 	go func() { _, _ = g.do(t.Context(), 0) }()

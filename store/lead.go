@@ -26,7 +26,7 @@ const (
 // until the lead is lost, a minute is over or ctx ends. It tells whether it led.
 // Before each round but the first Postgres confirms the lead: a process that was
 // frozen does nothing in the belief that it leads still.
-func (s *Store) Lead(ctx context.Context, tick <-chan time.Time, round func(context.Context)) (bool, error) {
+func (s *Reconciler) Lead(ctx context.Context, tick <-chan time.Time, round func(context.Context)) (bool, error) {
 	return s.hold(ctx, leadLock, func(conn *sql.Conn) error {
 		for end := time.Now().Add(leadTerm); ; {
 			_ = s.turn(ctx, conn, func(ctx context.Context) error { round(ctx); return nil })
@@ -43,13 +43,13 @@ func (s *Store) Lead(ctx context.Context, tick <-chan time.Time, round func(cont
 }
 
 // lead runs f once while it holds an advisory lock, and tells whether it got it.
-func (s *Store) lead(ctx context.Context, lock int64, f func(context.Context) error) (bool, error) {
+func (s *pool) lead(ctx context.Context, lock int64, f func(context.Context) error) (bool, error) {
 	return s.hold(ctx, lock, func(conn *sql.Conn) error { return s.turn(ctx, conn, f) })
 }
 
 // hold runs f while a transaction of conn holds an advisory lock, and tells whether
 // it got it.
-func (s *Store) hold(ctx context.Context, lock int64, f func(conn *sql.Conn) error) (bool, error) {
+func (s *pool) hold(ctx context.Context, lock int64, f func(conn *sql.Conn) error) (bool, error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return false, translate(fmt.Errorf("lead: %w", err))
@@ -80,7 +80,7 @@ func (s *Store) hold(ctx context.Context, lock int64, f func(conn *sql.Conn) err
 
 // turn runs f once, for a time that is limited, as the holder of conn's lock. When f
 // does not end in time the leader falls silent, and Postgres takes the lead.
-func (s *Store) turn(ctx context.Context, conn *sql.Conn, f func(context.Context) error) error {
+func (s *pool) turn(ctx context.Context, conn *sql.Conn, f func(context.Context) error) error {
 	round, cancel := context.WithTimeout(allow(ctx, s.leadLimit), s.leadLimit)
 	var speaking sync.WaitGroup
 	defer speaking.Wait()
@@ -91,7 +91,7 @@ func (s *Store) turn(ctx context.Context, conn *sql.Conn, f func(context.Context
 
 // keepLead says something on the leader's connection until the round is over, and
 // ends the round when the lead is lost.
-func (s *Store) keepLead(ctx context.Context, lost func(), conn *sql.Conn) {
+func (s *pool) keepLead(ctx context.Context, lost func(), conn *sql.Conn) {
 	tick := time.NewTicker(s.leadIdle / 3)
 	defer tick.Stop()
 	for {
@@ -107,7 +107,7 @@ func (s *Store) keepLead(ctx context.Context, lost func(), conn *sql.Conn) {
 	}
 }
 
-func (s *Store) speak(ctx context.Context, conn *sql.Conn) error {
+func (s *pool) speak(ctx context.Context, conn *sql.Conn) error {
 	_, err := conn.ExecContext(allow(ctx, s.leadIdle), `SELECT 1`)
 	return err
 }

@@ -37,7 +37,7 @@ func one(tenant string, id uuid.UUID, states []work.State) where {
 }
 
 // cancel ends queued and waiting units and asks running ones to stop.
-func (s *Store) cancel(ctx context.Context, rows any, w where, lock, columns string) error {
+func (s *Units) cancel(ctx context.Context, rows any, w where, lock, columns string) error {
 	return translate(s.db.SelectContext(ctx, rows, `WITH chosen (unit_id) AS (SELECT id FROM work_units WHERE `+w.text()+` `+lock+`)
 		UPDATE work_units SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
 			finished_at = CASE WHEN state IN ('queued', 'waiting') THEN clock_timestamp() END,
@@ -48,7 +48,7 @@ func (s *Store) cancel(ctx context.Context, rows any, w where, lock, columns str
 // Cancel ends a queued or waiting unit at once and asks a running one to stop;
 // the unit it returns tells which. A unit that is cancelled already is
 // returned as it is; any other final unit is a conflict.
-func (s *Store) Cancel(ctx context.Context, tenant string, id uuid.UUID) (work.Unit, error) {
+func (s *Units) Cancel(ctx context.Context, tenant string, id uuid.UUID) (work.Unit, error) {
 	var rows []unitRow
 	if err := s.cancel(ctx, &rows, one(tenant, id, Cancellable), lockOne, unitColumns); err != nil {
 		return work.Unit{}, fmt.Errorf("cancel unit %s: %w", id, err)
@@ -56,7 +56,7 @@ func (s *Store) Cancel(ctx context.Context, tenant string, id uuid.UUID) (work.U
 	if len(rows) == 1 {
 		return rows[0].unit(), nil
 	}
-	u, err := s.Unit(ctx, tenant, id)
+	u, err := s.Get(ctx, tenant, id)
 	if err == nil && u.State != work.Cancelled {
 		err = fmt.Errorf("%w: the unit has %s already; only a queued, waiting or running unit can be cancelled",
 			work.ErrConflict, ended(u.State))
@@ -88,7 +88,7 @@ const retryNow = `NOT EXISTS (SELECT FROM batches b WHERE b.id = work_units.batc
 // retry puts units back in the queue. Those of a batch are held: only the batch
 // admits them, within its window and its budget. A batch that was over goes on
 // with them, and so does one whose synthesis is retried.
-func (s *Store) retry(ctx context.Context, rows any, w where, lock, columns string, c Changes) error {
+func (s *Units) retry(ctx context.Context, rows any, w where, lock, columns string, c Changes) error {
 	chosen := w.text()
 	model, prompt, turns, denied := w.arg(c.Model), w.arg(c.Prompt), w.arg(c.MaxTurns), w.arg(c.OnDenied)
 	return translate(s.db.SelectContext(ctx, rows, `WITH chosen (unit_id, of_batch, let_go) AS (
@@ -132,8 +132,8 @@ func (s *Store) retry(ctx context.Context, rows any, w where, lock, columns stri
 
 // Retry puts a failed, cancelled or timed-out unit back in the queue with its
 // counts at zero. Its runs stay as they were. A unit of a batch is held until
-// AdvanceBatch admits it.
-func (s *Store) Retry(ctx context.Context, tenant string, id uuid.UUID, c Changes) (work.Unit, error) {
+// Batches.Advance admits it.
+func (s *Units) Retry(ctx context.Context, tenant string, id uuid.UUID, c Changes) (work.Unit, error) {
 	w := one(tenant, id, Retryable)
 	w.conds = append(w.conds, retryNow)
 	var rows []unitRow
@@ -143,7 +143,7 @@ func (s *Store) Retry(ctx context.Context, tenant string, id uuid.UUID, c Change
 	if len(rows) == 1 {
 		return rows[0].unit(), nil
 	}
-	u, err := s.Unit(ctx, tenant, id)
+	u, err := s.Get(ctx, tenant, id)
 	switch {
 	case err != nil:
 	case !slices.Contains(Retryable, u.State):
@@ -175,7 +175,7 @@ const movedColumns = `id, dispatch, queue, backend, priority, state, batch_id, h
 // oldest MaxBulk of them, and tells whether others are left. Those of batches
 // are held, as Retry has it. Page and length of f do not count. Changes mean nothing to a unit that has a request: with any,
 // those are left as they are.
-func (s *Store) RetryAll(ctx context.Context, f UnitFilter, c Changes) ([]Moved, bool, error) {
+func (s *Units) RetryAll(ctx context.Context, f UnitFilter, c Changes) ([]Moved, bool, error) {
 	ctx = allow(ctx, longLimit)
 	w := f.retryable(c)
 	var moved []Moved
@@ -185,9 +185,9 @@ func (s *Store) RetryAll(ctx context.Context, f UnitFilter, c Changes) ([]Moved,
 	return moved, s.any(ctx, w, len(moved)), nil
 }
 
-// CancelAll cancels the units that f chooses, as RetryAll retries them.
+// CancelAll cancels the units that f chooses, as Units.RetryAll retries them.
 // Running ones that were asked before are not asked again.
-func (s *Store) CancelAll(ctx context.Context, f UnitFilter) ([]Moved, bool, error) {
+func (s *Units) CancelAll(ctx context.Context, f UnitFilter) ([]Moved, bool, error) {
 	ctx = allow(ctx, longLimit)
 	w := f.cancellable()
 	var moved []Moved
@@ -199,7 +199,7 @@ func (s *Store) CancelAll(ctx context.Context, f UnitFilter) ([]Moved, bool, err
 
 // any tells whether w still chooses a unit. The change before it is committed,
 // so its failure must not hide that: a full bulk is then taken for one of more.
-func (s *Store) any(ctx context.Context, w where, moved int) bool {
+func (s *Units) any(ctx context.Context, w where, moved int) bool {
 	var more bool
 	if err := s.db.GetContext(ctx, &more, `SELECT EXISTS (SELECT FROM work_units WHERE `+w.text()+`)`, w.args...); err != nil {
 		return moved == MaxBulk
@@ -231,18 +231,18 @@ type Preview struct {
 	Units []work.Unit
 }
 
-// PreviewRetry tells what RetryAll would retry, in as many calls as it takes,
+// PreviewRetry tells what Units.RetryAll would retry, in as many calls as it takes,
 // and lists the first units.
-func (s *Store) PreviewRetry(ctx context.Context, f UnitFilter, c Changes, list int) (Preview, error) {
+func (s *Units) PreviewRetry(ctx context.Context, f UnitFilter, c Changes, list int) (Preview, error) {
 	return s.preview(ctx, f.retryable(c), list)
 }
 
-// PreviewCancel tells what CancelAll would cancel.
-func (s *Store) PreviewCancel(ctx context.Context, f UnitFilter, list int) (Preview, error) {
+// PreviewCancel tells what Units.CancelAll would cancel.
+func (s *Units) PreviewCancel(ctx context.Context, f UnitFilter, list int) (Preview, error) {
 	return s.preview(ctx, f.cancellable(), list)
 }
 
-func (s *Store) preview(ctx context.Context, w where, list int) (Preview, error) {
+func (s *Units) preview(ctx context.Context, w where, list int) (Preview, error) {
 	ctx = allow(ctx, longLimit)
 	var sum struct {
 		Count int `db:"count"`

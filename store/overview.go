@@ -16,6 +16,9 @@ import (
 	"piecework/internal/work"
 )
 
+// Overview counts what happened in an hour, a day, a month.
+type Overview struct{ *pool }
+
 // How the ledger counts for the overview. Minutes that are over are counted
 // once, into tallies, hours from their minutes and days from their hours.
 // Figures are those and what came since.
@@ -75,7 +78,7 @@ func binOf(interval string) string {
 // Tally counts what happened in minutes that are over and were not counted
 // yet, an hour of them at most, or a day of hours when they are long over. It
 // tells whether more is left, and notes that a reconciler was here.
-func (s *Store) Tally(ctx context.Context, tenant string) (bool, error) {
+func (s *Overview) Tally(ctx context.Context, tenant string) (bool, error) {
 	ctx = allow(ctx, longLimit)
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
@@ -156,7 +159,7 @@ func tallyInto(ctx context.Context, tx *sqlx.Tx, tenant string, from, to, length
 
 // ReconcilerSeen returns how long ago a reconciler last did its slow duties,
 // nil when none ever has.
-func (s *Store) ReconcilerSeen(ctx context.Context) (*time.Duration, error) {
+func (s *Overview) ReconcilerSeen(ctx context.Context) (*time.Duration, error) {
 	var seconds float64
 	err := s.db.GetContext(ctx, &seconds, `SELECT date_part('epoch', clock_timestamp()) - value::bigint FROM settings WHERE name = $1`, seenAt)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -184,7 +187,7 @@ type count struct {
 }
 
 // Figures returns what happened in a window up to now.
-func (s *Store) Figures(ctx context.Context, tenant string, w work.Window, now time.Time) (work.Figures, error) {
+func (s *Overview) Figures(ctx context.Context, tenant string, w work.Window, now time.Time) (work.Figures, error) {
 	ctx = allow(ctx, longLimit)
 	from, to := w.Since(now).Unix(), now.Unix()+1
 	bucket := int64(w.Bucket.Seconds())

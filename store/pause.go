@@ -8,6 +8,9 @@ import (
 	"piecework/internal/work"
 )
 
+// Pauses hold queues and backends back.
+type Pauses struct{ *pool }
+
 // PauseKind says what a pause holds; it is the unit's column too.
 type PauseKind string
 
@@ -47,7 +50,7 @@ const pauseColumns = `kind, name, since, set_by, why, resumed_at`
 // Pause holds back the units of a queue or a backend. A pause of what is
 // paused keeps its time, and its by and why unless others are given. A claim
 // that was under way when Pause was called may still succeed.
-func (s *Store) Pause(ctx context.Context, kind PauseKind, name, by, why string) (Pause, error) {
+func (s *Pauses) Pause(ctx context.Context, kind PauseKind, name, by, why string) (Pause, error) {
 	var p Pause
 	err := s.db.GetContext(ctx, &p, `INSERT INTO pauses (kind, name, since, set_by, why) VALUES ($1, $2, clock_timestamp(), $3, $4)
 		ON CONFLICT (kind, name) DO UPDATE SET since = coalesce(pauses.since, excluded.since),
@@ -64,7 +67,7 @@ func (s *Store) Pause(ctx context.Context, kind PauseKind, name, by, why string)
 // are doubted, after the pause has ended for every claim: whoever is refused
 // from then on was not refused by it. Units that a backend had refused for its
 // credentials or its account do not wait any longer. Repeating is safe.
-func (s *Store) Resume(ctx context.Context, kind PauseKind, name string) (Pause, error) {
+func (s *Pauses) Resume(ctx context.Context, kind PauseKind, name string) (Pause, error) {
 	ctx = allow(ctx, longLimit)
 	var p Pause
 	err := s.db.GetContext(ctx, &p, `INSERT INTO pauses (kind, name, resumed_at) VALUES ($1, $2, clock_timestamp())
@@ -92,8 +95,8 @@ func (s *Store) Resume(ctx context.Context, kind PauseKind, name string) (Pause,
 	return p, nil
 }
 
-// ListPauses returns every queue and backend that is paused, or was.
-func (s *Store) ListPauses(ctx context.Context) ([]Pause, error) {
+// List returns every queue and backend that is paused, or was.
+func (s *Pauses) List(ctx context.Context) ([]Pause, error) {
 	var pauses []Pause
 	if err := s.db.SelectContext(ctx, &pauses, `SELECT `+pauseColumns+` FROM pauses ORDER BY kind, name`); err != nil {
 		return nil, translate(fmt.Errorf("list pauses: %w", err))
@@ -110,8 +113,8 @@ type Queue struct {
 	Oldest  *work.Seconds `db:"oldest"` // how long the oldest due unit has been there, nil when none is
 }
 
-// ListQueues returns the queues that have units which wait or run.
-func (s *Store) ListQueues(ctx context.Context, tenant string) ([]Queue, error) {
+// List returns the queues that have units which wait or run.
+func (s *Queues) List(ctx context.Context, tenant string) ([]Queue, error) {
 	var queues []Queue
 	err := s.db.SelectContext(ctx, &queues, `SELECT queue AS name,
 			count(*) FILTER (WHERE state = 'queued') AS queued, count(*) FILTER (WHERE due) AS due,

@@ -5,6 +5,9 @@ import (
 	"fmt"
 )
 
+// Reconciler is what one process at a time finds to do.
+type Reconciler struct{ *pool }
+
 // Pending tells what the reconciler would find something for.
 type Pending struct {
 	Lost       bool   `db:"lost"`       // runs of worker processes whose lease has ended
@@ -21,7 +24,7 @@ type Pending struct {
 // Pending looks for everything that is asked for in each round, in one statement. It
 // locks nothing, and what it finds may be gone a moment later. The first row of an
 // index answers most of it; the rest counts what is at work just now.
-func (s *Store) Pending(ctx context.Context, after CheckCursor) (p Pending, err error) {
+func (s *Reconciler) Pending(ctx context.Context, after CheckCursor) (p Pending, err error) {
 	err = s.db.GetContext(ctx, &p, `SELECT
 		(SELECT count(*) FROM worker_runs r LEFT JOIN worker_processes p ON p.id = r.worker_process
 			WHERE r.status = 'running' AND (p.id IS NULL OR NOT (`+alive+`))) > 0 AS lost,

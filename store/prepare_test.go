@@ -68,7 +68,7 @@ func TestPlansOfAnEmptyQueue(t *testing.T) {
 	id := uuid.New()
 	_, err := l.Claim(t.Context(), claimOf(id, l.process))
 	l.must(err)
-	_, err = l.suspects(t.Context(), []string{id.String()})
+	_, err = l.Runs.suspects(t.Context(), []string{id.String()})
 	l.must(err)
 	_, err = l.Redispatch(t.Context(), []uuid.UUID{id})
 	l.must(err)

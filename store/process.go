@@ -13,9 +13,12 @@ import (
 	"piecework/internal/work"
 )
 
+// Processes are worker processes and their leases.
+type Processes struct{ *pool }
+
 // Register enters a worker process, or brings its entry up to date, and
 // starts its lease.
-func (s *Store) Register(ctx context.Context, p work.Process, lease time.Duration) error {
+func (s *Processes) Register(ctx context.Context, p work.Process, lease time.Duration) error {
 	offers, err := json.Marshal(p.Backends)
 	if err != nil {
 		return fmt.Errorf("encode backends: %w", err)
@@ -48,12 +51,12 @@ type News struct {
 	Pauses []Pause
 }
 
-// Beat renews a worker process's lease and brings its offers up to date.
+// Heartbeat renews a worker process's lease and brings its offers up to date.
 // work.ErrNotFound means that the process must register again. It touches one
 // row of one table, and has connections of its own: whatever others lock or wait
 // for, it comes through. It takes no longer than a sixth of the lease, so that
 // there is time to repeat it.
-func (s *Store) Beat(ctx context.Context, process uuid.UUID, lease time.Duration, running int, offers []work.Offer) error {
+func (s *Processes) Heartbeat(ctx context.Context, process uuid.UUID, lease time.Duration, running int, offers []work.Offer) error {
 	backends, err := json.Marshal(offers)
 	if err != nil {
 		return fmt.Errorf("encode backends: %w", err)
@@ -85,9 +88,9 @@ func vitalContext(ctx context.Context, lease time.Duration) (context.Context, ti
 	return ctx, limit, cancel
 }
 
-// News returns what has become of a worker process's work. It reads tables that
+// Assignments returns what has become of a worker process's work. It reads tables that
 // others may have locked, so no sign of life waits for it.
-func (s *Store) News(ctx context.Context, process uuid.UUID) (News, error) {
+func (s *Processes) Assignments(ctx context.Context, process uuid.UUID) (News, error) {
 	var news News
 	var rows []struct {
 		RunID   *uuid.UUID `db:"run_id"`
@@ -115,7 +118,7 @@ func (s *Store) News(ctx context.Context, process uuid.UUID) (News, error) {
 }
 
 // Stop ends a worker process's lease: it has nothing left to run.
-func (s *Store) Stop(ctx context.Context, process uuid.UUID) error {
+func (s *Processes) Stop(ctx context.Context, process uuid.UUID) error {
 	_, err := s.vital.ExecContext(ctx, `UPDATE worker_processes
 		SET stopped_at = clock_timestamp(), lease_until = clock_timestamp(), running = 0 WHERE id = $1`, process)
 	if err != nil {
@@ -124,9 +127,9 @@ func (s *Store) Stop(ctx context.Context, process uuid.UUID) error {
 	return nil
 }
 
-// Bury ends the lease of worker processes that are known to be dead, so that
+// EndDead ends the lease of worker processes that are known to be dead, so that
 // nobody waits for it to run out. It returns how many it was the first to bury.
-func (s *Store) Bury(ctx context.Context, processes []uuid.UUID) (int64, error) {
+func (s *Processes) EndDead(ctx context.Context, processes []uuid.UUID) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `UPDATE worker_processes SET stopped_at = clock_timestamp(),
 		lease_until = clock_timestamp() WHERE id = ANY($1::uuid[]) AND stopped_at IS NULL`, pqUUIDs(processes))
 	if err != nil {
@@ -136,7 +139,7 @@ func (s *Store) Bury(ctx context.Context, processes []uuid.UUID) (int64, error) 
 }
 
 // Block notes why a worker process takes no units at all; empty: it takes them.
-func (s *Store) Block(ctx context.Context, process uuid.UUID, why string) error {
+func (s *Processes) Block(ctx context.Context, process uuid.UUID, why string) error {
 	_, err := s.exec(ctx, "note why a worker process takes nothing", `UPDATE worker_processes SET blocked = $2 WHERE id = $1`, process, work.Clean(why))
 	return err
 }
@@ -150,18 +153,18 @@ type Lease struct {
 
 // Leases returns the lease of each worker process that has not stopped, and the
 // time on Postgres's clock.
-func (s *Store) Leases(ctx context.Context) ([]Lease, time.Time, error) {
+func (s *Processes) Leases(ctx context.Context) ([]Lease, time.Time, error) {
 	leases, now, _, err := s.leases(ctx, `false`)
 	return leases, now, err
 }
 
 // LeasesAndLead is Leases for a process that does not lead, and tells whether nobody
 // does. The shared lock by which it finds out is gone with the statement.
-func (s *Store) LeasesAndLead(ctx context.Context) (leases []Lease, now time.Time, free bool, err error) {
+func (s *Processes) LeasesAndLead(ctx context.Context) (leases []Lease, now time.Time, free bool, err error) {
 	return s.leases(ctx, `pg_try_advisory_xact_lock_shared($1)`, int64(leadLock))
 }
 
-func (s *Store) leases(ctx context.Context, free string, args ...any) ([]Lease, time.Time, bool, error) {
+func (s *Processes) leases(ctx context.Context, free string, args ...any) ([]Lease, time.Time, bool, error) {
 	var rows []struct {
 		Now     time.Time     `db:"now"`
 		Free    bool          `db:"free"`
@@ -185,7 +188,7 @@ func (s *Store) leases(ctx context.Context, free string, args ...any) ([]Lease, 
 
 // EndLeases ends leases that nobody has renewed since they were read. It returns
 // how many.
-func (s *Store) EndLeases(ctx context.Context, leases []Lease) (int64, error) {
+func (s *Processes) EndLeases(ctx context.Context, leases []Lease) (int64, error) {
 	ids, beats := make([]uuid.UUID, len(leases)), make([]string, len(leases))
 	for i, l := range leases {
 		ids[i], beats[i] = l.Process, l.BeatAt.Format(time.RFC3339Nano)
@@ -203,9 +206,9 @@ func (s *Store) EndLeases(ctx context.Context, leases []Lease) (int64, error) {
 // asked: it may be set while the lease lasts.
 const alive = `p.stopped_at IS NULL AND p.lease_until > p.beat_at`
 
-// ListProcesses returns the worker processes that have not stopped, newest first.
+// List returns the worker processes that have not stopped, newest first.
 // One whose lease has run out is still among them until it is buried.
-func (s *Store) ListProcesses(ctx context.Context) ([]work.Process, error) {
+func (s *Processes) List(ctx context.Context) ([]work.Process, error) {
 	var rows []struct {
 		work.Process
 		Queues pq.StringArray `db:"queues"`

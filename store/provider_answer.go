@@ -32,7 +32,7 @@ type UnusedAnswer struct {
 }
 
 // UnusedAnswers returns such answers, whose cost is to be noted.
-func (s *Store) UnusedAnswers(ctx context.Context, backends []string, most int) (rows []UnusedAnswer, err error) {
+func (s *ProviderBatches) UnusedAnswers(ctx context.Context, backends []string, most int) (rows []UnusedAnswer, err error) {
 	err = s.db.SelectContext(ctx, &rows, `SELECT a.unit_id, a.status, a.request_id, a.body, u.backend, u.model, coalesce(u.request, 'null') AS request
 		FROM provider_answers a JOIN work_units u ON u.id = a.unit_id
 		WHERE u.backend = ANY($1) AND `+overUnit+` AND `+unusedAnswer+` ORDER BY a.unit_id LIMIT $2`, pq.Array(backends), most)
@@ -42,7 +42,7 @@ func (s *Store) UnusedAnswers(ctx context.Context, backends []string, most int) 
 // ChargeAnswer removes an unused answer and adds its cost to its unit, and to the
 // counts of a batch that is over; nil: nobody can tell it. An answer is charged
 // once, however often and by however many this is called.
-func (s *Store) ChargeAnswer(ctx context.Context, unit uuid.UUID, cost *float64) error {
+func (s *ProviderBatches) ChargeAnswer(ctx context.Context, unit uuid.UUID, cost *float64) error {
 	_, err := s.db.ExecContext(ctx, `WITH over AS (
 			SELECT u.id, u.batch_id FROM work_units u WHERE u.id = $1 AND `+overUnit+` FOR UPDATE
 		), gone AS (
@@ -66,7 +66,7 @@ const recount = `UPDATE batches b SET counts = b.counts || jsonb_build_object('u
 // PruneAnswers removes answers whose units are over: the process that used one died
 // before it could forget it, or nobody has told for a week what it has cost. It
 // returns how many.
-func (s *Store) PruneAnswers(ctx context.Context, most int) (int, error) {
+func (s *Retention) PruneAnswers(ctx context.Context, most int) (int, error) {
 	return s.exec(ctx, "remove answers that nobody needs", `WITH gone AS (
 			SELECT a.unit_id, `+unusedAnswer+` AS unused FROM provider_answers a JOIN work_units u ON u.id = a.unit_id
 			WHERE `+overUnit+` AND (a.answered_at < clock_timestamp() - $2 * interval '1 second' OR NOT `+unusedAnswer+`)

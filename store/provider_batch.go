@@ -12,6 +12,9 @@ import (
 	"piecework/internal/work"
 )
 
+// ProviderBatches are the batches that we make at providers, and their answers.
+type ProviderBatches struct{ *pool }
+
 // ProviderBatch is a provider's batch that units of the batch lane wait in.
 type ProviderBatch struct {
 	ID         uuid.UUID  `db:"id"` // the key it is found by at the provider
@@ -30,10 +33,10 @@ type ProviderBatch struct {
 
 const providerBatchColumns = `id, backend, remote_id, guessed, lines, done, created_at, sending_at, sent_at, finished_at, tries, error`
 
-// PackUnits puts units of a backend that wait for it into a new provider batch,
+// Pack puts units of a backend that wait for it into a new provider batch,
 // at most so many, the oldest first and those that are like it in model and
 // endpoint. It tells how many.
-func (s *Store) PackUnits(ctx context.Context, backend string, most int) (int64, error) {
+func (s *ProviderBatches) Pack(ctx context.Context, backend string, most int) (int64, error) {
 	ctx = allow(ctx, longLimit)
 	result, err := s.db.ExecContext(ctx, `WITH ripe AS (
 			SELECT u.id, u.model, u.request ->> 'endpoint' AS endpoint FROM work_units u
@@ -55,11 +58,11 @@ func (s *Store) PackUnits(ctx context.Context, backend string, most int) (int64,
 	return result.RowsAffected()
 }
 
-// HoldProviderBatch takes a provider batch of one of the backends that is to be
+// Claim takes a provider batch of one of the backends that is to be
 // seen to, and that no other live worker process sees to already. It is nil when
 // there is none. A process sees to one at a time: what it holds already it could
 // not let go of, because the ledger was away.
-func (s *Store) HoldProviderBatch(ctx context.Context, process uuid.UUID, backends []string) (*ProviderBatch, error) {
+func (s *ProviderBatches) Claim(ctx context.Context, process uuid.UUID, backends []string) (*ProviderBatch, error) {
 	var rows []ProviderBatch
 	err := s.db.SelectContext(ctx, &rows, `UPDATE provider_batches SET holder = $1 WHERE id = (
 			SELECT id FROM provider_batches b WHERE finished_at IS NULL AND look_at <= clock_timestamp() AND backend = ANY($2)
@@ -74,7 +77,7 @@ func (s *Store) HoldProviderBatch(ctx context.Context, process uuid.UUID, backen
 
 // holdOn changes a provider batch that a process holds. It is work.ErrConflict
 // when it does not hold it any more.
-func (s *Store) holdOn(ctx context.Context, process, batch uuid.UUID, verb, set string, args ...any) error {
+func (s *ProviderBatches) holdOn(ctx context.Context, process, batch uuid.UUID, verb, set string, args ...any) error {
 	result, err := s.db.ExecContext(ctx, `UPDATE provider_batches SET `+set+` WHERE id = $1 AND holder = $2 AND finished_at IS NULL`,
 		append([]any{batch, process}, args...)...)
 	if err != nil {
@@ -86,25 +89,25 @@ func (s *Store) holdOn(ctx context.Context, process, batch uuid.UUID, verb, set 
 	return nil
 }
 
-// SendingProviderBatch notes that from now on nobody knows whether the provider
+// Sending notes that from now on nobody knows whether the provider
 // has the batch.
-func (s *Store) SendingProviderBatch(ctx context.Context, process, batch uuid.UUID, lines int) error {
+func (s *ProviderBatches) Sending(ctx context.Context, process, batch uuid.UUID, lines int) error {
 	return s.holdOn(ctx, process, batch, "send", `sending_at = clock_timestamp(), lines = $3, tries = tries + 1`, lines)
 }
 
-// SentProviderBatch notes by which id the provider has the batch, and lets go of
+// Sent notes by which id the provider has the batch, and lets go of
 // it for a while. If another batch was taken for that one, it is looked for again.
-func (s *Store) SentProviderBatch(ctx context.Context, process, batch uuid.UUID, remote string, look time.Duration) error {
+func (s *ProviderBatches) Sent(ctx context.Context, process, batch uuid.UUID, remote string, look time.Duration) error {
 	return s.atProvider(ctx, process, batch, remote, false, look)
 }
 
-// FoundProviderBatch does so for a batch that was looked for, to be seen to at
+// Found does so for a batch that was looked for, to be seen to at
 // once; guessed: what was found may be another's.
-func (s *Store) FoundProviderBatch(ctx context.Context, process, batch uuid.UUID, remote string, guessed bool) error {
+func (s *ProviderBatches) Found(ctx context.Context, process, batch uuid.UUID, remote string, guessed bool) error {
 	return s.atProvider(ctx, process, batch, remote, guessed, 0)
 }
 
-func (s *Store) atProvider(ctx context.Context, process, batch uuid.UUID, remote string, guessed bool, look time.Duration) error {
+func (s *ProviderBatches) atProvider(ctx context.Context, process, batch uuid.UUID, remote string, guessed bool, look time.Duration) error {
 	_, err := s.db.ExecContext(ctx, `UPDATE provider_batches SET `+notFound+`
 		WHERE backend = (SELECT backend FROM provider_batches WHERE id = $1) AND remote_id = $2 AND id <> $1`, batch, remote)
 	if err != nil {
@@ -118,10 +121,10 @@ func (s *Store) atProvider(ctx context.Context, process, batch uuid.UUID, remote
 // known.
 const notFound = `remote_id = NULL, guessed = false, sent_at = NULL, holder = NULL, look_at = clock_timestamp()`
 
-// TradeProviderBatch gives the provider's batch that one of ours was taken for to
+// Swap gives the provider's batch that one of ours was taken for to
 // its owner, as its lines have it, and takes what the owner was taken for. It is
 // false when the owner is over or unknown.
-func (s *Store) TradeProviderBatch(ctx context.Context, process, batch, owner uuid.UUID) (traded bool, err error) {
+func (s *ProviderBatches) Swap(ctx context.Context, process, batch, owner uuid.UUID) (traded bool, err error) {
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
 		return false, translate(fmt.Errorf("trade provider batch %s: %w", batch, err))
@@ -147,30 +150,30 @@ func (s *Store) TradeProviderBatch(ctx context.Context, process, batch, owner uu
 	return err == nil, translate(wrap("trade a provider batch", err))
 }
 
-// UnsentProviderBatch notes that the provider does not have the batch: it is to
+// Unsent notes that the provider does not have the batch: it is to
 // be sent (again) after a while.
-func (s *Store) UnsentProviderBatch(ctx context.Context, process, batch uuid.UUID, why string, after time.Duration) error {
+func (s *ProviderBatches) Unsent(ctx context.Context, process, batch uuid.UUID, why string, after time.Duration) error {
 	return s.holdOn(ctx, process, batch, "put back", `remote_id = NULL, sending_at = NULL, sent_at = NULL, error = $3, holder = NULL,
 		look_at = clock_timestamp() + $4 * interval '1 second'`, work.Clean(why), after.Seconds())
 }
 
-// LeaveProviderBatch lets go of a batch that is to be seen to again after a
+// Leave lets go of a batch that is to be seen to again after a
 // while, with what is known of it.
-func (s *Store) LeaveProviderBatch(ctx context.Context, process, batch uuid.UUID, done int, why string, after time.Duration) error {
+func (s *ProviderBatches) Leave(ctx context.Context, process, batch uuid.UUID, done int, why string, after time.Duration) error {
 	return s.holdOn(ctx, process, batch, "leave", `done = greatest(done, $3), error = $4, holder = NULL,
 		look_at = clock_timestamp() + $5 * interval '1 second'`, done, work.Clean(why), after.Seconds())
 }
 
 // KnownRemotes returns those of a provider's ids that belong to some batch of
 // ours.
-func (s *Store) KnownRemotes(ctx context.Context, backend string, remotes []string) (known []string, err error) {
+func (s *ProviderBatches) KnownRemotes(ctx context.Context, backend string, remotes []string) (known []string, err error) {
 	err = s.db.SelectContext(ctx, &known, `SELECT remote_id FROM provider_batches WHERE backend = $1 AND remote_id = ANY($2)`, backend, pq.Array(remotes))
 	return known, translate(wrap("find provider batches", err))
 }
 
-// PackedUnits returns units that wait in a provider batch, oldest first, as a
+// Units returns units that wait in a provider batch, oldest first, as a
 // claim would: at most so many, those after one.
-func (s *Store) PackedUnits(ctx context.Context, batch, after uuid.UUID, most int) ([]work.Unit, error) {
+func (s *ProviderBatches) Units(ctx context.Context, batch, after uuid.UUID, most int) ([]work.Unit, error) {
 	ctx = allow(ctx, longLimit)
 	var rows []unitRow
 	if err := s.db.SelectContext(ctx, &rows, `SELECT `+unitColumns+` FROM work_units WHERE provider_batch = $1 AND state = 'waiting' AND id > $2
@@ -184,8 +187,8 @@ func (s *Store) PackedUnits(ctx context.Context, batch, after uuid.UUID, most in
 	return units, nil
 }
 
-// AnyPacked tells whether a unit waits in a provider batch.
-func (s *Store) AnyPacked(ctx context.Context, batch uuid.UUID) (any bool, err error) {
+// AnyUnits tells whether a unit waits in a provider batch.
+func (s *ProviderBatches) AnyUnits(ctx context.Context, batch uuid.UUID) (any bool, err error) {
 	err = s.db.GetContext(ctx, &any, `SELECT EXISTS (SELECT FROM work_units WHERE provider_batch = $1 AND state = 'waiting')`, batch)
 	return any, translate(wrap("look for units of a provider batch", err))
 }
@@ -202,7 +205,7 @@ const takeAnswer = `UPDATE work_units u SET state = 'queued', runs_live = true, 
 	FROM chosen WHERE u.id = chosen.id AND u.state = 'waiting'`
 
 // UnpackLive takes units out of a provider batch, to run live.
-func (s *Store) UnpackLive(ctx context.Context, batch uuid.UUID, units []uuid.UUID) error {
+func (s *ProviderBatches) UnpackLive(ctx context.Context, batch uuid.UUID, units []uuid.UUID) error {
 	if len(units) == 0 {
 		return nil
 	}
@@ -213,7 +216,7 @@ func (s *Store) UnpackLive(ctx context.Context, batch uuid.UUID, units []uuid.UU
 
 // UnpackFrom takes a unit and those after it out of a provider batch, to be
 // packed into another.
-func (s *Store) UnpackFrom(ctx context.Context, batch, from uuid.UUID) error {
+func (s *ProviderBatches) UnpackFrom(ctx context.Context, batch, from uuid.UUID) error {
 	ctx = allow(ctx, longLimit)
 	_, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE provider_batch = $1 AND state = 'waiting' AND id >= $2
 		ORDER BY id FOR UPDATE) UPDATE work_units u SET provider_batch = NULL FROM chosen WHERE u.id = chosen.id`, batch, from)
@@ -223,9 +226,9 @@ func (s *Store) UnpackFrom(ctx context.Context, batch, from uuid.UUID) error {
 // laneEnded holds for a unit whose end is too near to wait for a provider's batch.
 const laneEnded = `(lane = 'batch' AND coalesce(lane_ends(created_at, deadline, expires_at) <= now(), false))`
 
-// LateUnits lets those units run live whose end is too near to wait for a
+// UnpackLate lets those units run live whose end is too near to wait for a
 // provider's batch. It returns how many, 1,000 at most.
-func (s *Store) LateUnits(ctx context.Context) (int64, error) {
+func (s *ProviderBatches) UnpackLate(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE state = 'waiting' AND lane = 'batch'
 		AND lane_ends(created_at, deadline, expires_at) <= now() ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED) `+goLive, pieceRows)
 	if err != nil {
@@ -234,10 +237,10 @@ func (s *Store) LateUnits(ctx context.Context) (int64, error) {
 	return result.RowsAffected()
 }
 
-// FinishProviderBatch ends a provider batch. Units that wait in it still, which
+// Finish ends a provider batch. Units that wait in it still, which
 // it did not answer, run live; with a failure they have failed. It returns how
 // many these were.
-func (s *Store) FinishProviderBatch(ctx context.Context, process, batch uuid.UUID, failed *work.Failure) (int64, error) {
+func (s *ProviderBatches) Finish(ctx context.Context, process, batch uuid.UUID, failed *work.Failure) (int64, error) {
 	ctx = allow(ctx, longLimit)
 	then, args := goLive, []any{batch, process, ""}
 	if failed != nil {
@@ -266,10 +269,10 @@ type ProviderAnswer struct {
 	Body      []byte    `db:"body"`
 }
 
-// TakeAnswers keeps answers and puts their units into the queue, whose runs
+// AddAnswers keeps answers and puts their units into the queue, whose runs
 // find them. What a unit was answered first counts; an answer for one that is over
 // and has not run since is kept for its cost. What else comes is let go.
-func (s *Store) TakeAnswers(ctx context.Context, batch uuid.UUID, answers []ProviderAnswer) error {
+func (s *ProviderBatches) AddAnswers(ctx context.Context, batch uuid.UUID, answers []ProviderAnswer) error {
 	ctx = allow(ctx, longLimit)
 	if len(answers) == 0 {
 		return nil
@@ -302,7 +305,7 @@ func (s *Store) TakeAnswers(ctx context.Context, batch uuid.UUID, answers []Prov
 
 // Answer returns what a provider's batch answered a unit; nil: nothing that was
 // not used.
-func (s *Store) Answer(ctx context.Context, unit uuid.UUID) (*ProviderAnswer, error) {
+func (s *ProviderBatches) Answer(ctx context.Context, unit uuid.UUID) (*ProviderAnswer, error) {
 	var rows []ProviderAnswer
 	if err := s.db.SelectContext(ctx, &rows, `SELECT unit_id, status, request_id, body FROM provider_answers WHERE unit_id = $1`, unit); err != nil || len(rows) == 0 {
 		return nil, translate(wrap("read a provider's answer", err))
@@ -311,7 +314,7 @@ func (s *Store) Answer(ctx context.Context, unit uuid.UUID) (*ProviderAnswer, er
 }
 
 // ForgetAnswer removes an answer that a run has used.
-func (s *Store) ForgetAnswer(ctx context.Context, unit uuid.UUID) error {
+func (s *ProviderBatches) ForgetAnswer(ctx context.Context, unit uuid.UUID) error {
 	_, err := s.db.ExecContext(ctx, `DELETE FROM provider_answers WHERE unit_id = $1`, unit)
 	return translate(wrap("forget a provider's answer", err))
 }
@@ -322,8 +325,8 @@ type BatchLane struct {
 	Batch *ProviderBatch // nil: it was not packed yet
 }
 
-// BatchLaneOf tells where a unit of the batch lane waits.
-func (s *Store) BatchLaneOf(ctx context.Context, unit uuid.UUID) (l BatchLane, err error) {
+// LaneOf tells where a unit of the batch lane waits.
+func (s *ProviderBatches) LaneOf(ctx context.Context, unit uuid.UUID) (l BatchLane, err error) {
 	if err := s.db.GetContext(ctx, &l.Ends, `SELECT lane_ends(created_at, deadline, expires_at) FROM work_units WHERE id = $1`, unit); err != nil {
 		return l, translate(fmt.Errorf("find the end of unit %s: %w", unit, err))
 	}

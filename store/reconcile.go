@@ -11,6 +11,9 @@ import (
 	"piecework/internal/work"
 )
 
+// Queues are the queued units: which are due, and which may have no message in Redis.
+type Queues struct{ *pool }
+
 // recheck is how long a bell that was seen on its way is trusted.
 const recheck = time.Minute
 
@@ -23,7 +26,7 @@ const pieceRows = 1000
 // stop and those that have taken too many worker processes with them, the last
 // while they ran alone. It returns how many, 1,000 at most. Units are locked before runs, as
 // everywhere; one that somebody is at work on is left for the next look.
-func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
+func (s *Runs) ExpireLeases(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH victims AS (
 			SELECT u.id AS unit_id, r.id AS run_id, 1 AS deaths, r.worker_type <> $3 AS unpriced,
 				format('the worker process %s (pid %s) stopped giving signs of life', p.hostname, p.pid) AS why
@@ -39,8 +42,8 @@ func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 }
 
 // GiveUp closes a run of a worker process that says that it does not have it,
-// as ExpireLeases does. unpriced tells that it may have cost something.
-func (s *Store) GiveUp(ctx context.Context, process uuid.UUID, o Owned, unpriced bool) error {
+// as Runs.ExpireLeases does. unpriced tells that it may have cost something.
+func (s *Runs) GiveUp(ctx context.Context, process uuid.UUID, o Owned, unpriced bool) error {
 	_, err := s.db.ExecContext(ctx, `WITH victims AS (
 			SELECT u.id AS unit_id, r.id AS run_id, 0 AS deaths, $5::boolean AS unpriced,
 				CASE WHEN $5 THEN 'the end of the run was lost on the disk of its worker process'
@@ -84,7 +87,7 @@ var giveUp = `lost AS (
 // those that have not started by their expires_at. It returns how many: 1,000 of
 // either at most. Like Unchecked it asks for now(), which an index can find, unlike a clock that
 // goes on.
-func (s *Store) ExpireDeadlines(ctx context.Context) (int64, error) {
+func (s *Units) ExpireDeadlines(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH late AS (
 			SELECT id FROM work_units WHERE state IN ('queued', 'waiting') AND deadline <= now() ORDER BY deadline LIMIT $2 FOR UPDATE SKIP LOCKED
 		), expired AS (
@@ -135,7 +138,7 @@ func (c CheckCursor) Back() CheckCursor {
 // Unchecked returns queued units that are due after a cursor, in the order in which
 // they became so, and the cursor behind them: whoever walks on sees those that have
 // become due meanwhile. What waits is not written to for being looked at.
-func (s *Store) Unchecked(ctx context.Context, after CheckCursor, limit int) ([]Dispatch, CheckCursor, error) {
+func (s *Queues) Unchecked(ctx context.Context, after CheckCursor, limit int) ([]Dispatch, CheckCursor, error) {
 	var rows []struct {
 		Dispatch
 		CheckAt time.Time `db:"check_at"`
@@ -156,7 +159,7 @@ func (s *Store) Unchecked(ctx context.Context, after CheckCursor, limit int) ([]
 // Defer puts off the dispatch of a unit that process has taken from the queue and
 // may not begin yet. When another live worker process has the unit's backend and
 // knows of no limit of its model, that one may try after a minute at most.
-func (s *Store) Defer(ctx context.Context, unit, process uuid.UUID, after time.Duration) error {
+func (s *Queues) Defer(ctx context.Context, unit, process uuid.UUID, after time.Duration) error {
 	_, err := s.db.ExecContext(ctx, `WITH queued AS (
 			SELECT id, EXISTS (SELECT FROM worker_processes p WHERE p.id <> $2 AND p.stopped_at IS NULL AND p.lease_until > clock_timestamp()
 				AND p.backends @> jsonb_build_array(jsonb_build_object('name', backend, 'available', true))
@@ -170,12 +173,12 @@ func (s *Store) Defer(ctx context.Context, unit, process uuid.UUID, after time.D
 	return nil
 }
 
-// Doubt notes that nobody knows whether the units' bells rang.
-func (s *Store) Doubt(ctx context.Context, units []uuid.UUID) error {
+// Recheck notes that nobody knows whether the units' bells rang.
+func (s *Queues) Recheck(ctx context.Context, units []uuid.UUID) error {
 	return s.lookAgain(ctx, units, 0)
 }
 
-func (s *Store) lookAgain(ctx context.Context, units []uuid.UUID, after time.Duration) error {
+func (s *Queues) lookAgain(ctx context.Context, units []uuid.UUID, after time.Duration) error {
 	_, err := s.db.ExecContext(ctx, `WITH `+stillQueued+` UPDATE work_units u
 		SET check_at = clock_timestamp() + $2 * interval '1 second' FROM queued WHERE u.id = queued.id`,
 		pqUUIDs(units), after.Seconds())
@@ -192,7 +195,7 @@ const stillQueued = `queued AS (
 
 // Redispatch gives each unit that is still queued a new bell and returns the
 // bells to ring.
-func (s *Store) Redispatch(ctx context.Context, units []uuid.UUID) ([]Dispatch, error) {
+func (s *Queues) Redispatch(ctx context.Context, units []uuid.UUID) ([]Dispatch, error) {
 	var bells []Dispatch
 	err := s.db.SelectContext(ctx, &bells, `WITH `+stillQueued+` UPDATE work_units u SET dispatch = dispatch + 1,
 		check_at = clock_timestamp() + $2 * interval '1 second'
@@ -206,8 +209,8 @@ func (s *Store) Redispatch(ctx context.Context, units []uuid.UUID) ([]Dispatch, 
 
 // RecheckAll makes every queued unit's bell doubtful: Redis has forgotten
 // what it was told. It returns how many. It goes on piece by piece until ctx ends.
-func (s *Store) RecheckAll(ctx context.Context) (n int64, err error) {
-	now, err := s.Clock(ctx)
+func (s *Queues) RecheckAll(ctx context.Context) (n int64, err error) {
+	now, err := s.clock(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("recheck all units: %w", err)
 	}
@@ -227,7 +230,7 @@ type ModelOf struct {
 }
 
 // ModelOf returns the model of a unit.
-func (s *Store) ModelOf(ctx context.Context, unit uuid.UUID) (ModelOf, error) {
+func (s *Units) ModelOf(ctx context.Context, unit uuid.UUID) (ModelOf, error) {
 	var of ModelOf
 	if err := s.db.GetContext(ctx, &of, `SELECT backend, model FROM work_units WHERE id = $1`, unit); err != nil {
 		return of, translate(fmt.Errorf("read the model of unit %s: %w", unit, err))
@@ -237,7 +240,7 @@ func (s *Store) ModelOf(ctx context.Context, unit uuid.UUID) (ModelOf, error) {
 
 // Untaken returns those of the bells whose unit is still queued and due, and
 // waits for no worker process to be alone with it.
-func (s *Store) Untaken(ctx context.Context, bells []Dispatch) ([]uuid.UUID, error) {
+func (s *Queues) Untaken(ctx context.Context, bells []Dispatch) ([]uuid.UUID, error) {
 	units, numbers := make([]uuid.UUID, len(bells)), make([]int64, len(bells))
 	for i, b := range bells {
 		units[i], numbers[i] = b.UnitID, int64(b.Number)
@@ -258,7 +261,7 @@ func (s *Store) Untaken(ctx context.Context, bells []Dispatch) ([]uuid.UUID, err
 // deliveries, leases on batches that are filled. A time that a caller has named stays
 // what it is, and so does what was mended or written since. It returns how many
 // rows that concerned.
-func (s *Store) ClockBack(ctx context.Context, by time.Duration) (rows int64, err error) {
+func (s *Reconciler) ClockBack(ctx context.Context, by time.Duration) (rows int64, err error) {
 	for _, statement := range []string{
 		`WITH later AS (
 			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at ` + beforeTheStep + `
@@ -297,7 +300,7 @@ const beforeTheStep = `> clock_timestamp() + ($1 - 10) * interval '1 second'`
 // first few of each queue and backend, as the index has them: to sort the whole
 // backlog at every look would cost more than the work. Units of the shut models
 // are passed over.
-func (s *Store) Due(ctx context.Context, queues, backends []string, shut []ModelOf, limit int) ([]Dispatch, error) {
+func (s *Queues) Due(ctx context.Context, queues, backends []string, shut []ModelOf, limit int) ([]Dispatch, error) {
 	names := make([]string, len(shut)) // a backend's name has no colon
 	for i, m := range shut {
 		names[i] = m.Backend + ":" + m.Model
@@ -317,7 +320,7 @@ func (s *Store) Due(ctx context.Context, queues, backends []string, shut []Model
 
 // Epoch returns the mark that Redis should bear, making one from fresh when
 // there is none yet.
-func (s *Store) Epoch(ctx context.Context, fresh string) (string, error) {
+func (s *Queues) Epoch(ctx context.Context, fresh string) (string, error) {
 	var epoch string
 	err := s.makeOnce(ctx, &epoch, `WITH made AS (
 			INSERT INTO settings (name, value) VALUES ('redis_epoch', $1) ON CONFLICT (name) DO NOTHING RETURNING value)

@@ -17,17 +17,20 @@ import (
 // provider_answers go with their unit by foreign keys; a file that goes leaves a
 // note in stray_blobs by a trigger, and its bytes are removed next.
 
+// Retention removes what is old.
+type Retention struct{ *pool }
+
 // pieceLock is the advisory lock of whoever removes what is old.
 const pieceLock = 0x7072756e65 // "prune"
 
-// Tidy runs f if no other process removes old rows just now, and tells whether it
+// Lead runs f if no other process removes old rows just now, and tells whether it
 // ran.
-func (s *Store) Tidy(ctx context.Context, f func(context.Context) error) (bool, error) {
+func (s *Retention) Lead(ctx context.Context, f func(context.Context) error) (bool, error) {
 	return s.lead(ctx, pieceLock, f)
 }
 
-// Clock is Postgres's clock, by which everything's age is told.
-func (s *Store) Clock(ctx context.Context) (now time.Time, err error) {
+// clock is Postgres's clock, by which everything's age is told.
+func (s *pool) clock(ctx context.Context) (now time.Time, err error) {
 	if err = s.db.GetContext(ctx, &now, `SELECT clock_timestamp()`); err != nil {
 		return now, translate(fmt.Errorf("read the clock: %w", err))
 	}
@@ -38,7 +41,7 @@ func (s *Store) Clock(ctx context.Context) (now time.Time, err error) {
 // runs, transcripts and output files, and returns how many. Units of a batch go
 // with their batch. A unit whose output files are used by one that is not over
 // stays until that is.
-func (s *Store) PruneUnits(ctx context.Context, tenant string, before time.Time, most int) (int, error) {
+func (s *Retention) PruneUnits(ctx context.Context, tenant string, before time.Time, most int) (int, error) {
 	return s.removeChosen(ctx, "prune units", `SELECT u.id FROM work_units u WHERE u.tenant = $1 AND u.finished_at < $2 AND `+onItsOwn+`
 		ORDER BY u.finished_at LIMIT $3 FOR UPDATE OF u SKIP LOCKED`, tenant, before, most)
 }
@@ -49,7 +52,7 @@ const onItsOwn = `u.batch_id IS NULL AND NOT EXISTS (SELECT FROM batches b WHERE
 		JOIN work_units o ON o.id = n.unit_id WHERE r.unit_id = u.id AND o.id <> u.id AND o.finished_at IS NULL)`
 
 // removeChosen removes the units that a query chooses and locks.
-func (s *Store) removeChosen(ctx context.Context, what, query string, args ...any) (removed int, err error) {
+func (s *Retention) removeChosen(ctx context.Context, what, query string, args ...any) (removed int, err error) {
 	err = s.inTx(ctx, what, func(tx *sqlx.Tx) error {
 		var ids []uuid.UUID
 		if err := tx.SelectContext(ctx, &ids, query, args...); err != nil || len(ids) == 0 {
@@ -61,7 +64,7 @@ func (s *Store) removeChosen(ctx context.Context, what, query string, args ...an
 	return removed, err
 }
 
-func (s *Store) inTx(ctx context.Context, what string, f func(*sqlx.Tx) error) error {
+func (s *pool) inTx(ctx context.Context, what string, f func(*sqlx.Tx) error) error {
 	ctx = allow(ctx, longLimit)
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
@@ -102,10 +105,10 @@ func removeUnits(ctx context.Context, tx *sqlx.Tx, ids []uuid.UUID) (int, error)
 	return len(ids), err
 }
 
-// DeleteUnit removes a unit that is over, with its runs, transcripts and output
+// Delete removes a unit that is over, with its runs, transcripts and output
 // files. It is a conflict while the unit is not over, when it belongs to a batch,
 // and when a unit that is not over uses one of its output files.
-func (s *Store) DeleteUnit(ctx context.Context, tenant string, id uuid.UUID) error {
+func (s *Units) Delete(ctx context.Context, tenant string, id uuid.UUID) error {
 	return s.inTx(ctx, fmt.Sprintf("delete unit %s", id), func(tx *sqlx.Tx) error {
 		var units []struct {
 			State work.State `db:"state"`
@@ -132,8 +135,8 @@ func (s *Store) DeleteUnit(ctx context.Context, tenant string, id uuid.UUID) err
 }
 
 // PruneBatches takes batches away that ended before a time, and returns how many.
-// PurgeBatches removes them.
-func (s *Store) PruneBatches(ctx context.Context, tenant string, before time.Time, most int) (int, error) {
+// Retention.PurgeBatches removes them.
+func (s *Retention) PruneBatches(ctx context.Context, tenant string, before time.Time, most int) (int, error) {
 	return s.exec(ctx, "prune batches", `WITH old AS (SELECT id FROM batches WHERE tenant = $1 AND finished_at < $2 AND deleted_at IS NULL
 			ORDER BY finished_at LIMIT $3 FOR UPDATE SKIP LOCKED)
 		UPDATE batches b SET deleted_at = clock_timestamp() FROM old WHERE b.id = old.id`, tenant, before, most)
@@ -142,7 +145,7 @@ func (s *Store) PruneBatches(ctx context.Context, tenant string, before time.Tim
 // PurgeBatches removes units of deleted batches, at most most, and batches of
 // which none is left, with what was made for them. It returns how many units and
 // batches it removed: 0 when nothing can be removed now.
-func (s *Store) PurgeBatches(ctx context.Context, most int) (int, error) {
+func (s *Retention) PurgeBatches(ctx context.Context, most int) (int, error) {
 	n, err := s.removeChosen(ctx, "remove units of deleted batches", `SELECT u.id FROM batches b JOIN work_units u ON u.batch_id = b.id
 		WHERE b.deleted_at IS NOT NULL AND u.finished_at IS NOT NULL LIMIT $1 FOR UPDATE OF u SKIP LOCKED`, most)
 	if err != nil || n > 0 {
@@ -190,7 +193,7 @@ func (s *Store) PurgeBatches(ctx context.Context, most int) (int, error) {
 
 // PruneUploads removes uploaded files from before a time that nobody names any
 // more: no unit, no batch that is there, no schedule and no trigger.
-func (s *Store) PruneUploads(ctx context.Context, tenant string, before time.Time, most int) (int, error) {
+func (s *Retention) PruneUploads(ctx context.Context, tenant string, before time.Time, most int) (int, error) {
 	return s.exec(ctx, "prune uploads", `DELETE FROM files WHERE id IN (SELECT f.id FROM files f WHERE tenant = $1 AND created_at < $2 AND run_id IS NULL
 		AND (expires_at IS NULL OR expires_at <= clock_timestamp())
 		AND NOT EXISTS (SELECT FROM unit_files n WHERE n.file_id = f.id)
@@ -202,7 +205,7 @@ func (s *Store) PruneUploads(ctx context.Context, tenant string, before time.Tim
 
 // PruneTranscripts empties transcripts of units that are over, of runs that ended
 // before a time, and returns how many. Their rows stay and say when.
-func (s *Store) PruneTranscripts(ctx context.Context, before time.Time, most int) (int, error) {
+func (s *Retention) PruneTranscripts(ctx context.Context, before time.Time, most int) (int, error) {
 	return s.exec(ctx, "prune transcripts", `WITH old AS (SELECT t.run_id FROM transcripts t
 			WHERE t.removed_at IS NULL AND t.run_id < $1
 			-- No join: it may begin with the runs, and pass by all whose transcripts were emptied before.
@@ -220,7 +223,7 @@ func idOf(t time.Time) (id uuid.UUID) {
 // PruneKeys forgets the idempotency keys of units and batches that are over and
 // were accepted before a time, and returns how many. A key that comes again then
 // makes another unit.
-func (s *Store) PruneKeys(ctx context.Context, before time.Time, most int) (int, error) {
+func (s *Retention) PruneKeys(ctx context.Context, before time.Time, most int) (int, error) {
 	units, err := s.exec(ctx, "forget idempotency keys", `WITH old AS (SELECT id FROM work_units WHERE idempotency_key IS NOT NULL AND created_at < $1 AND finished_at IS NOT NULL
 			ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)
 		UPDATE work_units u SET idempotency_key = NULL, body_hash = NULL FROM old WHERE u.id = old.id`, before, most)
@@ -235,20 +238,20 @@ func (s *Store) PruneKeys(ctx context.Context, before time.Time, most int) (int,
 
 // PruneProcesses removes worker processes that stopped, or whose lease was ended,
 // before a time, and that hold no run any more, and returns how many.
-func (s *Store) PruneProcesses(ctx context.Context, before time.Time, most int) (int, error) {
+func (s *Retention) PruneProcesses(ctx context.Context, before time.Time, most int) (int, error) {
 	return s.exec(ctx, "prune worker processes", `DELETE FROM worker_processes WHERE id IN (SELECT id FROM worker_processes p WHERE stopped_at < $1
 		AND NOT EXISTS (SELECT FROM worker_runs r WHERE r.worker_process = p.id AND r.status = 'running') LIMIT $2 FOR UPDATE OF p SKIP LOCKED)`, before, most)
 }
 
 // PruneProviderBatches removes providers' batches that were over before a time
 // and that no live unit waits for, and returns how many.
-func (s *Store) PruneProviderBatches(ctx context.Context, before time.Time, most int) (int, error) {
+func (s *Retention) PruneProviderBatches(ctx context.Context, before time.Time, most int) (int, error) {
 	return s.exec(ctx, "prune provider batches", `DELETE FROM provider_batches WHERE id IN (SELECT id FROM provider_batches b WHERE finished_at < $1
 		AND NOT EXISTS (SELECT FROM work_units u WHERE u.provider_batch = b.id AND u.finished_at IS NULL) LIMIT $2 FOR UPDATE OF b SKIP LOCKED)`, before, most)
 }
 
 // PrunePauses forgets queues and backends that were resumed before a time.
-func (s *Store) PrunePauses(ctx context.Context, before time.Time, most int) (int, error) {
+func (s *Retention) PrunePauses(ctx context.Context, before time.Time, most int) (int, error) {
 	return s.exec(ctx, "prune pauses", `DELETE FROM pauses WHERE (kind, name) IN (SELECT kind, name FROM pauses WHERE since IS NULL AND resumed_at < $1
 		LIMIT $2 FOR UPDATE SKIP LOCKED)`, before, most)
 }
@@ -261,9 +264,9 @@ type Old struct {
 	Bytes   int64 `db:"bytes" json:"bytes"`
 }
 
-// PreviewPrune counts what ended before a time: units (those of batches among
+// Preview counts what ended before a time: units (those of batches among
 // them), batches, and the output files of these units with their bytes.
-func (s *Store) PreviewPrune(ctx context.Context, tenant string, before time.Time) (Old, error) {
+func (s *Retention) Preview(ctx context.Context, tenant string, before time.Time) (Old, error) {
 	var old Old
 	err := s.db.GetContext(allow(ctx, longLimit), &old, `WITH gone AS (SELECT id FROM batches WHERE tenant = $1 AND finished_at < $2 AND deleted_at IS NULL),
 		chosen AS (SELECT u.id FROM work_units u WHERE u.tenant = $1 AND u.finished_at < $2 AND `+onItsOwn+`
@@ -277,7 +280,7 @@ func (s *Store) PreviewPrune(ctx context.Context, tenant string, before time.Tim
 }
 
 // exec runs one statement and returns how many rows it changed.
-func (s *Store) exec(ctx context.Context, what, query string, args ...any) (int, error) {
+func (s *pool) exec(ctx context.Context, what, query string, args ...any) (int, error) {
 	result, err := s.db.ExecContext(allow(ctx, longLimit), query, args...)
 	if err != nil {
 		return 0, translate(fmt.Errorf("%s: %w", what, err))
@@ -288,7 +291,7 @@ func (s *Store) exec(ctx context.Context, what, query string, args ...any) (int,
 
 // Leftover tells of units by whose ids directories were found: which of them are
 // over, and which are not there at all.
-func (s *Store) Leftover(ctx context.Context, ids []uuid.UUID) (over, gone map[uuid.UUID]bool, err error) {
+func (s *Retention) Leftover(ctx context.Context, ids []uuid.UUID) (over, gone map[uuid.UUID]bool, err error) {
 	var rows []struct {
 		ID   uuid.UUID `db:"id"`
 		Over bool      `db:"over"`

@@ -15,6 +15,13 @@ import (
 	"piecework/internal/work"
 )
 
+// Runs are the tries at units: claimed, finished, given up, read.
+type Runs struct {
+	*pool
+	claim  *group[Claim, claimAnswer]
+	finish *group[Finish, Verdict]
+}
+
 // Claim asks for a unit on behalf of a worker process.
 type Claim struct {
 	UnitID    uuid.UUID
@@ -39,7 +46,7 @@ type Claimed struct {
 // when there is nothing to claim: another has it, it is over, or it is paused. Repeating a
 // claim whose commit is unknown is safe: its run id gets the same answer.
 // It returns ErrSuspect for a unit that must be claimed alone.
-func (s *Store) Claim(ctx context.Context, c Claim) (*Claimed, error) {
+func (s *Runs) Claim(ctx context.Context, c Claim) (*Claimed, error) {
 	out, err := s.claim.do(ctx, c)
 	if err = cmp.Or(err, out.err); err != nil {
 		return nil, fmt.Errorf("claim unit %s: %w", c.UnitID, err)
@@ -115,7 +122,7 @@ func (r claimedRow) claimed() *Claimed {
 // statement when the connection breaks, also one that was committed: without
 // this look the unit would stay with a worker process that knows nothing of
 // it. It is a statement of its own to see what the claim has waited for.
-func (s *Store) held(ctx context.Context, runs []string) ([]claimedRow, error) {
+func (s *Runs) held(ctx context.Context, runs []string) ([]claimedRow, error) {
 	var rows []claimedRow
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+claimedColumns+`, run_id FROM work_units
 		JOIN (SELECT id AS run_id, unit_id, attempt FROM worker_runs WHERE id = ANY($1::uuid[]) AND status = 'running') AS r
@@ -124,7 +131,7 @@ func (s *Store) held(ctx context.Context, runs []string) ([]claimedRow, error) {
 }
 
 // suspects finds those of units that are due and must be claimed alone.
-func (s *Store) suspects(ctx context.Context, units []string) (map[uuid.UUID]bool, error) {
+func (s *Runs) suspects(ctx context.Context, units []string) (map[uuid.UUID]bool, error) {
 	var ids []uuid.UUID
 	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units u WHERE id = ANY($1::uuid[]) AND `+isQueued+` AND NOT held AND deaths >= $2
 		AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused,
@@ -136,7 +143,7 @@ func (s *Store) suspects(ctx context.Context, units []string) (map[uuid.UUID]boo
 	return found, err
 }
 
-func (s *Store) claimAll(ctx context.Context, claims []Claim) ([]claimAnswer, error) {
+func (s *Runs) claimAll(ctx context.Context, claims []Claim) ([]claimAnswer, error) {
 	units, runs := make([]string, len(claims)), make([]string, len(claims))
 	processes, sessions, backends := make([]string, len(claims)), make([]string, len(claims)), make([]string, len(claims))
 	alone := make([]bool, len(claims))
@@ -218,8 +225,8 @@ func runsOf(rows []runRow) ([]work.Run, error) {
 	return runs, nil
 }
 
-// Run returns one run with its prompt and result.
-func (s *Store) Run(ctx context.Context, tenant string, id uuid.UUID) (work.Run, error) {
+// Get returns one run with its prompt and result.
+func (s *Runs) Get(ctx context.Context, tenant string, id uuid.UUID) (work.Run, error) {
 	var row runRow
 	err := s.db.GetContext(ctx, &row, `SELECT `+runColumns+`, r.rendered_prompt, r.result
 		FROM worker_runs r JOIN work_units u ON u.id = r.unit_id WHERE r.id = $1 AND r.tenant = $2`, id, tenant)
@@ -236,10 +243,10 @@ const MaxUnitRuns = 100
 // maxRunTexts bounds the prompts and results that are read with them, in bytes.
 const maxRunTexts = 32 << 20
 
-// UnitRuns returns the newest MaxUnitRuns runs of a unit, oldest first, with
+// OfUnit returns the newest MaxUnitRuns runs of a unit, oldest first, with
 // prompts and results: those of the newest, and of others from there on while
 // the newer ones together have at most maxRunTexts.
-func (s *Store) UnitRuns(ctx context.Context, unit uuid.UUID) ([]work.Run, error) {
+func (s *Runs) OfUnit(ctx context.Context, unit uuid.UUID) ([]work.Run, error) {
 	var rows []runRow
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+runColumns+`,
 		CASE WHEN newer <= $3 THEN r.rendered_prompt END AS rendered_prompt, CASE WHEN newer <= $3 THEN r.result END AS result
@@ -254,7 +261,7 @@ func (s *Store) UnitRuns(ctx context.Context, unit uuid.UUID) ([]work.Run, error
 }
 
 // UnitUsage adds up what all runs of a unit have used.
-func (s *Store) UnitUsage(ctx context.Context, unit uuid.UUID) (work.Usage, error) {
+func (s *Runs) UnitUsage(ctx context.Context, unit uuid.UUID) (work.Usage, error) {
 	var all work.Usage
 	err := s.db.GetContext(ctx, &all, `SELECT coalesce(sum(input_tokens), 0)::bigint AS input_tokens, coalesce(sum(output_tokens), 0)::bigint AS output_tokens,
 		coalesce(sum(cache_read_tokens), 0)::bigint AS cache_read_tokens, coalesce(sum(cache_creation_tokens), 0)::bigint AS cache_creation_tokens
@@ -265,9 +272,9 @@ func (s *Store) UnitUsage(ctx context.Context, unit uuid.UUID) (work.Usage, erro
 	return all, nil
 }
 
-// LiveRuns returns the runs that go on of the given units, by unit: when each
+// Live returns the runs that go on of the given units, by unit: when each
 // began, its tool calls so far and what it is about.
-func (s *Store) LiveRuns(ctx context.Context, units []uuid.UUID) (map[uuid.UUID]work.Run, error) {
+func (s *Runs) Live(ctx context.Context, units []uuid.UUID) (map[uuid.UUID]work.Run, error) {
 	var rows []work.Run
 	err := s.db.SelectContext(ctx, &rows, `SELECT id, unit_id, attempt, live_status, tool_calls, started_at
 		FROM worker_runs WHERE unit_id = ANY($1) AND status = 'running'`, pq.Array(units))
@@ -292,9 +299,9 @@ type RunFilter struct {
 	Limit      int // 0: 50
 }
 
-// ListRuns lists runs, newest first, and tells the id to go on after when there
+// List lists runs, newest first, and tells the id to go on after when there
 // are more.
-func (s *Store) ListRuns(ctx context.Context, f RunFilter) ([]work.Run, *uuid.UUID, error) {
+func (s *Runs) List(ctx context.Context, f RunFilter) ([]work.Run, *uuid.UUID, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	var w where
 	w.add("r.tenant = ?", f.Tenant)

@@ -49,7 +49,7 @@ func TestClaimSameUnitTwiceInOneStatement(t *testing.T) {
 	l := newLedger(t)
 	u, other := l.put(), l.put()
 	claims := []Claim{claimOf(u.ID, l.process), claimOf(other.ID, l.process), claimOf(u.ID, l.process), claimOf(uuid.New(), l.process)}
-	got, err := l.claimAll(t.Context(), claims)
+	got, err := l.Runs.claimAll(t.Context(), claims)
 	l.must(err)
 	if (got[0].claimed == nil) == (got[2].claimed == nil) || got[1].claimed == nil || got[1].claimed.ID != other.ID || got[3].claimed != nil {
 		t.Errorf("claims %v", got)
@@ -90,7 +90,7 @@ func TestClaimAgainAfterTheRunWasGivenUp(t *testing.T) {
 	l.must(err)
 	l.lose(c)
 	l.exec(`UPDATE work_units SET not_before = NULL WHERE id = $1`, stale.ID)
-	got, err := l.claimAll(t.Context(), []Claim{asked, claimOf(other.ID, l.process)})
+	got, err := l.Runs.claimAll(t.Context(), []Claim{asked, claimOf(other.ID, l.process)})
 	l.must(err)
 	if got[0].claimed != nil || got[0].err != nil || got[1].claimed == nil {
 		t.Errorf("claims %+v", got)
@@ -324,7 +324,7 @@ func TestFinishTwoRunsOfOneUnit(t *testing.T) {
 			rows[0], rows[1], want[0], want[1] = rows[1], rows[0], want[1], want[0]
 		}
 		rows, want = append(rows, rows...), append(want, want...)
-		got, err := l.finishAll(t.Context(), rows)
+		got, err := l.Runs.finishAll(t.Context(), rows)
 		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("stale first %t: verdicts %v, error %v", staleFirst, got, err)
 		}

@@ -49,25 +49,45 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"piecework/internal/transcript"
-	"piecework/internal/work"
 	"piecework/migrations"
 )
 
-// Store is the ledger.
+// Store is the database, by what is kept in it. All parts share their connections.
 type Store struct {
-	db      *sqlx.DB
-	vital   *sqlx.DB // connections for signs of life, which must not wait for others'
-	hot     *sqlx.DB // connections for the grouped writes, whose statements are prepared
-	pulse   *pulse
-	codec   transcript.Codec
-	accept  *group[NewUnit, accepted]
-	claim   *group[Claim, claimAnswer]
-	append  *group[Progress, struct{}]
-	finish  *group[Finish, Verdict]
-	decline *group[work.TriggerDelivery, work.TriggerDelivery]
-	probe   *group[struct{}, struct{}]
-	diary   *diary // of all groups
+	*pool
+
+	Units       *Units
+	Queues      *Queues
+	Runs        *Runs
+	Transcripts *Transcripts
+
+	Batches         *Batches
+	ProviderBatches *ProviderBatches
+	Schedules       *Schedules
+	Triggers        *Triggers
+
+	Endpoints  *Endpoints
+	Deliveries *Deliveries
+	Files      *Files
+
+	Processes  *Processes
+	Pauses     *Pauses
+	Reconciler *Reconciler
+	Retention  *Retention
+
+	Events   *Events
+	Overview *Overview
+
+	probe *group[struct{}, struct{}]
+}
+
+// pool is what all parts of a store share.
+type pool struct {
+	db    *sqlx.DB
+	vital *sqlx.DB // connections for signs of life, which must not wait for others'
+	hot   *sqlx.DB // connections for the grouped writes, whose statements are prepared
+	pulse *pulse
+	diary *diary // of all groups
 
 	leadLimit, leadIdle time.Duration // which the tests shorten
 }
@@ -103,7 +123,7 @@ func Open(ctx context.Context, url string, conns int, opts ...Option) (*Store, e
 			return nil, fmt.Errorf("open postgres: %w", err)
 		}
 	}
-	s := newStore(pool(c, max(conns-hotConns, 2)), pool(c, vitalConns), pool(hot, hotConns), p)
+	s := newStore(connect(c, max(conns-hotConns, 2)), connect(c, vitalConns), connect(hot, hotConns), p)
 	if err := s.Ping(ctx); err != nil {
 		_ = s.Close()
 		return nil, fmt.Errorf("reach postgres: %w", err)
@@ -128,7 +148,7 @@ const hotConns = 7
 // for.
 const vitalConns = 2
 
-func pool(c *connector, conns int) *sqlx.DB {
+func connect(c *connector, conns int) *sqlx.DB {
 	db := sqlx.NewDb(sql.OpenDB(c), "postgres")
 	db.SetMaxOpenConns(conns)
 	db.SetMaxIdleConns(conns)
@@ -137,17 +157,20 @@ func pool(c *connector, conns int) *sqlx.DB {
 }
 
 func newStore(db, vital, hot *sqlx.DB, p *pulse) *Store {
-	s := &Store{db: db, vital: vital, hot: hot, pulse: p, leadLimit: leadLimit, leadIdle: leadIdle}
-	s.accept = newGroup(500, NewUnit.weight, s.acceptAll)
-	s.claim = newGroup(500, nil, s.claimAll)
-	s.append = newGroup(500, Progress.weight, s.appendAll)
-	s.finish = newGroup(250, Finish.weight, s.finishAll)
-	s.decline = newGroup(500, nil, s.declineAll)
-	s.probe = newGroup(10_000, nil, s.probeAll)
-	s.accept.impatience, s.decline.impatience = callerImpatience, callerImpatience
-	s.diary = newDiary(p)
-	s.accept.diary = s.diary
-	s.claim.diary, s.append.diary, s.finish.diary, s.decline.diary, s.probe.diary = s.diary, s.diary, s.diary, s.diary, s.diary
+	c := &pool{db: db, vital: vital, hot: hot, pulse: p, diary: newDiary(p), leadLimit: leadLimit, leadIdle: leadIdle}
+	s := &Store{
+		pool: c, Units: &Units{pool: c}, Queues: &Queues{c}, Runs: &Runs{pool: c}, Transcripts: &Transcripts{pool: c},
+		ProviderBatches: &ProviderBatches{c}, Schedules: &Schedules{c}, Triggers: &Triggers{pool: c}, Endpoints: &Endpoints{c}, Files: &Files{c},
+		Processes: &Processes{c}, Pauses: &Pauses{c}, Reconciler: &Reconciler{c}, Retention: &Retention{c}, Events: &Events{c}, Overview: &Overview{c},
+	}
+	s.Batches, s.Deliveries = &Batches{c, s.Units}, &Deliveries{c, s.Endpoints}
+	s.Units.accept = newGroup(500, NewUnit.weight, c.diary, s.Units.acceptAll)
+	s.Runs.claim = newGroup(500, nil, c.diary, s.Runs.claimAll)
+	s.Runs.finish = newGroup(250, Finish.weight, c.diary, s.Runs.finishAll)
+	s.Transcripts.append = newGroup(500, Progress.weight, c.diary, s.Transcripts.appendAll)
+	s.Triggers.decline = newGroup(500, nil, c.diary, s.Triggers.declineAll)
+	s.probe = newGroup(10_000, nil, c.diary, s.probeAll)
+	s.Units.accept.impatience, s.Triggers.decline.impatience = callerImpatience, callerImpatience
 	return s
 }
 
@@ -174,6 +197,9 @@ func Migrate(ctx context.Context, url string) ([]string, error) {
 
 // Behind returns how many migrations the database lacks.
 func (s *Store) Behind(ctx context.Context) (int64, error) { return migrations.Behind(ctx, s.db.DB) }
+
+// Clock is Postgres's clock, by which everything's age is told.
+func (s *Store) Clock(ctx context.Context) (time.Time, error) { return s.clock(ctx) }
 
 // encode makes a JSON parameter. What callers sent stays as it was: <, > and &
 // are not escaped.
@@ -232,7 +258,7 @@ func withParameters(dsn string, settings map[string]string) string {
 // makeOnce reads one row with a query that inserts it when it is missing. When another
 // process inserts it at the same time, the query waits for that and finds nothing, for
 // its snapshot is older: then the row is read again.
-func (s *Store) makeOnce(ctx context.Context, into any, query string, args ...any) error {
+func (s *pool) makeOnce(ctx context.Context, into any, query string, args ...any) error {
 	err := s.db.GetContext(ctx, into, query, args...)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = s.db.GetContext(ctx, into, query, args...)

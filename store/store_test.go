@@ -48,7 +48,7 @@ func openLedger(t *testing.T, url string) *ledger {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	s.accept.limit, s.claim.limit, s.append.limit, s.finish.limit = testkit.Patience, testkit.Patience, testkit.Patience, testkit.Patience
+	s.Units.accept.limit, s.Runs.claim.limit, s.Transcripts.append.limit, s.Runs.finish.limit = testkit.Patience, testkit.Patience, testkit.Patience, testkit.Patience
 	l := &ledger{Store: s, t: t, url: url}
 	l.process = l.register(time.Hour)
 	return l

@@ -17,6 +17,13 @@ import (
 	"piecework/internal/work"
 )
 
+// Transcripts are the steps of runs.
+type Transcripts struct {
+	*pool
+	codec  transcript.Codec
+	append *group[Progress, struct{}]
+}
+
 // Progress is what a run has to tell before it ends.
 type Progress struct {
 	RunID          uuid.UUID
@@ -28,7 +35,7 @@ type Progress struct {
 
 // Append adds steps to a run's transcript and brings its live status up to
 // date. It returns when the steps are committed.
-func (s *Store) Append(ctx context.Context, p Progress) error {
+func (s *Transcripts) Append(ctx context.Context, p Progress) error {
 	if _, err := s.append.do(ctx, p); err != nil {
 		return fmt.Errorf("append to transcript of run %s: %w", p.RunID, err)
 	}
@@ -74,7 +81,7 @@ INSERT INTO transcript_chunks (run_id, body, rev)
 SELECT p.run_id, substr($2::bytea, p.body_from, p.body_length), coalesce(nullif(p.rev, 0), 2147483647) FROM p JOIN worker_runs r ON r.id = p.run_id
 WHERE p.body_length > 0 AND r.status = 'running' ORDER BY p.body_from`
 
-func (s *Store) appendAll(ctx context.Context, rows []Progress) ([]struct{}, error) {
+func (s *Transcripts) appendAll(ctx context.Context, rows []Progress) ([]struct{}, error) {
 	in := make([]progressIn, len(rows))
 	var bodies bytes.Buffer
 	for i, p := range rows {
@@ -128,8 +135,8 @@ type fetched struct {
 	err  error
 }
 
-// Transcript opens a run's steps. ctx is that of all reads.
-func (s *Store) Transcript(ctx context.Context, tenant string, run uuid.UUID) (*Transcript, error) {
+// Open opens a run's steps. ctx is that of all reads.
+func (s *Transcripts) Open(ctx context.Context, tenant string, run uuid.UUID) (*Transcript, error) {
 	ctx = allow(ctx, longLimit)
 	var row struct {
 		Piece   []byte        `db:"piece"`
@@ -227,7 +234,7 @@ func (t *Transcript) pieceOf(left int, room []byte) ([]byte, error) {
 // transcript, in the order in which they did; rev 0 is before the first. Of a
 // step that changed several times it returns the newest form. The revision
 // means the same while the run goes on and when it is over.
-func (s *Store) StepsAfter(ctx context.Context, run uuid.UUID, rev int) ([]transcript.Step, error) {
+func (s *Transcripts) StepsAfter(ctx context.Context, run uuid.UUID, rev int) ([]transcript.Step, error) {
 	var row struct {
 		Blob   []byte        `db:"blob"`
 		Chunks pq.ByteaArray `db:"chunks"`
@@ -250,7 +257,7 @@ func (s *Store) StepsAfter(ctx context.Context, run uuid.UUID, rev int) ([]trans
 	return transcript.After(steps, rev), nil
 }
 
-func (s *Store) chunks(ctx context.Context, run uuid.UUID) ([]transcript.Step, error) {
+func (s *Transcripts) chunks(ctx context.Context, run uuid.UUID) ([]transcript.Step, error) {
 	var bodies [][]byte
 	err := s.db.SelectContext(ctx, &bodies, `SELECT body FROM transcript_chunks WHERE run_id = $1 ORDER BY rev, seq`, run)
 	if err != nil {
@@ -260,11 +267,11 @@ func (s *Store) chunks(ctx context.Context, run uuid.UUID) ([]transcript.Step, e
 }
 
 // Encode gzips steps the way the ledger keeps them.
-func (s *Store) Encode(steps []transcript.Step) ([]byte, error) { return s.codec.Encode(steps) }
+func (s *Transcripts) Encode(steps []transcript.Step) ([]byte, error) { return s.codec.Encode(steps) }
 
 // FoldLost turns the chunks of runs that ended without their worker process
 // into one blob each, and returns how many it folded.
-func (s *Store) FoldLost(ctx context.Context, limit int) (int, error) {
+func (s *Transcripts) FoldLost(ctx context.Context, limit int) (int, error) {
 	var runs []uuid.UUID
 	err := s.db.SelectContext(ctx, &runs, `SELECT DISTINCT c.run_id FROM transcript_chunks c
 		JOIN worker_runs r ON r.id = c.run_id WHERE r.status <> 'running' LIMIT $1`, limit)
@@ -279,7 +286,7 @@ func (s *Store) FoldLost(ctx context.Context, limit int) (int, error) {
 	return len(runs), nil
 }
 
-func (s *Store) fold(ctx context.Context, run uuid.UUID) error {
+func (s *Transcripts) fold(ctx context.Context, run uuid.UUID) error {
 	ctx = allow(ctx, longLimit)
 	steps, err := s.chunks(ctx, run)
 	if err != nil {

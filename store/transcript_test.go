@@ -85,7 +85,7 @@ func TestAppendKeepsOrder(t *testing.T) {
 	for n := range 100 {
 		rows = append(rows, Progress{RunID: runs[n%2], Steps: []transcript.Step{step(1, fmt.Sprint(n))}})
 	}
-	_, err := l.appendAll(t.Context(), rows)
+	_, err := l.Transcripts.appendAll(t.Context(), rows)
 	l.must(err)
 	for i, run := range runs {
 		if got := l.steps(run); !slices.Equal(got, []string{fmt.Sprint(98 + i)}) {

@@ -14,6 +14,12 @@ import (
 	"piecework/internal/work"
 )
 
+// Triggers are names that webhooks are sent to, and what was received for them.
+type Triggers struct {
+	*pool
+	decline *group[work.TriggerDelivery, work.TriggerDelivery]
+}
+
 const triggerColumns = `tenant, name, scheme, secrets, fingerprints, events, filter, event_from, delivery_from, mapping, max_body_bytes, paused, unit, batch, created_at, updated_at`
 
 type triggerRow struct {
@@ -55,10 +61,10 @@ func (r triggerRow) trigger() (work.Trigger, error) {
 	return t, nil
 }
 
-// PutTrigger makes a trigger or replaces the one of its name. Without secrets it
+// Put makes a trigger or replaces the one of its name. Without secrets it
 // keeps those of the one that it replaces, and is work.ErrNotFound when there
 // is none. Without MaxBodyBytes it has work.DefaultTriggerBody.
-func (s *Store) PutTrigger(ctx context.Context, t work.Trigger) (work.Trigger, error) {
+func (s *Triggers) Put(ctx context.Context, t work.Trigger) (work.Trigger, error) {
 	var parts [4]string
 	for i, part := range []any{t.Scheme, t.Events, t.Mapping, t.Unit} {
 		var err error
@@ -90,8 +96,8 @@ func (s *Store) PutTrigger(ctx context.Context, t work.Trigger) (work.Trigger, e
 	return row.trigger()
 }
 
-// Trigger returns one trigger.
-func (s *Store) Trigger(ctx context.Context, tenant, name string) (work.Trigger, error) {
+// Get returns one trigger.
+func (s *Triggers) Get(ctx context.Context, tenant, name string) (work.Trigger, error) {
 	var row triggerRow
 	err := s.db.GetContext(ctx, &row, `SELECT `+triggerColumns+` FROM triggers WHERE tenant = $1 AND name = $2`, tenant, work.Clean(name))
 	if err != nil {
@@ -103,8 +109,8 @@ func (s *Store) Trigger(ctx context.Context, tenant, name string) (work.Trigger,
 // maxTriggers bounds a list: triggers are written by people.
 const maxTriggers = 1000
 
-// ListTriggers returns every trigger by name.
-func (s *Store) ListTriggers(ctx context.Context, tenant string) ([]work.Trigger, error) {
+// List returns every trigger by name.
+func (s *Triggers) List(ctx context.Context, tenant string) ([]work.Trigger, error) {
 	var rows []triggerRow
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+triggerColumns+` FROM triggers WHERE tenant = $1 ORDER BY name LIMIT $2`, tenant, maxTriggers)
 	if err != nil {
@@ -121,9 +127,9 @@ func (s *Store) ListTriggers(ctx context.Context, tenant string) ([]work.Trigger
 	return list, nil
 }
 
-// DeleteTrigger removes a trigger; its units stay, and what came for it is
+// Delete removes a trigger; its units stay, and what came for it is
 // remembered as long as it would be otherwise.
-func (s *Store) DeleteTrigger(ctx context.Context, tenant, name string) error {
+func (s *Triggers) Delete(ctx context.Context, tenant, name string) error {
 	var gone string
 	err := s.db.GetContext(ctx, &gone, `DELETE FROM triggers WHERE tenant = $1 AND name = $2 RETURNING name`, tenant, work.Clean(name))
 	if err != nil {
@@ -142,9 +148,9 @@ type TriggerDeliveryFilter struct {
 	Limit   int       // 0: 50
 }
 
-// TriggerDeliveries lists what came for a trigger, newest first, and tells the
+// Received lists what came for a trigger, newest first, and tells the
 // id to go on after when there is more.
-func (s *Store) TriggerDeliveries(ctx context.Context, f TriggerDeliveryFilter) ([]work.TriggerDelivery, *uuid.UUID, error) {
+func (s *Triggers) Received(ctx context.Context, f TriggerDeliveryFilter) ([]work.TriggerDelivery, *uuid.UUID, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	var w where
 	w.add("tenant = ?", f.Tenant)
@@ -159,7 +165,7 @@ func (s *Store) TriggerDeliveries(ctx context.Context, f TriggerDeliveryFilter) 
 
 // Decline notes a delivery that makes nothing, or finds what the same delivery
 // made before: a repeat of what was accepted is told so.
-func (s *Store) Decline(ctx context.Context, d work.TriggerDelivery) (work.TriggerDelivery, error) {
+func (s *Triggers) Decline(ctx context.Context, d work.TriggerDelivery) (work.TriggerDelivery, error) {
 	d.Delivery, d.Event = work.Clean(d.Delivery), work.Clean(d.Event)
 	out, err := s.decline.do(ctx, d)
 	if err != nil {
@@ -184,7 +190,7 @@ ORDER BY tenant COLLATE "C", trigger COLLATE "C", delivery COLLATE "C"
 ON CONFLICT (tenant, trigger, delivery) DO UPDATE SET duplicates = trigger_deliveries.duplicates + (trigger_deliveries.id <> excluded.id)::integer
 RETURNING ` + triggerDeliveryColumns
 
-func (s *Store) declineAll(ctx context.Context, rows []work.TriggerDelivery) ([]work.TriggerDelivery, error) {
+func (s *Triggers) declineAll(ctx context.Context, rows []work.TriggerDelivery) ([]work.TriggerDelivery, error) {
 	var in []deliveryIn
 	seen := map[deliveryKey]bool{}
 	for _, d := range rows {
@@ -242,7 +248,7 @@ SELECT r.id AS asked, u.* FROM r JOIN d USING (tenant, trigger, delivery),
 // redelivered finds the units that deliveries made before, and counts the
 // repeats; or the very unit of the row, committed by a statement whose answer was
 // lost. It fills in outs for the rows that which names.
-func (s *Store) redelivered(ctx context.Context, rows []NewUnit, which []int, outs []accepted) error {
+func (s *Units) redelivered(ctx context.Context, rows []NewUnit, which []int, outs []accepted) error {
 	if len(which) == 0 {
 		return nil
 	}
@@ -279,7 +285,7 @@ func (s *Store) redelivered(ctx context.Context, rows []NewUnit, which []int, ou
 
 // PruneTriggerDeliveries forgets what came for triggers before a time, and returns
 // how many rows that were.
-func (s *Store) PruneTriggerDeliveries(ctx context.Context, before time.Time, most int) (int, error) {
+func (s *Retention) PruneTriggerDeliveries(ctx context.Context, before time.Time, most int) (int, error) {
 	return s.exec(ctx, "forget old deliveries to triggers", `DELETE FROM trigger_deliveries WHERE ctid = ANY(ARRAY(SELECT ctid FROM trigger_deliveries
 		WHERE received_at < $1 ORDER BY received_at LIMIT $2 FOR UPDATE SKIP LOCKED))`, before, most)
 }

@@ -10,11 +10,11 @@ import (
 	"piecework/internal/work"
 )
 
-// DeliverBatch commits the batch that a delivery makes together with the note
+// AddBatch commits the batch that a delivery makes together with the note
 // of the delivery, and returns the note; n has the id of d. When the same
 // delivery made something before, that is returned, under another id, and
 // nothing is made.
-func (s *Store) DeliverBatch(ctx context.Context, n NewBatch, d work.TriggerDelivery) (work.TriggerDelivery, error) {
+func (s *Triggers) AddBatch(ctx context.Context, n NewBatch, d work.TriggerDelivery) (work.TriggerDelivery, error) {
 	args, err := n.args()
 	if err != nil {
 		return d, err
@@ -39,7 +39,7 @@ func (s *Store) DeliverBatch(ctx context.Context, n NewBatch, d work.TriggerDeli
 
 // Redelivered finds a delivery that was taken before, and counts the repeat. One
 // with the id of d is no repeat but d itself, whose answer was lost.
-func (s *Store) Redelivered(ctx context.Context, d work.TriggerDelivery) (work.TriggerDelivery, error) {
+func (s *Triggers) Redelivered(ctx context.Context, d work.TriggerDelivery) (work.TriggerDelivery, error) {
 	var found work.TriggerDelivery
 	err := s.db.GetContext(ctx, &found, `UPDATE trigger_deliveries SET duplicates = duplicates + (id <> $4)::integer
 		WHERE tenant = $1 AND trigger = $2 AND delivery = $3 RETURNING `+triggerDeliveryColumns, d.Tenant, d.Trigger, work.Clean(d.Delivery), d.ID)
@@ -49,8 +49,8 @@ func (s *Store) Redelivered(ctx context.Context, d work.TriggerDelivery) (work.T
 	return found, nil
 }
 
-// BatchItems is the list that came with a batch; none once its units are made.
-func (s *Store) BatchItems(ctx context.Context, batch uuid.UUID) (json.RawMessage, error) {
+// Items is the list that came with a batch; none once its units are made.
+func (s *Batches) Items(ctx context.Context, batch uuid.UUID) (json.RawMessage, error) {
 	var items json.RawMessage
 	err := s.db.GetContext(ctx, &items, `SELECT coalesce(items, '[]') FROM batches WHERE id = $1`, batch)
 	if err != nil {

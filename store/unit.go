@@ -17,6 +17,12 @@ import (
 	"piecework/internal/work"
 )
 
+// Units are units of work: accepted, read, changed, deleted.
+type Units struct {
+	*pool
+	accept *group[NewUnit, accepted]
+}
+
 // NewUnit is a unit that asks to be accepted.
 type NewUnit struct {
 	work.Unit
@@ -24,7 +30,7 @@ type NewUnit struct {
 	IdempotencyKey string       // empty: none
 	BodyHash       []byte       // of the request that carries the key
 	Turn           int          // when its batch lets it go: before those with a higher one
-	// Row is what Encoded has made of the unit, for FillMore; nil: it is made there.
+	// Row is what Encoded has made of the unit, for Batches.AddChunk; nil: it is made there.
 	Row json.RawMessage
 	// Delivery is the webhook that the unit is made of; nil for none. Only the
 	// first of its name makes a unit; one that has made a batch makes none.
@@ -51,7 +57,7 @@ var ErrMadeBatch = errors.New("this delivery has made a batch before")
 // Accept commits a new unit, or finds the one that the same idempotency key, or
 // the same delivery, made before and says so. When it returns nil the unit
 // cannot be lost.
-func (s *Store) Accept(ctx context.Context, n NewUnit) (work.Unit, bool, error) {
+func (s *Units) Accept(ctx context.Context, n NewUnit) (work.Unit, bool, error) {
 	out, err := s.accept.do(ctx, n)
 	if err = cmp.Or(err, out.err); err != nil {
 		return work.Unit{}, false, fmt.Errorf("accept unit: %w", lostFile(err))
@@ -177,7 +183,7 @@ func (n NewUnit) Encoded() (json.RawMessage, error) {
 	return json.RawMessage(text), err
 }
 
-func (s *Store) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, error) {
+func (s *Units) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, error) {
 	in, statement := make([]unitIn, 0, len(rows)), acceptPlain
 	seen := map[deliveryKey]bool{}
 	for _, n := range rows {
@@ -228,7 +234,7 @@ func (s *Store) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, erro
 // Before returns the unit that an idempotency key made before. It is
 // work.ErrNotFound when the key is new, and ErrKeyReused when it came with
 // another body.
-func (s *Store) Before(ctx context.Context, tenant, key string, bodyHash []byte) (work.Unit, error) {
+func (s *Units) Before(ctx context.Context, tenant, key string, bodyHash []byte) (work.Unit, error) {
 	out := s.replay(ctx, NewUnit{Unit: work.Unit{Tenant: tenant}, IdempotencyKey: key, BodyHash: bodyHash})
 	return out.unit, out.err
 }
@@ -236,7 +242,7 @@ func (s *Store) Before(ctx context.Context, tenant, key string, bodyHash []byte)
 // replay finds the unit that stood in n's way: the one its key made before,
 // or n itself, committed by a statement whose answer was lost and which the
 // driver has repeated. Its error is n's alone: the others are committed.
-func (s *Store) replay(ctx context.Context, n NewUnit) accepted {
+func (s *Units) replay(ctx context.Context, n NewUnit) accepted {
 	var row struct {
 		unitRow
 		SameBody bool `db:"same_body"`
@@ -297,8 +303,8 @@ func failure(class, message *string) *work.Failure {
 	return work.Fail(work.Class(*class), deref(message))
 }
 
-// Unit returns one unit with the whole output of its final run.
-func (s *Store) Unit(ctx context.Context, tenant string, id uuid.UUID) (work.Unit, error) {
+// Get returns one unit with the whole output of its final run.
+func (s *Units) Get(ctx context.Context, tenant string, id uuid.UUID) (work.Unit, error) {
 	var row unitRow
 	err := s.db.GetContext(ctx, &row, `SELECT `+unitColumns+`,
 		(SELECT result FROM worker_runs WHERE worker_runs.id = work_units.final_run) AS output
@@ -311,7 +317,7 @@ func (s *Store) Unit(ctx context.Context, tenant string, id uuid.UUID) (work.Uni
 
 // State returns the state of one unit: all that whoever waits for its end asks again
 // and again.
-func (s *Store) State(ctx context.Context, tenant string, id uuid.UUID) (state work.State, err error) {
+func (s *Units) State(ctx context.Context, tenant string, id uuid.UUID) (state work.State, err error) {
 	if err := s.db.GetContext(ctx, &state, `SELECT state FROM work_units WHERE id = $1 AND tenant = $2`, id, tenant); err != nil {
 		return "", translate(fmt.Errorf("read the state of unit %s: %w", id, err))
 	}
@@ -327,7 +333,7 @@ type Place struct {
 const maxAhead = 10_000
 
 // Place tells where a queued unit stands.
-func (s *Store) Place(ctx context.Context, u work.Unit) (Place, error) {
+func (s *Queues) Place(ctx context.Context, u work.Unit) (Place, error) {
 	var p Place
 	err := s.db.GetContext(ctx, &p, `SELECT coalesce((SELECT not_before > clock_timestamp() FROM work_units WHERE id = $1), false) AS scheduled,
 		(SELECT count(*) FROM (SELECT FROM work_units WHERE state = 'queued' AND NOT held AND queue = $2 AND backend = $3
@@ -390,9 +396,9 @@ const listColumns = `id, tenant, state, title, backend, worker, model, queue, pr
     cancel_requested_at, summary, error_class, left(error_message, 500) AS error_message, coalesce(cache, '') AS cache, cached_from, ` + costColumns + `, created_at,
     started_at, finished_at, batch_id, coalesce(custom_id, '') AS custom_id, held, coalesce(nullif(lane, 'live'), '') AS lane`
 
-// ListUnits lists units, newest first, and tells the id to go on after when there
+// List lists units, newest first, and tells the id to go on after when there
 // are more.
-func (s *Store) ListUnits(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid.UUID, error) {
+func (s *Units) List(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid.UUID, error) {
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	w := f.where()
 	var rows []unitRow
@@ -406,10 +412,10 @@ func (s *Store) ListUnits(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid
 	return cutPage(units, f.Limit, func(u work.Unit) uuid.UUID { return u.ID })
 }
 
-// CountUnits tells how many units of a filter are in each state; of one state it
+// Count tells how many units of a filter are in each state; of one state it
 // counts no more than most. What is searched for is counted among the newest most
 // units that are found: it says whether these are all.
-func (s *Store) CountUnits(ctx context.Context, f UnitFilter, most int) (counts map[work.State]int, whole bool, err error) {
+func (s *Units) Count(ctx context.Context, f UnitFilter, most int) (counts map[work.State]int, whole bool, err error) {
 	w, wide := f.where(), f.wide()
 	query := `SELECT state, count(*) FROM (SELECT state FROM work_units WHERE ` + w.text() + ` ORDER BY id DESC LIMIT ` + w.arg(most) + `) found GROUP BY state`
 	if wide { // each state is the beginning of an index, and one by one Postgres knows which of them are rare
@@ -481,7 +487,7 @@ func (w *where) addIf(ok bool, cond string, arg any) {
 const defaultLimit = 50
 
 // page selects one row more than limit, newest first.
-func (s *Store) page(ctx context.Context, rows any, query, key string, w where, limit int) error {
+func (s *pool) page(ctx context.Context, rows any, query, key string, w where, limit int) error {
 	query += " WHERE " + w.text() + fmt.Sprintf(" ORDER BY %s DESC LIMIT %d", key, limit+1)
 	return translate(sqlx.SelectContext(ctx, s.db, rows, query, w.args...))
 }

@@ -76,9 +76,9 @@ func TestAcceptInFewStatements(t *testing.T) {
 		all.Go(call)
 	}
 	testkit.Eventually(t, "all others wait", func() bool {
-		l.accept.mu.Lock()
-		defer l.accept.mu.Unlock()
-		return len(l.accept.waiting) == callers-1
+		l.Units.accept.mu.Lock()
+		defer l.Units.accept.mu.Unlock()
+		return len(l.Units.accept.waiting) == callers-1
 	})
 	l.must(tx.Rollback())
 	all.Wait()
@@ -139,7 +139,7 @@ func TestAcceptOrdersKeys(t *testing.T) {
 	}
 	var orders []string
 	for range 2 {
-		if _, err := l.acceptAll(t.Context(), rows); err != nil {
+		if _, err := l.Units.acceptAll(t.Context(), rows); err != nil {
 			t.Fatal(err)
 		}
 		var sent []unitIn
