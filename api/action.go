@@ -132,7 +132,7 @@ func (a *API) notice(ctx context.Context, done, back string) (*web.Notice, error
 	n := &web.Notice{Close: back}
 	switch verb, kind, name, count, more := m[1], m[2], m[3], m[4], m[5]; {
 	case kind != "":
-		pauses, err := a.Store.ListPauses(ctx)
+		pauses, err := a.Store.Pauses.List(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -169,7 +169,7 @@ func (a *API) noticeOfUnit(ctx context.Context, verb, back string) (*web.Notice,
 	if err != nil {
 		return nil, err
 	}
-	unit, err := a.Store.Unit(ctx, work.DefaultTenant, id)
+	unit, err := a.Store.Units.Get(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +201,7 @@ func (a *API) theUnit(c echo.Context) (web.Unit, error) {
 	if err != nil {
 		return web.Unit{}, err
 	}
-	unit, err := a.Store.Unit(c.Request().Context(), work.DefaultTenant, id)
+	unit, err := a.Store.Units.Get(c.Request().Context(), work.DefaultTenant, id)
 	return web.Unit{Unit: unit, Filter: filterOf(c)}, err
 }
 
@@ -320,7 +320,7 @@ func (a *API) askRetryAll(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := a.Store.PreviewRetry(c.Request().Context(), f, store.Changes{}, previewed)
+	p, err := a.Store.Units.PreviewRetry(c.Request().Context(), f, store.Changes{}, previewed)
 	if err != nil {
 		return err
 	}

@@ -41,11 +41,11 @@ type backendsAnswer struct {
 }
 
 func (a *API) listBackends(ctx context.Context, _ *struct{}) (*backendsAnswer, error) {
-	processes, err := a.Store.ListProcesses(ctx)
+	processes, err := a.Store.Processes.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	pauses, err := a.Store.ListPauses(ctx)
+	pauses, err := a.Store.Pauses.List(ctx)
 	if err != nil {
 		return nil, err
 	}

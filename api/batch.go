@@ -55,7 +55,7 @@ func (a *API) submitBatch(ctx context.Context, in *batchInput) (*batchAnswer, er
 	var hash []byte
 	if key != "" {
 		hash = fingerprint(rawBody(ctx))
-		if b, err := a.Store.BatchBefore(ctx, work.DefaultTenant, key, hash); !errors.Is(err, work.ErrNotFound) {
+		if b, err := a.Store.Batches.Before(ctx, work.DefaultTenant, key, hash); !errors.Is(err, work.ErrNotFound) {
 			return answerBatch(b, nil, true), err
 		}
 	}
@@ -106,7 +106,7 @@ func (a *API) viewBatch(ctx context.Context, b work.Batch, t store.Trial) (Batch
 	if b.Status != work.BatchAwaitingApproval {
 		return v, nil
 	}
-	processes, err := a.Store.ListProcesses(ctx)
+	processes, err := a.Store.Processes.List(ctx)
 	if err != nil {
 		return v, err
 	}
@@ -137,7 +137,7 @@ func (a *API) getBatch(ctx context.Context, in *ByID) (*oneBatch, error) {
 }
 
 func (a *API) answerOne(ctx context.Context, id uuid.UUID) (*oneBatch, error) {
-	b, t, err := a.Store.TriedBatch(ctx, work.DefaultTenant, id)
+	b, t, err := a.Store.Batches.GetTested(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (a *API) listBatches(ctx context.Context, in *listBatchesInput) (*batchList
 	if f.After, err = parseAfter(in.After); err != nil {
 		return nil, err
 	}
-	batches, next, err := a.Store.ListBatches(ctx, f)
+	batches, next, err := a.Store.Batches.List(ctx, f)
 	if err != nil {
 		return nil, err
 	}

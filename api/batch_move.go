@@ -29,13 +29,13 @@ type changeBatchInput struct {
 
 func (a *API) approveBatch(ctx context.Context, in *changeBatchInput) (*oneBatch, error) {
 	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		return a.Store.ApproveBatch(ctx, work.DefaultTenant, id, in.Body.changes())
+		return a.Store.Batches.Approve(ctx, work.DefaultTenant, id, in.Body.changes())
 	})
 }
 
 func (a *API) resumeBatch(ctx context.Context, in *changeBatchInput) (*oneBatch, error) {
 	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		return a.Store.ResumeBatch(ctx, work.DefaultTenant, id, in.Body.changes())
+		return a.Store.Batches.Resume(ctx, work.DefaultTenant, id, in.Body.changes())
 	})
 }
 
@@ -50,7 +50,7 @@ func (a *API) pauseBatch(ctx context.Context, in *pauseBatchInput) (*oneBatch, e
 		why = *in.Body
 	}
 	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		return a.Store.PauseBatch(ctx, work.DefaultTenant, id, why.By, why.Why)
+		return a.Store.Batches.Pause(ctx, work.DefaultTenant, id, why.By, why.Why)
 	})
 }
 
@@ -69,7 +69,7 @@ func (a *API) cancelBatch(ctx context.Context, in *cancelBatchInput) (*oneBatch,
 		why = in.Body.Why
 	}
 	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		return a.Store.CancelBatch(ctx, work.DefaultTenant, id, why)
+		return a.Store.Batches.Cancel(ctx, work.DefaultTenant, id, why)
 	})
 }
 
@@ -88,19 +88,19 @@ func (a *API) retryBatch(ctx context.Context, in *retryBatchInput) (*oneBatch, e
 		states = in.Body.Status
 	}
 	return a.moveBatch(ctx, in.ID, func(id uuid.UUID) (work.Batch, error) {
-		if _, err := a.Store.Batch(ctx, work.DefaultTenant, id); err != nil {
+		if _, err := a.Store.Batches.Get(ctx, work.DefaultTenant, id); err != nil {
 			return work.Batch{}, err
 		}
 		total := 0
 		for more := true; more; {
 			var moved []store.Moved
 			var err error
-			if moved, more, err = a.Store.RetryBatch(ctx, work.DefaultTenant, id, states); err != nil {
+			if moved, more, err = a.Store.Batches.Retry(ctx, work.DefaultTenant, id, states); err != nil {
 				return work.Batch{}, err
 			}
 			total += len(moved)
 		}
-		b, err := a.Store.Batch(ctx, work.DefaultTenant, id)
+		b, err := a.Store.Batches.Get(ctx, work.DefaultTenant, id)
 		switch {
 		case err == nil && total == 0 && (b.Status == work.BatchFinalizing || b.Status == work.BatchCancelling):
 			err = fmt.Errorf("%w: the batch is %s; retry its units when it is over", work.ErrConflict, b.Status)

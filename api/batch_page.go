@@ -147,7 +147,7 @@ func (a *API) noticeOfBatch(ctx context.Context, verb, back string) (*web.Notice
 	if err != nil {
 		return nil, err
 	}
-	b, err := a.Store.Batch(ctx, work.DefaultTenant, id)
+	b, err := a.Store.Batches.Get(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return nil, err
 	}
@@ -188,12 +188,12 @@ func (a *API) batchesPage(c echo.Context) error {
 	if f.After, err = parseAfter(page.After); err != nil {
 		return err
 	}
-	batches, next, err := a.Store.ListBatches(ctx, f)
+	batches, next, err := a.Store.Batches.List(ctx, f)
 	if err != nil {
 		return err
 	}
 	f.Statuses = nil
-	counts, err := a.Store.CountBatches(ctx, f, maxCounts)
+	counts, err := a.Store.Batches.Count(ctx, f, maxCounts)
 	if err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (a *API) batchOf(c echo.Context) (web.Batch, error) {
 	if err != nil {
 		return web.Batch{}, err
 	}
-	b, t, err := a.Store.TriedBatch(ctx, work.DefaultTenant, id)
+	b, t, err := a.Store.Batches.GetTested(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return web.Batch{}, err
 	}
@@ -249,7 +249,7 @@ func (a *API) batchOf(c echo.Context) (web.Batch, error) {
 		return page, err
 	}
 	if b.Status == work.BatchTesting || b.Status == work.BatchInProgress {
-		pace, err := a.Store.BatchPace(ctx, work.DefaultTenant, id, paceTime)
+		pace, err := a.Store.Batches.Pace(ctx, work.DefaultTenant, id, paceTime)
 		if err != nil {
 			return page, err
 		}
@@ -260,7 +260,7 @@ func (a *API) batchOf(c echo.Context) (web.Batch, error) {
 	if page.Bad() == 0 {
 		return page, nil
 	}
-	groups, err := a.Store.BatchFailures(ctx, id, maxFailures)
+	groups, err := a.Store.Batches.Failures(ctx, id, maxFailures)
 	if err != nil {
 		return page, err
 	}

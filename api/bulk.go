@@ -105,13 +105,13 @@ func (a *API) retryUnits(ctx context.Context, in *retryUnitsInput) (*bulkAnswer,
 		return nil, err
 	}
 	if in.DryRun {
-		return viewPreview(a.Store.PreviewRetry(ctx, f, changes, previewed))
+		return viewPreview(a.Store.Units.PreviewRetry(ctx, f, changes, previewed))
 	}
 	return a.retryAll(ctx, f, changes)
 }
 
 func (a *API) retryAll(ctx context.Context, f store.UnitFilter, changes store.Changes) (*bulkAnswer, error) {
-	moved, more, err := a.Store.RetryAll(ctx, f, changes)
+	moved, more, err := a.Store.Units.RetryAll(ctx, f, changes)
 	if err != nil {
 		return nil, err
 	}
@@ -132,9 +132,9 @@ func (a *API) cancelUnits(ctx context.Context, in *Bulk) (*bulkAnswer, error) {
 		return nil, err
 	}
 	if in.DryRun {
-		return viewPreview(a.Store.PreviewCancel(ctx, f, previewed))
+		return viewPreview(a.Store.Units.PreviewCancel(ctx, f, previewed))
 	}
-	moved, more, err := a.Store.CancelAll(ctx, f)
+	moved, more, err := a.Store.Units.CancelAll(ctx, f)
 	if err != nil {
 		return nil, err
 	}

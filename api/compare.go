@@ -63,14 +63,14 @@ func (a *API) side(ctx context.Context, text string) (web.Unit, error) {
 		return web.Unit{}, err
 	}
 	var chosen *work.Run
-	run, err := a.Store.Run(ctx, work.DefaultTenant, id)
+	run, err := a.Store.Runs.Get(ctx, work.DefaultTenant, id)
 	switch {
 	case err == nil:
 		id, chosen = run.UnitID, &run
 	case !errors.Is(err, work.ErrNotFound):
 		return web.Unit{}, err
 	}
-	unit, err := a.Store.Unit(ctx, work.DefaultTenant, id)
+	unit, err := a.Store.Units.Get(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return web.Unit{}, err
 	}
@@ -106,7 +106,7 @@ func (a *API) candidates(ctx context.Context, page *web.Comparison) error {
 			}
 		}
 	}
-	units, _, err := a.Store.ListUnits(ctx, store.UnitFilter{Tenant: work.DefaultTenant, Limit: pageChoices + 1})
+	units, _, err := a.Store.Units.List(ctx, store.UnitFilter{Tenant: work.DefaultTenant, Limit: pageChoices + 1})
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (a *API) steps(ctx context.Context, run work.Run) ([]transcript.Step, error
 	if !run.HasTranscript {
 		return nil, nil
 	}
-	stored, err := a.Store.Transcript(ctx, work.DefaultTenant, run.ID)
+	stored, err := a.Store.Transcripts.Open(ctx, work.DefaultTenant, run.ID)
 	if err != nil {
 		return nil, err
 	}

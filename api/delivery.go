@@ -67,7 +67,7 @@ func (a *API) listDeliveries(ctx context.Context, in *listDeliveriesInput) (*del
 		return nil, err
 	}
 	var list deliveryList
-	list.Body.Items, list.Body.Next, err = a.Store.ListDeliveries(ctx, f)
+	list.Body.Items, list.Body.Next, err = a.Store.Deliveries.List(ctx, f)
 	return &list, err
 }
 
@@ -76,7 +76,7 @@ func (a *API) getDelivery(ctx context.Context, in *ByID) (*deliveryAnswer, error
 	if err != nil {
 		return nil, err
 	}
-	d, err := a.Store.Delivery(ctx, work.DefaultTenant, id)
+	d, err := a.Store.Deliveries.Get(ctx, work.DefaultTenant, id)
 	return &deliveryAnswer{d}, err
 }
 
@@ -85,7 +85,7 @@ func (a *API) redeliver(ctx context.Context, in *ByID) (*deliveryAnswer, error) 
 	if err != nil {
 		return nil, err
 	}
-	d, err := a.Store.Redeliver(ctx, work.DefaultTenant, id)
+	d, err := a.Store.Deliveries.Redeliver(ctx, work.DefaultTenant, id)
 	return &deliveryAnswer{d}, err
 }
 
@@ -115,7 +115,7 @@ func (a *API) redeliverAll(ctx context.Context, in *redeliverInput) (*redelivery
 	if len(f.States) == 0 {
 		f.States = []work.DeliveryState{work.DeliveryDead}
 	}
-	n, err := a.Store.RedeliverAll(ctx, f)
+	n, err := a.Store.Deliveries.RedeliverAll(ctx, f)
 	return &redeliveryAnswer{redelivery{Count: n, More: n == store.MaxBulk}}, err
 }
 
@@ -131,10 +131,10 @@ func (a *API) webhooksPage(c echo.Context) error {
 		return err
 	}
 	page := web.Webhooks{Now: time.Now(), Status: in.Status, Endpoint: in.Endpoint}
-	if page.Endpoints, err = a.Store.ListEndpoints(ctx, work.DefaultTenant); err != nil {
+	if page.Endpoints, err = a.Store.Endpoints.List(ctx, work.DefaultTenant); err != nil {
 		return err
 	}
-	deliveries, next, err := a.Store.ListDeliveries(ctx, f)
+	deliveries, next, err := a.Store.Deliveries.List(ctx, f)
 	if err != nil {
 		return err
 	}

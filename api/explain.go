@@ -45,13 +45,13 @@ func (a *API) explainUnit(ctx context.Context, in *ByID) (*explainAnswer, error)
 }
 
 func (a *API) explain(ctx context.Context, id uuid.UUID) (explanation, error) {
-	u, err := a.Store.Unit(ctx, work.DefaultTenant, id)
+	u, err := a.Store.Units.Get(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return explanation{}, err
 	}
 	e := explanation{ID: u.ID, Status: u.State, Reasons: whereItStands(u)}
 	if u.State == work.Waiting && u.Lane == work.LaneBatch {
-		lane, err := a.Store.BatchLaneOf(ctx, id)
+		lane, err := a.Store.ProviderBatches.LaneOf(ctx, id)
 		e.Reasons = []reason{whyInLane(u, lane)}
 		return e, err
 	}
@@ -59,19 +59,19 @@ func (a *API) explain(ctx context.Context, id uuid.UUID) (explanation, error) {
 		return e, nil
 	}
 	if u.Held && u.BatchID != nil {
-		b, err := a.Store.Batch(ctx, u.Tenant, *u.BatchID)
+		b, err := a.Store.Batches.Get(ctx, u.Tenant, *u.BatchID)
 		e.Reasons = append(e.Reasons, whyBatchHolds(b))
 		return e, err
 	}
-	place, err := a.Store.Place(ctx, u)
+	place, err := a.Store.Queues.Place(ctx, u)
 	if err != nil {
 		return e, err
 	}
-	processes, err := a.Store.ListProcesses(ctx)
+	processes, err := a.Store.Processes.List(ctx)
 	if err != nil {
 		return e, err
 	}
-	pauses, err := a.Store.ListPauses(ctx)
+	pauses, err := a.Store.Pauses.List(ctx)
 	if err != nil {
 		return e, err
 	}

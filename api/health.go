@@ -84,10 +84,10 @@ func (a *API) checkRedis(ctx context.Context) check {
 }
 
 func (a *API) checkWorkers(ctx context.Context, checks map[string]check) {
-	processes, err := a.Store.ListProcesses(ctx)
+	processes, err := a.Store.Processes.List(ctx)
 	var pauses []store.Pause
 	if err == nil {
-		pauses, err = a.Store.ListPauses(ctx)
+		pauses, err = a.Store.Pauses.List(ctx)
 	}
 	if err != nil {
 		checks["workers"] = check{Detail: "cannot be listed"}

@@ -155,7 +155,7 @@ func (h *hub) poll(ctx context.Context) {
 	defer cancel()
 	h.bell.Watched(ids)
 	h.reads.Inc()
-	heads, err := h.store.Heads(ctx, ids)
+	heads, err := h.store.Events.Heads(ctx, ids)
 	if err != nil {
 		h.log.Debug("look for changes", "err", err)
 		return
@@ -351,7 +351,7 @@ func (t *unitTopic) read(ctx context.Context, places map[unitCursor]bool) (*unit
 		}
 	}
 	t.hub.reads.Inc()
-	unit, runs, err := t.hub.store.LiveUnit(ctx, t.id, attempt)
+	unit, runs, err := t.hub.store.Events.Unit(ctx, t.id, attempt)
 	if err != nil {
 		return nil, err
 	}
@@ -367,7 +367,7 @@ func (t *unitTopic) read(ctx context.Context, places map[unitCursor]bool) (*unit
 			continue
 		}
 		t.hub.reads.Inc()
-		if view.steps[i], err = t.hub.store.StepsAfter(ctx, run.ID, from); err != nil {
+		if view.steps[i], err = t.hub.store.Transcripts.StepsAfter(ctx, run.ID, from); err != nil {
 			return nil, err
 		}
 	}

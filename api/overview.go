@@ -45,10 +45,10 @@ func (a *API) stats(ctx context.Context, window work.Window, now time.Time) (s s
 		return s, nil, err
 	}
 	s.Figures = counted.figures
-	if pauses, err = a.Store.ListPauses(ctx); err != nil {
+	if pauses, err = a.Store.Pauses.List(ctx); err != nil {
 		return s, nil, err
 	}
-	if s.Processes, err = a.Store.ListProcesses(ctx); err != nil {
+	if s.Processes, err = a.Store.Processes.List(ctx); err != nil {
 		return s, nil, err
 	}
 	s.Queues = viewQueues(counted.queues, pauses, s.Processes)
@@ -68,10 +68,10 @@ type counted struct {
 }
 
 func (a *API) count(ctx context.Context, window work.Window, now time.Time) (c counted, rows int64, err error) {
-	if c.figures, err = a.Store.Figures(ctx, work.DefaultTenant, window, now); err != nil {
+	if c.figures, err = a.Store.Overview.Figures(ctx, work.DefaultTenant, window, now); err != nil {
 		return c, 0, err
 	}
-	if c.queues, err = a.Store.ListQueues(ctx, work.DefaultTenant); err != nil {
+	if c.queues, err = a.Store.Queues.List(ctx, work.DefaultTenant); err != nil {
 		return c, 0, err
 	}
 	rows = c.figures.Untallied
@@ -86,7 +86,7 @@ func (a *API) count(ctx context.Context, window work.Window, now time.Time) (c c
 const reconcilerLate = 3 * time.Minute
 
 func (a *API) checkReconciler(ctx context.Context) check {
-	ago, err := a.Store.ReconcilerSeen(ctx)
+	ago, err := a.Store.Overview.ReconcilerSeen(ctx)
 	switch {
 	case err != nil:
 		return check{Detail: "cannot be looked for"}
@@ -112,11 +112,11 @@ func (a *API) overviewPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	schedules, err := a.Store.ListSchedules(ctx, work.DefaultTenant)
+	schedules, err := a.Store.Schedules.List(ctx, work.DefaultTenant)
 	if err != nil {
 		return err
 	}
-	batches, err := a.Store.CountBatches(ctx, store.BatchFilter{Tenant: work.DefaultTenant}, maxCounts)
+	batches, err := a.Store.Batches.Count(ctx, store.BatchFilter{Tenant: work.DefaultTenant}, maxCounts)
 	if err != nil {
 		return err
 	}
@@ -149,11 +149,11 @@ func (a *API) overviewPage(c echo.Context) error {
 
 func (a *API) processesPage(c echo.Context) error {
 	ctx := c.Request().Context()
-	processes, err := a.Store.ListProcesses(ctx)
+	processes, err := a.Store.Processes.List(ctx)
 	if err != nil {
 		return err
 	}
-	runs, _, err := a.Store.ListRuns(ctx, store.RunFilter{Tenant: work.DefaultTenant, Statuses: []work.RunStatus{work.RunRunning}, Limit: 1000})
+	runs, _, err := a.Store.Runs.List(ctx, store.RunFilter{Tenant: work.DefaultTenant, Statuses: []work.RunStatus{work.RunRunning}, Limit: 1000})
 	if err != nil {
 		return err
 	}

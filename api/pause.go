@@ -106,7 +106,7 @@ func (a *API) pause(ctx context.Context, kind store.PauseKind, name string, body
 	if body == nil {
 		body = &newPause{}
 	}
-	p, err := a.Store.Pause(ctx, kind, name, body.By, body.Why)
+	p, err := a.Store.Pauses.Pause(ctx, kind, name, body.By, body.Why)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (a *API) pause(ctx context.Context, kind store.PauseKind, name string, body
 }
 
 func (a *API) resume(ctx context.Context, kind store.PauseKind, name string) (*pauseAnswer, error) {
-	p, err := a.Store.Resume(ctx, kind, name)
+	p, err := a.Store.Pauses.Resume(ctx, kind, name)
 	if err != nil {
 		return nil, err
 	}

@@ -27,15 +27,15 @@ type queuesAnswer struct {
 }
 
 func (a *API) listQueues(ctx context.Context, _ *struct{}) (*queuesAnswer, error) {
-	queues, err := a.Store.ListQueues(ctx, work.DefaultTenant)
+	queues, err := a.Store.Queues.List(ctx, work.DefaultTenant)
 	if err != nil {
 		return nil, err
 	}
-	pauses, err := a.Store.ListPauses(ctx)
+	pauses, err := a.Store.Pauses.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	processes, err := a.Store.ListProcesses(ctx)
+	processes, err := a.Store.Processes.List(ctx)
 	if err != nil {
 		return nil, err
 	}

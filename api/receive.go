@@ -106,7 +106,7 @@ func (a *API) hook(ctx context.Context, name string) (*hook, error) {
 }
 
 func (a *API) readHook(ctx context.Context, name string) (*hook, error) {
-	t, err := a.Store.Trigger(ctx, work.DefaultTenant, name)
+	t, err := a.Store.Triggers.Get(ctx, work.DefaultTenant, name)
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +242,7 @@ func (a *API) take(ctx context.Context, h *hook, m *message, proof webhook.Proof
 	d := work.TriggerDelivery{ID: uuid.Must(uuid.NewV7()), Tenant: h.Tenant, Trigger: h.Name, Delivery: m.Delivery, Event: m.Event}
 	got := receipt{Delivery: m.Delivery, Event: m.Event}
 	if d.Outcome, got.Detail = h.declines(ctx, m); d.Outcome != "" {
-		noted, err := a.Store.Decline(ctx, d)
+		noted, err := a.Store.Triggers.Decline(ctx, d)
 		got.Outcome = d.Outcome
 		if noted.Outcome == work.DeliveryAccepted { // before the trigger was changed
 			got.repeats(noted)
@@ -263,7 +263,7 @@ func (a *API) take(ctx context.Context, h *hook, m *message, proof webhook.Proof
 	n.ID, n.Delivery = d.ID, &d
 	unit, again, err := a.Submit(ctx, n)
 	if errors.Is(err, store.ErrMadeBatch) {
-		noted, err := a.Store.Redelivered(ctx, d)
+		noted, err := a.Store.Triggers.Redelivered(ctx, d)
 		got.repeats(noted)
 		return got, err
 	}

@@ -47,7 +47,7 @@ func (a *API) listRuns(ctx context.Context, in *listRunsInput) (*runList, error)
 			return nil, badParameter("unit", "must be a unit's id")
 		}
 	}
-	runs, next, err := a.Store.ListRuns(ctx, f)
+	runs, next, err := a.Store.Runs.List(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -66,6 +66,6 @@ func (a *API) getRun(ctx context.Context, in *ByID) (*runAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	run, err := a.Store.Run(ctx, work.DefaultTenant, id)
+	run, err := a.Store.Runs.Get(ctx, work.DefaultTenant, id)
 	return &runAnswer{run}, err
 }

@@ -22,7 +22,7 @@ func (a *API) script(ctx context.Context, run work.Run, needs func(*web.Script) 
 	if !run.HasTranscript {
 		return script, nil
 	}
-	stored, err := a.Store.Transcript(ctx, work.DefaultTenant, run.ID)
+	stored, err := a.Store.Transcripts.Open(ctx, work.DefaultTenant, run.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (a *API) readSteps(ctx context.Context, run work.Run, wanted []int, know fu
 	if len(wanted) == 0 {
 		return nil
 	}
-	stored, err := a.Store.Transcript(ctx, work.DefaultTenant, run.ID)
+	stored, err := a.Store.Transcripts.Open(ctx, work.DefaultTenant, run.ID)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func TestScriptIsAsOfTheWhole(t *testing.T) {
 	}
 	steps = append(steps, step(3_001, transcript.Action, ""))
 	c, _ := f.told(steps...)
-	run, err := f.Store.Run(t.Context(), work.DefaultTenant, c.RunID)
+	run, err := f.Store.Runs.Get(t.Context(), work.DefaultTenant, c.RunID)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func (a *API) putTrigger(ctx context.Context, in *triggerInput) (*triggerAnswer,
 	if err := a.setSecrets(ctx, &t, in.Body.Secrets); err != nil {
 		return nil, err
 	}
-	saved, err := a.Store.PutTrigger(ctx, t)
+	saved, err := a.Store.Triggers.Put(ctx, t)
 	a.hooks.forget(in.Name)
 	return &triggerAnswer{saved}, err
 }
@@ -48,7 +48,7 @@ func (a *API) putTrigger(ctx context.Context, in *triggerInput) (*triggerAnswer,
 // its own, if they are of the same kind.
 func (a *API) setSecrets(ctx context.Context, t *work.Trigger, secrets []string) error {
 	if len(secrets) == 0 {
-		had, err := a.Store.Trigger(ctx, t.Tenant, t.Name)
+		had, err := a.Store.Triggers.Get(ctx, t.Tenant, t.Name)
 		if err == nil && had.Preset == t.Preset {
 			return nil
 		}
@@ -67,19 +67,19 @@ func (a *API) setSecrets(ctx context.Context, t *work.Trigger, secrets []string)
 func sealOwner(t *work.Trigger) string { return "trigger " + t.Tenant + " " + t.Name }
 
 func (a *API) getTrigger(ctx context.Context, in *ByName) (*triggerAnswer, error) {
-	t, err := a.Store.Trigger(ctx, work.DefaultTenant, in.Name)
+	t, err := a.Store.Triggers.Get(ctx, work.DefaultTenant, in.Name)
 	return &triggerAnswer{t}, err
 }
 
 func (a *API) listTriggers(ctx context.Context, _ *struct{}) (*triggerList, error) {
-	triggers, err := a.Store.ListTriggers(ctx, work.DefaultTenant)
+	triggers, err := a.Store.Triggers.List(ctx, work.DefaultTenant)
 	var list triggerList
 	list.Body.Items = triggers
 	return &list, err
 }
 
 func (a *API) deleteTrigger(ctx context.Context, in *ByName) (*struct{}, error) {
-	err := a.Store.DeleteTrigger(ctx, work.DefaultTenant, in.Name)
+	err := a.Store.Triggers.Delete(ctx, work.DefaultTenant, in.Name)
 	a.hooks.forget(in.Name)
 	return nil, err
 }
@@ -104,7 +104,7 @@ func (a *API) listTriggerDeliveries(ctx context.Context, in *listTriggerDeliveri
 		return nil, err
 	}
 	var list triggerDeliveryList
-	list.Body.Items, list.Body.Next, err = a.Store.TriggerDeliveries(ctx, store.TriggerDeliveryFilter{
+	list.Body.Items, list.Body.Next, err = a.Store.Triggers.Received(ctx, store.TriggerDeliveryFilter{
 		Tenant: work.DefaultTenant, Trigger: in.Name, After: after, Limit: in.Limit})
 	return &list, err
 }

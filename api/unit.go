@@ -87,7 +87,7 @@ func (a *API) accept(ctx context.Context, key string, body *jobs.UnitBody) (unit
 	var hash []byte
 	if key != "" {
 		hash = fingerprint(rawBody(ctx))
-		unit, err = a.Store.Before(ctx, work.DefaultTenant, key, hash)
+		unit, err = a.Store.Units.Before(ctx, work.DefaultTenant, key, hash)
 		if !errors.Is(err, work.ErrNotFound) {
 			return unit, true, err
 		}
@@ -115,14 +115,14 @@ func (a *API) answerUnit(ctx context.Context, id uuid.UUID, wait waitFor) (*unit
 }
 
 func (a *API) viewUnit(ctx context.Context, id uuid.UUID) (unitView, error) {
-	unit, err := a.Store.Unit(ctx, work.DefaultTenant, id)
+	unit, err := a.Store.Units.Get(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return unitView{}, err
 	}
-	runs, err := a.Store.UnitRuns(ctx, id)
+	runs, err := a.Store.Runs.OfUnit(ctx, id)
 	view := newUnitView(unit, runs)
 	if err == nil && len(runs) == store.MaxUnitRuns { // there may be others
-		view.Usage.Usage, err = a.Store.UnitUsage(ctx, id)
+		view.Usage.Usage, err = a.Store.Runs.UnitUsage(ctx, id)
 		view.Usage.CachedShare = view.Usage.Usage.CachedShare()
 	}
 	return view, err
@@ -227,7 +227,7 @@ func (a *API) listUnits(ctx context.Context, in *listUnitsInput) (*unitList, err
 	if f.After, err = parseAfter(in.After); err != nil {
 		return nil, err
 	}
-	units, next, err := a.Store.ListUnits(ctx, f)
+	units, next, err := a.Store.Units.List(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +244,7 @@ func (a *API) cancelUnit(ctx context.Context, in *ByID) (*unitAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	unit, err := a.Store.Cancel(ctx, work.DefaultTenant, id)
+	unit, err := a.Store.Units.Cancel(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return nil, err
 	}
@@ -288,7 +288,7 @@ func (a *API) checkChanges(ctx context.Context, id uuid.UUID, c store.Changes) e
 	if c == (store.Changes{}) {
 		return nil
 	}
-	u, err := a.Store.Unit(ctx, work.DefaultTenant, id)
+	u, err := a.Store.Units.Get(ctx, work.DefaultTenant, id)
 	if err == nil && len(u.Request) > 0 {
 		return work.Invalidf("#", "the unit has a request, which is sent again as it is; submit a new unit for another")
 	}
@@ -307,7 +307,7 @@ func (a *API) retryUnit(ctx context.Context, in *retryInput) (*unitAnswer, error
 	if err := a.checkChanges(ctx, id, changes); err != nil {
 		return nil, err
 	}
-	unit, err := a.Store.Retry(ctx, work.DefaultTenant, id, changes)
+	unit, err := a.Store.Units.Retry(ctx, work.DefaultTenant, id, changes)
 	if err != nil {
 		return nil, err
 	}

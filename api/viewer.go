@@ -162,7 +162,7 @@ func (a *API) list(c echo.Context, chosen uuid.UUID) (web.List, error) {
 		return list, err
 	}
 	if f.Batch != uuid.Nil {
-		title, err := a.Store.BatchTitle(ctx, work.DefaultTenant, f.Batch)
+		title, err := a.Store.Batches.Title(ctx, work.DefaultTenant, f.Batch)
 		if err != nil {
 			return list, err
 		}
@@ -199,7 +199,7 @@ func (a *API) countUnits(ctx context.Context, f store.UnitFilter, given web.Filt
 		c.at = time.Now()
 		c.most = maxCounts
 		var whole bool
-		if c.byState, whole, err = a.Store.CountUnits(ctx, f, maxCounts); !whole {
+		if c.byState, whole, err = a.Store.Units.Count(ctx, f, maxCounts); !whole {
 			c.most = 0
 		}
 		for _, n := range c.byState {
@@ -217,7 +217,7 @@ func (a *API) countUnits(ctx context.Context, f store.UnitFilter, given web.Filt
 
 // fill gives the list the cards of a filter and tells where it goes on.
 func (a *API) fill(ctx context.Context, list *web.List, f store.UnitFilter, chosen uuid.UUID) (*uuid.UUID, error) {
-	units, next, err := a.Store.ListUnits(ctx, f)
+	units, next, err := a.Store.Units.List(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -229,7 +229,7 @@ func (a *API) fill(ctx context.Context, list *web.List, f store.UnitFilter, chos
 	}
 	var live map[uuid.UUID]work.Run
 	if len(running) > 0 {
-		if live, err = a.Store.LiveRuns(ctx, running); err != nil {
+		if live, err = a.Store.Runs.Live(ctx, running); err != nil {
 			return nil, err
 		}
 	}
@@ -252,7 +252,7 @@ func (a *API) unitOf(c echo.Context, id uuid.UUID, whole bool) (web.Unit, error)
 	if err != nil {
 		return web.Unit{}, err
 	}
-	unit, err := a.Store.Unit(ctx, work.DefaultTenant, id)
+	unit, err := a.Store.Units.Get(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return web.Unit{}, err
 	}
@@ -268,11 +268,11 @@ func (a *API) unitOf(c echo.Context, id uuid.UUID, whole bool) (web.Unit, error)
 		}
 	}
 	if unit.BatchID != nil {
-		if page.Batch, err = a.Store.BatchTitle(ctx, work.DefaultTenant, *unit.BatchID); err != nil {
+		if page.Batch, err = a.Store.Batches.Title(ctx, work.DefaultTenant, *unit.BatchID); err != nil {
 			return page, err
 		}
 	}
-	page.Deliveries, _, err = a.Store.ListDeliveries(ctx, store.DeliveryFilter{Tenant: work.DefaultTenant, Unit: id, Limit: pageTold})
+	page.Deliveries, _, err = a.Store.Deliveries.List(ctx, store.DeliveryFilter{Tenant: work.DefaultTenant, Unit: id, Limit: pageTold})
 	if err != nil {
 		return page, err
 	}
@@ -300,14 +300,14 @@ func (a *API) unitOf(c echo.Context, id uuid.UUID, whole bool) (web.Unit, error)
 // chosenRun is a unit's runs, newest first, and the one of an attempt, or the
 // newest; nil when there is none.
 func (a *API) chosenRun(ctx context.Context, unit uuid.UUID, attempt string) ([]work.Run, *work.Run, error) {
-	runs, _, err := a.Store.ListRuns(ctx, store.RunFilter{Tenant: work.DefaultTenant, Unit: unit, Limit: pageRuns})
+	runs, _, err := a.Store.Runs.List(ctx, store.RunFilter{Tenant: work.DefaultTenant, Unit: unit, Limit: pageRuns})
 	if err != nil {
 		return nil, nil, err
 	}
 	slices.SortFunc(runs, func(a, b work.Run) int { return b.Attempt - a.Attempt })
 	for _, r := range runs {
 		if attempt == "" || strconv.Itoa(r.Attempt) == attempt {
-			run, err := a.Store.Run(ctx, work.DefaultTenant, r.ID)
+			run, err := a.Store.Runs.Get(ctx, work.DefaultTenant, r.ID)
 			return runs, &run, err
 		}
 	}

@@ -82,7 +82,7 @@ func (a *API) addEndpoint(ctx context.Context, in *addEndpointInput) (*addedAnsw
 	}
 	e.ID = uuid.Must(uuid.NewV7())
 	secret := webhook.NewSecret()
-	e, err = a.Store.AddEndpoint(ctx, e, secret)
+	e, err = a.Store.Endpoints.Add(ctx, e, secret)
 	return &addedAnswer{addedEndpoint{e, secret}}, err
 }
 
@@ -96,12 +96,12 @@ func (a *API) putEndpoint(ctx context.Context, in *putEndpointInput) (*endpointA
 		return nil, err
 	}
 	e.ID = id
-	e, err = a.Store.PutEndpoint(ctx, e, in.Body.Disabled)
+	e, err = a.Store.Endpoints.Put(ctx, e, in.Body.Disabled)
 	return &endpointAnswer{e}, err
 }
 
 func (a *API) listEndpoints(ctx context.Context, _ *struct{}) (*endpointList, error) {
-	endpoints, err := a.Store.ListEndpoints(ctx, work.DefaultTenant)
+	endpoints, err := a.Store.Endpoints.List(ctx, work.DefaultTenant)
 	var list endpointList
 	list.Body.Items = endpoints
 	return &list, err
@@ -112,7 +112,7 @@ func (a *API) getEndpoint(ctx context.Context, in *ByID) (*endpointAnswer, error
 	if err != nil {
 		return nil, err
 	}
-	e, err := a.Store.Endpoint(ctx, work.DefaultTenant, id)
+	e, err := a.Store.Endpoints.Get(ctx, work.DefaultTenant, id)
 	return &endpointAnswer{e}, err
 }
 
@@ -121,7 +121,7 @@ func (a *API) deleteEndpoint(ctx context.Context, in *ByID) (*struct{}, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, a.Store.DeleteEndpoint(ctx, work.DefaultTenant, id)
+	return nil, a.Store.Endpoints.Delete(ctx, work.DefaultTenant, id)
 }
 
 func (a *API) testEndpoint(ctx context.Context, in *ByID) (*deliveryAnswer, error) {
@@ -129,7 +129,7 @@ func (a *API) testEndpoint(ctx context.Context, in *ByID) (*deliveryAnswer, erro
 	if err != nil {
 		return nil, err
 	}
-	d, err := a.Store.TestEndpoint(ctx, work.DefaultTenant, id)
+	d, err := a.Store.Deliveries.AddTest(ctx, work.DefaultTenant, id)
 	return &deliveryAnswer{d}, err
 }
 
@@ -138,12 +138,12 @@ func (a *API) getSecret(ctx context.Context, in *ByID) (*secretsAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := a.Store.EndpointSecrets(ctx, work.DefaultTenant, id)
+	secrets, err := a.Store.Endpoints.Secrets(ctx, work.DefaultTenant, id)
 	return &secretsAnswer{secrets}, err
 }
 
 func (a *API) getCallbackSecret(ctx context.Context, _ *struct{}) (*secretsAnswer, error) {
-	secrets, err := a.Store.CallbackSecrets(ctx, work.DefaultTenant, webhook.NewSecret())
+	secrets, err := a.Store.Endpoints.CallbackSecrets(ctx, work.DefaultTenant, webhook.NewSecret())
 	return &secretsAnswer{secrets}, err
 }
 
@@ -186,7 +186,7 @@ func (a *API) rotateSecret(ctx context.Context, in *rotateInput) (*secretsAnswer
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := a.Store.RotateEndpoint(ctx, work.DefaultTenant, id, webhook.NewSecret(), overlap)
+	secrets, err := a.Store.Endpoints.Rotate(ctx, work.DefaultTenant, id, webhook.NewSecret(), overlap)
 	return &secretsAnswer{secrets}, err
 }
 
@@ -195,7 +195,7 @@ func (a *API) rotateCallbackSecret(ctx context.Context, in *struct{ Body *rotati
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := a.Store.RotateCallbacks(ctx, work.DefaultTenant, webhook.NewSecret(), overlap)
+	secrets, err := a.Store.Endpoints.RotateCallbacks(ctx, work.DefaultTenant, webhook.NewSecret(), overlap)
 	return &secretsAnswer{secrets}, err
 }
 

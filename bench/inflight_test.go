@@ -121,7 +121,7 @@ func submit(t *testing.T, ledger *store.Store, bell *jobs.Bell, name string) {
 }
 
 func acceptFor(ctx context.Context, ledger *store.Store, bell *jobs.Bell, name string) error {
-	unit, _, err := ledger.Accept(ctx, store.NewUnit{Unit: work.Unit{
+	unit, _, err := ledger.Units.Accept(ctx, store.NewUnit{Unit: work.Unit{
 		ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: "Summarise lorem",
 		Spec: work.Spec{
 			Backend: name, Model: "slow", Prompt: "Summarise {text}",

@@ -54,7 +54,7 @@ func TestLimitOfAModelLetsOthersPass(t *testing.T) {
 			l.models["slow"].until = time.Now() // the limit is over
 			l.models["slow"].begun = 1000
 			l.mu.Unlock()
-			if err := h.store.Doubt(t.Context(), slow); err != nil {
+			if err := h.store.Queues.Recheck(t.Context(), slow); err != nil {
 				t.Fatal(err)
 			}
 			for range slow {
@@ -85,7 +85,7 @@ func TestUnitsOfAShutModelCostNoMessages(t *testing.T) {
 	h.becomes(last, work.Succeeded)
 	for _, id := range units {
 		testkit.Eventually(t, "its message is gone and it is not due", func() bool {
-			due, _, err := h.store.Unchecked(t.Context(), store.CheckCursor{}, 100)
+			due, _, err := h.store.Queues.Unchecked(t.Context(), store.CheckCursor{}, 100)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -13,7 +13,7 @@ import (
 // chargeUnused notes what answers have cost that came for units which were over
 // before a run: the provider is paid for them.
 func (w *Worker) chargeUnused(ctx context.Context, names []string) error {
-	unused, err := w.Store.UnusedAnswers(ctx, names, answersCount)
+	unused, err := w.Store.ProviderBatches.UnusedAnswers(ctx, names, answersCount)
 	if err != nil {
 		return err
 	}
@@ -23,7 +23,7 @@ func (w *Worker) chargeUnused(ctx context.Context, names []string) error {
 			w.Log.Warn("read the request of a unit", "unit", u.UnitID, "err", err) // it is priced as a prompt
 		}
 		cost := w.lane(u.Backend).backend.(backend.Batcher).AnswerCost(call, u.Model, backend.Answer{Status: u.Status, RequestID: u.RequestID, Body: u.Body})
-		if err := w.Store.ChargeAnswer(ctx, u.UnitID, cost); err != nil {
+		if err := w.Store.ProviderBatches.ChargeAnswer(ctx, u.UnitID, cost); err != nil {
 			return err
 		}
 	}
@@ -36,7 +36,7 @@ func (w *Worker) answered(ctx context.Context, a *attempt) *work.Failure {
 		return nil
 	}
 	err := w.untilAnswered(ctx, func() error {
-		got, err := w.Store.Answer(ctx, a.claimed.ID)
+		got, err := w.Store.ProviderBatches.Answer(ctx, a.claimed.ID)
 		if err == nil && got != nil {
 			a.prep.req.Answer = &backend.Answer{Status: got.Status, RequestID: got.RequestID, Body: got.Body}
 		}
@@ -56,7 +56,7 @@ func (w *Worker) forgetAnswer(a *attempt, f store.Finish) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if err := w.Store.ForgetAnswer(ctx, a.claimed.ID); err != nil {
+	if err := w.Store.ProviderBatches.ForgetAnswer(ctx, a.claimed.ID); err != nil {
 		w.Log.Warn("forget a provider's answer that was used", "unit", a.claimed.ID, "err", err)
 	}
 }

@@ -64,7 +64,7 @@ func (w *Worker) laneRound(ctx context.Context) error {
 	}
 	for _, name := range names {
 		for w.draining.Err() == nil {
-			if n, err := w.Store.PackUnits(ctx, name, backend.MaxBatchLines); err != nil || n == 0 {
+			if n, err := w.Store.ProviderBatches.Pack(ctx, name, backend.MaxBatchLines); err != nil || n == 0 {
 				if err != nil {
 					return err
 				}
@@ -76,7 +76,7 @@ func (w *Worker) laneRound(ctx context.Context) error {
 		return err
 	}
 	for len(names) > 0 && w.draining.Err() == nil {
-		b, err := w.Store.HoldProviderBatch(ctx, w.id, names)
+		b, err := w.Store.ProviderBatches.Claim(ctx, w.id, names)
 		if err != nil || b == nil {
 			return err
 		}
@@ -98,7 +98,7 @@ type batchRound struct {
 // see does what is next. The error is the ledger's; the provider's are noted in
 // the batch, and it is looked at again.
 func (r *batchRound) see(ctx context.Context) error {
-	waits, err := r.w.Store.AnyPacked(ctx, r.b.ID)
+	waits, err := r.w.Store.ProviderBatches.AnyUnits(ctx, r.b.ID)
 	switch {
 	case err != nil:
 		return err
@@ -132,7 +132,7 @@ func (r *batchRound) dismiss(ctx context.Context) error {
 }
 
 func (r *batchRound) finish(ctx context.Context, failed *work.Failure) error {
-	left, err := r.w.Store.FinishProviderBatch(ctx, r.w.id, r.b.ID, failed)
+	left, err := r.w.Store.ProviderBatches.Finish(ctx, r.w.id, r.b.ID, failed)
 	if err == nil {
 		r.w.Log.Info("provider's batch is over", "batch", r.remote(), "backend", r.b.Backend, "unanswered", left, "failure", failed)
 	}
@@ -153,14 +153,14 @@ func (r *batchRound) later(ctx context.Context, done int, why error) error {
 		text = why.Error()
 		r.w.Log.Warn("provider's batch", "batch", r.remote(), "backend", r.b.Backend, "err", why)
 	}
-	return r.w.Store.LeaveProviderBatch(ctx, r.w.id, r.b.ID, done, text, r.w.Pack)
+	return r.w.Store.ProviderBatches.Leave(ctx, r.w.id, r.b.ID, done, text, r.w.Pack)
 }
 
 // again notes that the provider does not have the batch, and why.
 func (r *batchRound) again(ctx context.Context, why error) error {
 	pause := min(r.w.Pack<<min(r.b.Tries, 8), max(r.w.Pack, 15*time.Minute))
 	r.w.Log.Warn("provider's batch was not taken; it is sent again", "batch", r.b.ID, "backend", r.b.Backend, "after", pause, "err", why)
-	return r.w.Store.UnsentProviderBatch(ctx, r.w.id, r.b.ID, why.Error(), pause)
+	return r.w.Store.ProviderBatches.Unsent(ctx, r.w.id, r.b.ID, why.Error(), pause)
 }
 
 // send hands the batch in. From the note in the ledger on it may be there.
@@ -173,11 +173,11 @@ func (r *batchRound) send(ctx context.Context) error {
 	if len(lines) == 0 {
 		return r.finish(ctx, nil)
 	}
-	if err := r.w.Store.SendingProviderBatch(ctx, r.w.id, r.b.ID, len(lines)); err != nil {
+	if err := r.w.Store.ProviderBatches.Sending(ctx, r.w.id, r.b.ID, len(lines)); err != nil {
 		return err
 	}
 	if lease.Lapsed() {
-		return r.w.Store.UnsentProviderBatch(ctx, r.w.id, r.b.ID, "", r.w.Pack) // this process was frozen, perhaps
+		return r.w.Store.ProviderBatches.Unsent(ctx, r.w.id, r.b.ID, "", r.w.Pack) // this process was frozen, perhaps
 	}
 	call, cancel := context.WithTimeout(ctx, laneTransfer)
 	defer cancel()
@@ -186,7 +186,7 @@ func (r *batchRound) send(ctx context.Context) error {
 	switch {
 	case err == nil:
 		r.w.Log.Info("provider's batch was sent", "batch", remote, "backend", r.b.Backend, "lines", len(lines))
-		return r.w.Store.SentProviderBatch(ctx, r.w.id, r.b.ID, remote, r.w.Pack)
+		return r.w.Store.ProviderBatches.Sent(ctx, r.w.id, r.b.ID, remote, r.w.Pack)
 	case errors.As(err, &refused):
 		return r.refused(ctx, refused)
 	}
@@ -208,12 +208,12 @@ func (r *batchRound) lines(ctx context.Context) (lines []backend.Line, err error
 	var live []uuid.UUID
 	size, most := 0, cmp.Or(r.w.packMost, backend.MaxBatchBytes)
 	for after := uuid.Nil; ; {
-		units, err := r.w.Store.PackedUnits(ctx, r.b.ID, after, packPage)
+		units, err := r.w.Store.ProviderBatches.Units(ctx, r.b.ID, after, packPage)
 		if err != nil {
 			return nil, err
 		}
 		if len(units) == 0 {
-			return lines, r.w.Store.UnpackLive(ctx, r.b.ID, live)
+			return lines, r.w.Store.ProviderBatches.UnpackLive(ctx, r.b.ID, live)
 		}
 		for i := range units {
 			after = units[i].ID
@@ -226,7 +226,7 @@ func (r *batchRound) lines(ctx context.Context) (lines []backend.Line, err error
 				continue
 			}
 			if size += len(line.Body); size > most {
-				return lines, errors.Join(r.w.Store.UnpackLive(ctx, r.b.ID, live), r.w.Store.UnpackFrom(ctx, r.b.ID, after))
+				return lines, errors.Join(r.w.Store.ProviderBatches.UnpackLive(ctx, r.b.ID, live), r.w.Store.ProviderBatches.UnpackFrom(ctx, r.b.ID, after))
 			}
 			line.ID = lineID(r.b.ID, after)
 			lines = append(lines, line)
@@ -256,7 +256,7 @@ func (r *batchRound) find(ctx context.Context) error {
 	if err != nil {
 		return r.later(ctx, 0, fmt.Errorf("look whether it was sent: %w", err))
 	}
-	known, err := r.w.Store.KnownRemotes(ctx, r.b.Backend, found)
+	known, err := r.w.Store.ProviderBatches.KnownRemotes(ctx, r.b.Backend, found)
 	if err != nil {
 		return err
 	}
@@ -264,7 +264,7 @@ func (r *batchRound) find(ctx context.Context) error {
 	switch {
 	case len(found) > 0:
 		r.w.Log.Info("provider's batch was found again", "batch", found[0], "backend", r.b.Backend)
-		return r.w.Store.FoundProviderBatch(ctx, r.w.id, r.b.ID, found[0], !r.batcher.KeepsKey())
+		return r.w.Store.ProviderBatches.Found(ctx, r.w.id, r.b.ID, found[0], !r.batcher.KeepsKey())
 	case time.Since(*r.b.SendingAt) < cmp.Or(r.w.find, findFor):
 		return r.later(ctx, 0, errors.New("nobody knows whether it was sent; it is looked for"))
 	}
@@ -309,7 +309,7 @@ func (r *batchRound) turnedDown(ctx context.Context, news backend.BatchNews) err
 	if len(bad) == 0 {
 		return r.refused(ctx, news.Refused)
 	}
-	if err := r.w.Store.UnpackLive(ctx, r.b.ID, bad); err != nil {
+	if err := r.w.Store.ProviderBatches.UnpackLive(ctx, r.b.ID, bad); err != nil {
 		return err
 	}
 	return r.again(ctx, news.Refused)
@@ -326,7 +326,7 @@ func (r *batchRound) collect(ctx context.Context) error {
 	size, ours, foreign := 0, 0, 0
 	var ledger error
 	keep := func() error {
-		ledger = r.w.Store.TakeAnswers(ctx, r.b.ID, answers)
+		ledger = r.w.Store.ProviderBatches.AddAnswers(ctx, r.b.ID, answers)
 		answers, size = answers[:0], 0
 		return ledger
 	}
@@ -363,7 +363,7 @@ func (r *batchRound) collect(ctx context.Context) error {
 // trade gives what was found at the provider to another batch of ours, if it is
 // that one's.
 func (r *batchRound) trade(ctx context.Context, owner uuid.UUID) error {
-	traded, err := r.w.Store.TradeProviderBatch(ctx, r.w.id, r.b.ID, owner)
+	traded, err := r.w.Store.ProviderBatches.Swap(ctx, r.w.id, r.b.ID, owner)
 	if err != nil {
 		return err
 	}

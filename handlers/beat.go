@@ -21,7 +21,7 @@ func (w *Worker) register(ctx context.Context) error {
 		hostname = "unknown"
 	}
 	sent := process.Uptime()
-	err = w.Store.Register(ctx, work.Process{
+	err = w.Store.Processes.Register(ctx, work.Process{
 		ID: w.id, Hostname: hostname, PID: os.Getpid(), Identity: process.Self(), Version: w.Version,
 		Slots: w.Slots, Queues: w.queueNames(), Backends: w.offers(),
 	}, w.Lease)
@@ -53,7 +53,7 @@ func (w *Worker) beat(ctx context.Context) {
 
 func (w *Worker) beatOnce(ctx context.Context) error {
 	sent, cut, mine := process.Uptime(), w.cutOff(), w.runIDs()
-	err := w.Store.Beat(ctx, w.id, w.Lease, len(mine), w.offers())
+	err := w.Store.Processes.Heartbeat(ctx, w.id, w.Lease, len(mine), w.offers())
 	switch {
 	case errors.Is(err, work.ErrNotFound):
 		if err = w.register(ctx); err != nil {
@@ -113,7 +113,7 @@ func (w *Worker) newsOnce(ctx context.Context) error {
 	// Taken before the question, so that a run claimed in between is not
 	// missing in the answer.
 	mine := w.runIDs()
-	news, err := w.Store.News(ctx, w.id)
+	news, err := w.Store.Processes.Assignments(ctx, w.id)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (w *Worker) disown(ctx context.Context, o store.Owned) {
 	case ended && !left.gone:
 		w.gone(o.RunID) // somebody has taken it from the disk: if he handed it in, the next sign of life tells
 	default:
-		if err = w.Store.GiveUp(ctx, w.id, o, left.gone); err == nil {
+		if err = w.Store.Runs.GiveUp(ctx, w.id, o, left.gone); err == nil {
 			w.settled(o.RunID)
 		}
 	}

@@ -33,7 +33,7 @@ func TestRunUnderALapsedLeaseDoesNotBegin(t *testing.T) {
 	}
 	_ = w.conclude(a)
 	w.end(claimed.RunID)
-	u, err := h.store.Unit(t.Context(), work.DefaultTenant, id)
+	u, err := h.store.Units.Get(t.Context(), work.DefaultTenant, id)
 	if err != nil || u.State != work.Queued || u.Losses != 1 || u.Failures != 0 || u.Crashes != 0 {
 		t.Errorf("%s, losses %d, failures %d, crashes %d, %v", u.State, u.Losses, u.Failures, u.Crashes, err)
 	}
@@ -54,7 +54,7 @@ func TestRunEndedByItsKeeperIsLost(t *testing.T) {
 	w.returned(a.ctx, a, errors.Join(process.ErrLapsed))
 	_ = w.conclude(a)
 	w.end(claimed.RunID)
-	u, err := h.store.Unit(t.Context(), work.DefaultTenant, id)
+	u, err := h.store.Units.Get(t.Context(), work.DefaultTenant, id)
 	if err != nil || u.State != work.Queued || u.Losses != 1 || u.Failures != 0 || u.Crashes != 0 {
 		t.Errorf("%s, losses %d, failures %d, crashes %d, %v", u.State, u.Losses, u.Failures, u.Crashes, err)
 	}

@@ -62,7 +62,7 @@ func (w *Worker) inCache(ctx context.Context, a *attempt) bool {
 	}
 	if err == nil {
 		err = w.untilAnswered(ctx, func() (err error) {
-			a.look.from, err = w.Store.Cached(ctx, c.Tenant, a.look.key, c.CacheTTL.Duration())
+			a.look.from, err = w.Store.Runs.Cached(ctx, c.Tenant, a.look.key, c.CacheTTL.Duration())
 			return err
 		})
 	}

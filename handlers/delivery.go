@@ -75,7 +75,7 @@ func (w *Worker) wakeDeliveries() {
 
 // deliverNext makes one try to deliver to a receiver, if something is due.
 func (w *Worker) deliverNext(to uuid.UUID) (found, took bool) {
-	d, err := w.Store.ClaimDelivery(w.courier.ctx, to, w.id, deliveryLease, webhook.NewSecret())
+	d, err := w.Store.Deliveries.Claim(w.courier.ctx, to, w.id, deliveryLease, webhook.NewSecret())
 	if err != nil || d == nil {
 		if err != nil {
 			w.Log.Debug("look for a delivery; the reconciler will ring again", "receiver", to, "err", err)
@@ -108,14 +108,14 @@ func (w *Worker) heedAnswer(to uuid.UUID, d *store.ClaimedDelivery, answer webho
 	ctx, cancel := context.WithTimeout(context.Background(), deliveryLease)
 	defer cancel()
 	if answer.Gone() && d.EndpointID != nil {
-		disabled, err := w.Store.EndpointGone(ctx, *d.EndpointID, d.URL)
+		disabled, err := w.Store.Endpoints.DisableGone(ctx, *d.EndpointID, d.URL)
 		if disabled {
 			w.Log.Warn("webhook endpoint disabled: it answered 410", "endpoint", d.EndpointID)
 		}
 		return err
 	}
 	if answer.RetryAfter > 0 {
-		return w.Store.Slow(ctx, to, min(answer.RetryAfter, slowest))
+		return w.Store.Deliveries.Defer(ctx, to, min(answer.RetryAfter, slowest))
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (w *Worker) noteTry(t store.Try) (work.DeliveryState, error) {
 	stopWaiting := w.lastly(cancel)
 	defer stopWaiting()
 	for {
-		state, err := w.Store.Tried(ctx, t)
+		state, err := w.Store.Deliveries.Finish(ctx, t)
 		if !errors.As(err, new(*work.Unavailable)) || ctx.Err() != nil {
 			return state, err
 		}
@@ -180,7 +180,7 @@ func (w *Worker) pollDeliveries(ctx context.Context) {
 		if w.Bell.Up() {
 			continue
 		}
-		due, err := w.Store.DueReceivers(ctx, dueReceivers)
+		due, err := w.Store.Deliveries.DueReceivers(ctx, dueReceivers)
 		if err != nil {
 			w.Log.Warn("look for deliveries without redis", "err", err)
 			continue

@@ -59,7 +59,7 @@ func status(code int) func(int, http.ResponseWriter, *http.Request) {
 
 func (h *house) endpoint(url string) work.Endpoint {
 	h.t.Helper()
-	e, err := h.store.AddEndpoint(h.t.Context(), work.Endpoint{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, URL: url, Events: []string{"*"}}, webhook.NewSecret())
+	e, err := h.store.Endpoints.Add(h.t.Context(), work.Endpoint{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, URL: url, Events: []string{"*"}}, webhook.NewSecret())
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func (h *house) endpoint(url string) work.Endpoint {
 func (h *house) deliveries(f store.DeliveryFilter) []work.Delivery {
 	h.t.Helper()
 	f.Tenant, f.Limit = work.DefaultTenant, 500
-	list, _, err := h.store.ListDeliveries(h.t.Context(), f)
+	list, _, err := h.store.Deliveries.List(h.t.Context(), f)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func (h *house) settles(e work.Endpoint, what string, ok func(work.Delivery) boo
 func (h *house) ends(change func(*work.Spec)) uuid.UUID {
 	h.t.Helper()
 	id := h.submit(change)
-	if _, err := h.store.Cancel(h.t.Context(), work.DefaultTenant, id); err != nil {
+	if _, err := h.store.Units.Cancel(h.t.Context(), work.DefaultTenant, id); err != nil {
 		h.t.Fatal(err)
 	}
 	return id
@@ -187,7 +187,7 @@ func TestReceiversOfAllKinds(t *testing.T) {
 	}
 	d = h.settles(ends["gone"], "410", func(d work.Delivery) bool { return d.State == work.DeliveryDead })
 	testkit.Eventually(t, "the endpoint disabled", func() bool {
-		e, err := h.store.Endpoint(t.Context(), work.DefaultTenant, ends["gone"].ID)
+		e, err := h.store.Endpoints.Get(t.Context(), work.DefaultTenant, ends["gone"].ID)
 		return err == nil && e.DisabledAt != nil && strings.Contains(e.DisabledWhy, "410")
 	})
 	d = h.settles(ends["recovering"], "the second try", delivered)
@@ -195,7 +195,7 @@ func TestReceiversOfAllKinds(t *testing.T) {
 		t.Errorf("%+v, letters %+v", d, got)
 	}
 	testkit.Eventually(t, "the callback", func() bool { return len(callback.got()) == 1 })
-	secrets, err := h.store.CallbackSecrets(t.Context(), work.DefaultTenant, webhook.NewSecret())
+	secrets, err := h.store.Endpoints.CallbackSecrets(t.Context(), work.DefaultTenant, webhook.NewSecret())
 	if err != nil {
 		t.Fatal(err)
 	}

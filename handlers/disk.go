@@ -84,7 +84,7 @@ func (w *Worker) watchDisk(ctx context.Context) {
 			if full {
 				why = w.fullDisk()
 			}
-			if err := w.Store.Block(ctx, w.id, why); err != nil {
+			if err := w.Store.Processes.Block(ctx, w.id, why); err != nil {
 				w.Log.Warn("tell the ledger of a full disk", "err", err)
 			} else {
 				blocked = full
@@ -126,7 +126,7 @@ func (w *Worker) makeRoom(ctx context.Context) {
 		w.Log.Warn("the disk is short: look for directories to remove", "err", err)
 		return
 	}
-	over, gone, err := w.Store.Leftover(ctx, idsOf(dirs))
+	over, gone, err := w.Store.Retention.Leftover(ctx, idsOf(dirs))
 	if err != nil {
 		w.Log.Warn("the disk is short: look for units that are over", "err", err)
 		return

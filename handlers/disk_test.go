@@ -155,7 +155,7 @@ func TestFullDiskIsTold(t *testing.T) {
 	w := h.start(func(o *Options) { o.full, o.short, o.diskEvery = full.Load, full.Load, 20*time.Millisecond })
 	blocked := func(want bool) func() bool {
 		return func() bool {
-			all, err := h.store.ListProcesses(t.Context())
+			all, err := h.store.Processes.List(t.Context())
 			return err == nil && len(all) == 1 && (all[0].Blocked != "") == want
 		}
 	}

@@ -66,7 +66,7 @@ func (w *Worker) uploads(ctx context.Context, c *store.Claimed) (files map[uuid.
 		return nil, nil
 	}
 	err = w.untilAnswered(ctx, func() (err error) {
-		files, err = w.Store.FilesByID(ctx, c.Tenant, ids)
+		files, err = w.Store.Files.ByID(ctx, c.Tenant, ids)
 		return err
 	})
 	return files, err
@@ -296,7 +296,7 @@ func (w *Worker) storeAll(p prepared, root *os.Root, files []work.OutputFile, re
 	}
 	note, cancelNote := context.WithTimeout(ctx, noteTime)
 	defer cancelNote()
-	if err := w.untilAnswered(note, func() error { return w.Store.ExpectBlobs(note, ids) }); err != nil {
+	if err := w.untilAnswered(note, func() error { return w.Store.Files.ExpectBlobs(note, ids) }); err != nil {
 		return refuseAll(files, "the ledger could not be reached")
 	}
 	var spare []uuid.UUID
@@ -334,7 +334,7 @@ func (w *Worker) forget(ctx context.Context, ids []uuid.UUID) {
 		}
 	}
 	if len(ids) > 0 {
-		_ = w.Store.BlobsGone(ctx, ids)
+		_ = w.Store.Files.BlobsGone(ctx, ids)
 	}
 }
 

@@ -233,7 +233,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	if err := w.Store.Stop(bye, w.id); err != nil {
+	if err := w.Store.Processes.Stop(bye, w.id); err != nil {
 		w.Log.Warn("sign off", "err", err)
 	}
 	return nil
@@ -313,7 +313,7 @@ func (w *Worker) ProcessTask(_ context.Context, t *asynq.Task) error {
 func (w *Worker) passOn(unit uuid.UUID) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	bells, err := w.Store.Redispatch(ctx, []uuid.UUID{unit})
+	bells, err := w.Store.Queues.Redispatch(ctx, []uuid.UUID{unit})
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func (w *Worker) watchNeighbours(ctx context.Context) {
 // of this machine and those that shared this data directory, so that their units
 // need not wait for it to run out.
 func (w *Worker) buryNeighbours(ctx context.Context) error {
-	processes, err := w.Store.ListProcesses(ctx)
+	processes, err := w.Store.Processes.List(ctx)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (w *Worker) buryNeighbours(ctx context.Context) error {
 	}
 	w.sweep()      // before their units run elsewhere
 	w.unspool(ctx) // what they have finished need not
-	buried, err := w.Store.Bury(ctx, dead)
+	buried, err := w.Store.Processes.EndDead(ctx, dead)
 	if err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ func (w *Worker) pruneOnce(ctx context.Context, before time.Time) {
 		w.Log.Warn("look for old directories", "err", err)
 		return
 	}
-	_, gone, err := w.Store.Leftover(ctx, idsOf(dirs))
+	_, gone, err := w.Store.Retention.Leftover(ctx, idsOf(dirs))
 	if err != nil {
 		w.Log.Warn("look for units of directories", "err", err)
 	}

@@ -80,9 +80,9 @@ func (w *Worker) settle(f store.Finish) (store.Finish, store.Verdict, error) {
 // the ledger refuses twice is written bare, as failed with its cost, and so is one
 // that it has refused since begun, for patience, for another reason than being away.
 func (w *Worker) record(ctx context.Context, f store.Finish, begun time.Time) (store.Finish, store.Verdict, error) {
-	verdict, err := w.Store.Finish(ctx, f)
+	verdict, err := w.Store.Runs.Finish(ctx, f)
 	if store.Refused(err) {
-		verdict, err = w.Store.Finish(ctx, f)
+		verdict, err = w.Store.Runs.Finish(ctx, f)
 	}
 	hopeless := store.Refused(err) || err != nil && ctx.Err() == nil && time.Since(begun) > patience && !errors.As(err, new(*work.Unavailable))
 	if !hopeless {
@@ -94,7 +94,7 @@ func (w *Worker) record(ctx context.Context, f store.Finish, begun time.Time) (s
 		w.Log.Error("what the run came to is lost", "unit", f.UnitID, "run", f.RunID, "err", err)
 	}
 	bare := f.Bare(err)
-	verdict, err = w.Store.Finish(ctx, bare)
+	verdict, err = w.Store.Runs.Finish(ctx, bare)
 	return bare, verdict, err
 }
 

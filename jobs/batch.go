@@ -17,7 +17,7 @@ import (
 // the ledger is mended by the reconciler.
 func (b *Bell) AdvanceBatch(ctx context.Context, s *store.Store, id uuid.UUID) error {
 	for {
-		a, err := s.AdvanceBatch(ctx, id)
+		a, err := s.Batches.Advance(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ func (r *Reconciler) moveIdleBatches(ctx context.Context) error {
 // moveSome advances batches. When time is short the next round begins where this
 // one ended.
 func (r *Reconciler) moveSome(ctx context.Context, idle bool, moved *uuid.UUID) error {
-	ids, err := r.Store.LiveBatches(ctx, idle)
+	ids, err := r.Store.Batches.Live(ctx, idle)
 	if err != nil {
 		return err
 	}

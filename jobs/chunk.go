@@ -77,7 +77,7 @@ func (f *enumeration) begin(ctx context.Context) {
 	f.under = append(f.under, u)
 	go func() {
 		defer close(u.over)
-		err := f.s.Store.FillMore(ctx, piece)
+		err := f.s.Store.Batches.AddChunk(ctx, piece)
 		if u.kept = err == nil; !errors.Is(err, errNotKept) {
 			u.err = err
 		}

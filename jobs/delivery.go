@@ -61,12 +61,12 @@ func (b *Bell) RingDeliveries(ctx context.Context, bells []store.DeliveryBell) e
 
 // ringDeliveries rings for what is due to be delivered and has no bell.
 func (r *Reconciler) ringDeliveries(ctx context.Context) error {
-	bells, err := r.Store.UnheardDeliveries(ctx, bellsPerReceiver)
+	bells, err := r.Store.Deliveries.Redispatch(ctx, bellsPerReceiver)
 	if err != nil {
 		return err
 	}
 	if err := r.Bell.RingDeliveries(ctx, bells); err != nil {
-		return errors.Join(err, r.Store.DoubtDeliveries(ctx))
+		return errors.Join(err, r.Store.Deliveries.RecheckAll(ctx))
 	}
 	return nil
 }

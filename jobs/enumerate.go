@@ -47,7 +47,7 @@ func (e *Enumerator) Run(ctx context.Context) {
 	filling.Go(func() { e.bell.Listen(ctx, func(Notice) { e.wakeEnumerator() }, NoticeBatch) })
 	for ctx.Err() == nil {
 		slots <- struct{}{}
-		f, err := e.Store.FillBatch(ctx, process)
+		f, err := e.Store.Batches.ClaimEnumeration(ctx, process)
 		if err != nil && ctx.Err() == nil {
 			e.log.Debug("look for a batch to fill", "err", err)
 		}
@@ -88,7 +88,7 @@ func (e *Enumerator) fillOne(ctx context.Context, process uuid.UUID, f *store.Fi
 	}
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if err := e.Store.LeaveBatch(leave, f.ID, process, pause); err != nil {
+	if err := e.Store.Batches.LeaveEnumeration(leave, f.ID, process, pause); err != nil {
 		log.Debug("leave a batch; its lease will end", "err", err)
 	}
 }
@@ -109,7 +109,7 @@ func (e *Enumerator) fillHeld(ctx context.Context, process uuid.UUID, f *store.F
 				return
 			case <-tick.C:
 			}
-			if err := e.Store.KeepFilling(filling, f.ID, process); errors.Is(err, work.ErrConflict) {
+			if err := e.Store.Batches.RenewEnumeration(filling, f.ID, process); errors.Is(err, work.ErrConflict) {
 				stop(err)
 			}
 		}
@@ -165,22 +165,22 @@ func (e *Enumerator) enumerate(ctx context.Context, process uuid.UUID, f *store.
 	var invalid *work.Invalid
 	switch {
 	case errors.Is(err, source.ErrBroken):
-		return e.Store.FailFill(ctx, f.ID, process, strings.TrimPrefix(err.Error(), source.ErrBroken.Error()+": "), fill.problems)
+		return e.Store.Batches.FailEnumeration(ctx, f.ID, process, strings.TrimPrefix(err.Error(), source.ErrBroken.Error()+": "), fill.problems)
 	case errors.As(err, &invalid):
-		return e.Store.FailFill(ctx, f.ID, process, invalid.Detail, fill.problems)
+		return e.Store.Batches.FailEnumeration(ctx, f.ID, process, invalid.Detail, fill.problems)
 	case err != nil:
 		return err
 	case fill.refused > 0:
-		return e.Store.FailFill(ctx, f.ID, process, fmt.Sprintf("%d of its items are not as they must be; problems has the first", fill.refused), fill.problems)
+		return e.Store.Batches.FailEnumeration(ctx, f.ID, process, fmt.Sprintf("%d of its items are not as they must be; problems has the first", fill.refused), fill.problems)
 	}
-	b, err := e.Store.Batch(ctx, f.Tenant, f.ID)
+	b, err := e.Store.Batches.Get(ctx, f.Tenant, f.ID)
 	if err != nil {
 		return err
 	}
 	if b.Counts.Total == 0 {
-		return e.Store.FailFill(ctx, f.ID, process, "there is nothing in its source that a unit could be made of", b.Problems)
+		return e.Store.Batches.FailEnumeration(ctx, f.ID, process, "there is nothing in its source that a unit could be made of", b.Problems)
 	}
-	return e.Store.EndFill(ctx, f.ID, process)
+	return e.Store.Batches.FinishEnumeration(ctx, f.ID, process)
 }
 
 func (f *enumeration) clear() {

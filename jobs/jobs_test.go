@@ -84,7 +84,7 @@ func (h *house) exec(statement string) {
 
 func (h *house) put() work.Unit {
 	h.t.Helper()
-	u, _, err := h.store.Accept(h.t.Context(), store.NewUnit{Unit: work.Unit{
+	u, _, err := h.store.Units.Accept(h.t.Context(), store.NewUnit{Unit: work.Unit{
 		ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: "t", Spec: work.Spec{
 			Backend: "mock", Payload: json.RawMessage(`{}`), Timeout: 60, IdleTimeout: 60, MissingKey: "fail",
 			Queue: work.DefaultQueue, Priority: work.DefaultPriority, Labels: json.RawMessage(`{}`),
@@ -96,7 +96,7 @@ func (h *house) put() work.Unit {
 
 func (h *house) unit(id uuid.UUID) work.Unit {
 	h.t.Helper()
-	u, err := h.store.Unit(h.t.Context(), work.DefaultTenant, id)
+	u, err := h.store.Units.Get(h.t.Context(), work.DefaultTenant, id)
 	h.must(err)
 	return u
 }

@@ -25,7 +25,7 @@ func (h *house) forget() {
 // doubt lets the next round look at every queued unit.
 func (h *house) doubt() {
 	h.t.Helper()
-	_, err := h.store.RecheckAll(h.t.Context())
+	_, err := h.store.Queues.RecheckAll(h.t.Context())
 	h.must(err)
 }
 
@@ -179,7 +179,7 @@ func TestReconcileWithoutRedis(t *testing.T) {
 
 func (h *house) claim(unit, process uuid.UUID) {
 	h.t.Helper()
-	c, err := h.store.Claim(h.t.Context(), store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process, Backends: []string{"mock"}})
+	c, err := h.store.Runs.Claim(h.t.Context(), store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process, Backends: []string{"mock"}})
 	h.must(err)
 	if c == nil {
 		h.t.Fatal("nothing claimed")

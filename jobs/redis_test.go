@@ -150,7 +150,7 @@ func TestOneMasterOfACluster(t *testing.T) {
 		t.Fatalf("%d masters", len(masters))
 	}
 	h.once()
-	epoch, err := h.store.Epoch(t.Context(), "")
+	epoch, err := h.store.Queues.Epoch(t.Context(), "")
 	h.must(err)
 	if lack, err := h.bell.unmarked(t.Context(), epoch); err != nil || len(lack) > 0 {
 		t.Errorf("marks are missing: %v, %v", lack, err)
@@ -158,7 +158,7 @@ func TestOneMasterOfACluster(t *testing.T) {
 	u := h.put()
 	h.ring(u)
 	for tag, server := range masters {
-		h.must(h.store.Defer(t.Context(), u.ID, uuid.Nil, time.Minute))
+		h.must(h.store.Queues.Defer(t.Context(), u.ID, uuid.Nil, time.Minute))
 		h.must(server.FlushAll(t.Context()).Err())
 		h.once()
 		if n := h.pending(u); n != 1 {
@@ -194,7 +194,7 @@ func TestFailoverIsNoticed(t *testing.T) {
 			h.once() // marks the masters
 			u := h.put()
 			key := h.bell.stateKey(store.DispatchOf(u))
-			h.must(h.store.Defer(t.Context(), u.ID, uuid.Nil, time.Minute)) // as if it had rung, and the bell were lost
+			h.must(h.store.Queues.Defer(t.Context(), u.ID, uuid.Nil, time.Minute)) // as if it had rung, and the bell were lost
 			old := g.KillMaster(key)
 			_ = h.bell.Probe(t.Context())
 			g.AwaitFailover(key, old)
@@ -243,7 +243,7 @@ func TestInstallationsShareARedis(t *testing.T) {
 	var units [2]work.Unit
 	for i := range houses {
 		h := newHouseAt(t, server.URL)
-		id, err := h.store.Epoch(t.Context(), uuid.NewString())
+		id, err := h.store.Queues.Epoch(t.Context(), uuid.NewString())
 		h.must(err)
 		h.bell.OfDatabase(id)
 		h.must(h.rec.checkEpoch(t.Context()))
@@ -252,7 +252,7 @@ func TestInstallationsShareARedis(t *testing.T) {
 		houses[i] = h
 	}
 	for i, h := range houses {
-		epoch, err := h.store.Epoch(t.Context(), "")
+		epoch, err := h.store.Queues.Epoch(t.Context(), "")
 		h.must(err)
 		if lack, err := h.bell.unmarked(t.Context(), epoch); err != nil || len(lack) > 0 {
 			t.Errorf("installation %d takes Redis for another: %v, %v", i, lack, err)

@@ -12,7 +12,7 @@ import (
 // schedule puts a schedule whose next time lies so far back.
 func (h *house) schedule(name string, catchUp work.CatchUp, ago time.Duration) work.Schedule {
 	h.t.Helper()
-	s, err := h.store.PutSchedule(h.t.Context(), work.Schedule{
+	s, err := h.store.Schedules.Put(h.t.Context(), work.Schedule{
 		Tenant: work.DefaultTenant, Name: name, Cron: "@every 1h", Timezone: "UTC", CatchUp: catchUp, Title: name,
 		NextAt: time.Now().Add(-ago).Truncate(time.Second),
 		Unit: work.Spec{Backend: "mock", Prompt: name, Payload: json.RawMessage(`{}`), Labels: json.RawMessage(`{}`), Timeout: 60,
@@ -24,7 +24,7 @@ func (h *house) schedule(name string, catchUp work.CatchUp, ago time.Duration) w
 
 func (h *house) made(title string) (units []work.Unit) {
 	h.t.Helper()
-	units, _, err := h.store.ListUnits(h.t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Search: title})
+	units, _, err := h.store.Units.List(h.t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Search: title})
 	h.must(err)
 	return units
 }
@@ -36,7 +36,7 @@ func TestScheduledUnitsAreMadeOnce(t *testing.T) {
 	h := newHouse(t)
 	missed, later := h.schedule("missed", work.CatchUpAll, 150*time.Minute), h.schedule("later", work.CatchUpAll, -time.Hour)
 	h.must(h.rec.makeUnits(t.Context(), missed, time.Now())) // by one beside us
-	_, err := h.store.PutSchedule(t.Context(), missed)       // by one who died before it was noted
+	_, err := h.store.Schedules.Put(t.Context(), missed)     // by one who died before it was noted
 	h.must(err)
 	h.once()
 	h.once()
@@ -46,12 +46,12 @@ func TestScheduledUnitsAreMadeOnce(t *testing.T) {
 	if n := len(h.made("later")); n != 0 {
 		t.Errorf("%d units before their time", n)
 	}
-	s, err := h.store.Schedule(t.Context(), work.DefaultTenant, "missed")
+	s, err := h.store.Schedules.Get(t.Context(), work.DefaultTenant, "missed")
 	h.must(err)
 	if !s.NextAt.Equal(missed.NextAt.Add(3*time.Hour)) || s.LastAt == nil || *s.LastUnit != h.made("missed")[0].ID {
 		t.Errorf("%+v", s)
 	}
-	h.must(h.store.DeleteSchedule(t.Context(), work.DefaultTenant, later.Name))
+	h.must(h.store.Schedules.Delete(t.Context(), work.DefaultTenant, later.Name))
 	if h.pending(h.made("missed")...) != 3 {
 		t.Error("not every bell rang")
 	}
@@ -65,11 +65,11 @@ func TestScheduleIsReplacedMeanwhile(t *testing.T) {
 	old := h.schedule("s", work.CatchUpOne, time.Minute)
 	next := h.schedule("s", work.CatchUpOne, -time.Hour)
 	h.must(h.rec.makeUnits(t.Context(), old, time.Now()))
-	if s, err := h.store.Schedule(t.Context(), work.DefaultTenant, "s"); err != nil || !s.NextAt.Equal(next.NextAt) {
+	if s, err := h.store.Schedules.Get(t.Context(), work.DefaultTenant, "s"); err != nil || !s.NextAt.Equal(next.NextAt) {
 		t.Errorf("next %s, want %s, error %v", s.NextAt, next.NextAt, err)
 	}
 	next.Paused, next.NextAt, next.Name, next.Title = true, old.NextAt, "paused", "paused"
-	_, err := h.store.PutSchedule(t.Context(), next)
+	_, err := h.store.Schedules.Put(t.Context(), next)
 	h.must(err)
 	h.once()
 	if n := len(h.made("paused")); n != 0 {

@@ -47,7 +47,7 @@ func (s *Submitter) OnSubmit(notify func(uuid.UUID)) { s.notify = append(s.notif
 // Submit commits a unit and has its message sent. replayed: its idempotency key, or
 // the delivery that it comes of, had made it before.
 func (s *Submitter) Submit(ctx context.Context, n store.NewUnit) (unit work.Unit, replayed bool, err error) {
-	unit, replayed, err = s.Store.Accept(ctx, n)
+	unit, replayed, err = s.Store.Units.Accept(ctx, n)
 	if err == nil && !replayed {
 		s.Submitted(ctx, unit)
 	}
@@ -130,7 +130,7 @@ func (s *Submitter) RemoveBlob(ctx context.Context, id uuid.UUID) {
 	ctx = context.WithoutCancel(ctx)
 	err := s.Files.Delete(ctx, id)
 	if err == nil {
-		err = s.Store.BlobsGone(ctx, []uuid.UUID{id})
+		err = s.Store.Files.BlobsGone(ctx, []uuid.UUID{id})
 	}
 	if err != nil {
 		s.log.Warn("the bytes of a file could not be removed; a worker process will try again", "file", id, "err", err)

@@ -38,7 +38,7 @@ func (r *Reconciler) ringTaken(ctx context.Context) error {
 		r.taken = nil
 		return nil
 	}
-	untaken, err := r.Store.Untaken(ctx, bells)
+	untaken, err := r.Store.Queues.Untaken(ctx, bells)
 	if err != nil {
 		return err
 	}
@@ -66,13 +66,13 @@ func (r *Reconciler) ringTaken(ctx context.Context) error {
 	if len(again) == 0 {
 		return nil
 	}
-	fresh, err := r.Store.Redispatch(ctx, again)
+	fresh, err := r.Store.Queues.Redispatch(ctx, again)
 	if err != nil {
 		return err
 	}
 	r.Log.Warn("units are offered again: a worker process took them and did not begin", "units", len(fresh))
 	if err := r.Bell.ring(ctx, fresh); err != nil {
-		return errors.Join(err, r.Store.Doubt(ctx, again))
+		return errors.Join(err, r.Store.Queues.Recheck(ctx, again))
 	}
 	return nil
 }

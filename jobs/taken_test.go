@@ -21,7 +21,7 @@ func TestTakenAndNotBegun(t *testing.T) {
 	h := newHouse(t)
 	h.once() // marks Redis
 	process := work.Process{ID: uuid.Must(uuid.NewV7()), Queues: []string{"default"}}
-	h.must(h.store.Register(t.Context(), process, time.Hour))
+	h.must(h.store.Processes.Register(t.Context(), process, time.Hour))
 	eaten, begun := h.put(), h.put()
 	h.ring(eaten)
 	h.ring(begun)
@@ -47,7 +47,7 @@ func TestTakenAndNotBegun(t *testing.T) {
 	if !h.bell.Taken(t.Context(), store.DispatchOf(eaten)) {
 		t.Error("nobody knows that the message was taken")
 	}
-	if c, err := h.store.Claim(t.Context(), store.Claim{UnitID: begun.ID, RunID: uuid.New(), Process: process.ID, SessionID: "s", Backends: []string{"mock"}}); err != nil || c == nil {
+	if c, err := h.store.Runs.Claim(t.Context(), store.Claim{UnitID: begun.ID, RunID: uuid.New(), Process: process.ID, SessionID: "s", Backends: []string{"mock"}}); err != nil || c == nil {
 		t.Fatal(c, err)
 	}
 	server.Stop() // it takes nothing more

@@ -51,7 +51,7 @@ func TestUnknownCostStopsABatch(t *testing.T) {
 				if n := l.admitted(id); n != 0 || b.Counts.Unpriced != int64(want) || !b.Counts.CostUnknown() {
 					t.Errorf("%d units may begin; cost %s", n, b.Counts.CostText())
 				}
-				_, err := l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{})
+				_, err := l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{})
 				l.must(err)
 			}
 		})
@@ -84,7 +84,7 @@ func TestLostRunsOfABudget(t *testing.T) {
 		if c == nil {
 			t.Fatal("nothing to lose")
 		}
-		if n, err := l.ExpireLeases(t.Context()); err != nil || n != 1 {
+		if n, err := l.Runs.ExpireLeases(t.Context()); err != nil || n != 1 {
 			t.Fatal(n, err)
 		}
 	}
@@ -143,7 +143,7 @@ func TestTrialOfUnknownCost(t *testing.T) {
 	l.end(ending(source, work.Succeeded), Recorded)
 	cost := func() *Spread {
 		t.Helper()
-		_, trial, err := l.TriedBatch(t.Context(), work.DefaultTenant, id)
+		_, trial, err := l.Batches.GetTested(t.Context(), work.DefaultTenant, id)
 		l.must(err)
 		return trial.Cost
 	}

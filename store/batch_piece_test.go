@@ -27,7 +27,7 @@ func TestPiecesUnderWay(t *testing.T) {
 			close(inserted[i])
 			return nil, <-turn[i]
 		}
-		go func() { over[i] <- l.FillMore(t.Context(), p) }()
+		go func() { over[i] <- l.Batches.AddChunk(t.Context(), p) }()
 	}
 	for i := range inserted {
 		<-inserted[i]
@@ -43,7 +43,7 @@ func TestPiecesUnderWay(t *testing.T) {
 	// Another process goes on at the place of the last piece that was committed.
 	other := uuid.New()
 	l.exec(`UPDATE batches SET fill_until = now() - interval '1 second'`)
-	f, err := l.FillBatch(t.Context(), other)
+	f, err := l.Batches.ClaimEnumeration(t.Context(), other)
 	if l.must(err); f == nil || string(f.Place) != "10" {
 		t.Fatalf("it goes on at %+v", f)
 	}
@@ -58,8 +58,8 @@ func TestPiecesUnderWay(t *testing.T) {
 	}
 	rest := piece(id, 10, 30)
 	rest.Process = other
-	l.must(l.FillMore(t.Context(), rest))
-	l.must(l.EndFill(t.Context(), id, other))
+	l.must(l.Batches.AddChunk(t.Context(), rest))
+	l.must(l.Batches.FinishEnumeration(t.Context(), id, other))
 	var ids []string
 	l.must(l.db.SelectContext(t.Context(), &ids, `SELECT custom_id FROM work_units ORDER BY custom_id`))
 	if len(ids) != 30 || len(slices.Compact(ids)) != 30 {
@@ -81,7 +81,7 @@ func TestPieceWithoutWhatWasThere(t *testing.T) {
 		}
 		return problems, nil
 	}
-	l.must(l.FillMore(t.Context(), p))
+	l.must(l.Batches.AddChunk(t.Context(), p))
 	b := l.read(id)
 	if b.Counts.Total != 8 || b.Rejected != 3 || len(b.Problems) != 3 || b.Problems[0].Line != 9 || b.Problems[1].CustomID != "c3" || b.Problems[2].CustomID != "c4" {
 		t.Errorf("%+v, rejected %d: %+v", b.Counts, b.Rejected, b.Problems)

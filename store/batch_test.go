@@ -22,7 +22,7 @@ func (l *ledger) batch(n int, change ...func(*NewBatch)) uuid.UUID {
 	for from := 0; from < n; from += 100 {
 		l.fillMore(id, from, min(from+100, n))
 	}
-	l.must(l.EndFill(l.t.Context(), id, l.process))
+	l.must(l.Batches.FinishEnumeration(l.t.Context(), id, l.process))
 	return id
 }
 
@@ -32,9 +32,9 @@ func (l *ledger) enumerating(change ...func(*NewBatch)) uuid.UUID {
 	for _, f := range change {
 		f(&b)
 	}
-	_, _, err := l.AddBatch(l.t.Context(), b)
+	_, _, err := l.Batches.Add(l.t.Context(), b)
 	l.must(err)
-	f, err := l.FillBatch(l.t.Context(), l.process)
+	f, err := l.Batches.ClaimEnumeration(l.t.Context(), l.process)
 	l.must(err)
 	if f == nil || f.ID != b.ID {
 		l.t.Fatalf("was given %v to fill", f)
@@ -60,19 +60,19 @@ func (l *ledger) fillMore(batch uuid.UUID, from, to int) {
 	l.t.Helper()
 	f := piece(batch, from, to)
 	f.Process = l.process
-	l.must(l.FillMore(l.t.Context(), f))
+	l.must(l.Batches.AddChunk(l.t.Context(), f))
 }
 
 func (l *ledger) advance(batch uuid.UUID) Advanced {
 	l.t.Helper()
-	a, err := l.AdvanceBatch(l.t.Context(), batch)
+	a, err := l.Batches.Advance(l.t.Context(), batch)
 	l.must(err)
 	return a
 }
 
 func (l *ledger) read(batch uuid.UUID) work.Batch {
 	l.t.Helper()
-	b, err := l.Batch(l.t.Context(), work.DefaultTenant, batch)
+	b, err := l.Batches.Get(l.t.Context(), work.DefaultTenant, batch)
 	l.must(err)
 	if c := b.Counts; c.Total != c.Queued+c.Running+c.Waiting+c.Finished() {
 		l.t.Errorf("counts do not add up: %+v", c)
@@ -147,11 +147,11 @@ func TestUnitsThatBeginAlikeAreLetGoTogether(t *testing.T) {
 		for i := range p.Units {
 			p.Units[i].Turn = 1 + i%2
 		}
-		l.must(l.FillMore(t.Context(), p))
-		l.must(l.EndFill(t.Context(), id, l.process))
+		l.must(l.Batches.AddChunk(t.Context(), p))
+		l.must(l.Batches.FinishEnumeration(t.Context(), id, l.process))
 		var got []string
 		for _, d := range l.advance(id).Bells {
-			u, err := l.Unit(t.Context(), work.DefaultTenant, d.UnitID)
+			u, err := l.Units.Get(t.Context(), work.DefaultTenant, d.UnitID)
 			l.must(err)
 			got = append(got, u.CustomID)
 		}
@@ -170,13 +170,13 @@ func TestHeldUnitsDoNotBegin(t *testing.T) {
 	if len(bells) != 1 {
 		t.Fatalf("%d units were let go", len(bells))
 	}
-	units, _, err := l.ListUnits(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Batch: id})
+	units, _, err := l.Units.List(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Batch: id})
 	l.must(err)
 	for _, u := range units {
 		if u.ID == bells[0].UnitID {
 			continue
 		}
-		again, err := l.Redispatch(t.Context(), []uuid.UUID{u.ID})
+		again, err := l.Queues.Redispatch(t.Context(), []uuid.UUID{u.ID})
 		if l.must(err); len(again) > 0 {
 			t.Error("a held unit got a bell")
 		}
@@ -184,7 +184,7 @@ func TestHeldUnitsDoNotBegin(t *testing.T) {
 			t.Error("a held unit was claimed")
 		}
 	}
-	_, err = l.RecheckAll(t.Context())
+	_, err = l.Queues.RecheckAll(t.Context())
 	l.must(err)
 	if unchecked := l.unchecked(); len(unchecked) > 1 {
 		t.Errorf("%d units are to be looked for", len(unchecked))
@@ -224,11 +224,11 @@ func TestBatchEnds(t *testing.T) {
 		if c.status != work.BatchFinalizing {
 			continue
 		}
-		f, err := l.FillBatch(t.Context(), l.process)
+		f, err := l.Batches.ClaimEnumeration(t.Context(), l.process)
 		if l.must(err); f == nil || f.ID != id {
 			t.Fatalf("%s: nobody is to prepare the synthesis", c.name)
 		}
-		u, err := l.Synthesize(t.Context(), id, l.process, newUnit(func(n *NewUnit) { n.IdempotencyKey = "synthesis " + id.String() }))
+		u, err := l.Batches.Synthesize(t.Context(), id, l.process, newUnit(func(n *NewUnit) { n.IdempotencyKey = "synthesis " + id.String() }))
 		l.must(err)
 		l.advance(id)
 		l.is(id, work.BatchFinalizing)
@@ -257,14 +257,14 @@ func TestBatchTestsFirst(t *testing.T) {
 	if a := l.advance(id); len(a.Bells) > 0 {
 		t.Error("units were let go without approval")
 	}
-	b, trial, err := l.TriedBatch(t.Context(), work.DefaultTenant, id)
+	b, trial, err := l.Batches.GetTested(t.Context(), work.DefaultTenant, id)
 	if l.must(err); trial.Finished != 3 || trial.Cost == nil || *trial.Cost != (Spread{3, 1, 0}) || trial.Left != 7 || b.Counts != l.is(id, work.BatchAwaitingApproval).Counts {
 		t.Errorf("%+v %+v", trial, b.Counts)
 	}
-	if _, err := l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{}); !errors.Is(err, work.ErrConflict) {
+	if _, err := l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{}); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("resume of a batch that waits for approval: %v", err)
 	}
-	_, err = l.ApproveBatch(t.Context(), work.DefaultTenant, id, BatchChanges{})
+	_, err = l.Batches.Approve(t.Context(), work.DefaultTenant, id, BatchChanges{})
 	l.must(err)
 	l.works(l.advance(id).Bells, nil, 1)
 	l.advance(id)
@@ -283,7 +283,7 @@ func TestBatchPausesAndGoesOn(t *testing.T) {
 	bells := l.advance(id).Bells
 	l.works(bells[:4], nil, 0)
 	running := l.take(bells[4].UnitID, l.process)
-	_, err := l.PauseBatch(t.Context(), work.DefaultTenant, id, "ann", "too dear")
+	_, err := l.Batches.Pause(t.Context(), work.DefaultTenant, id, "ann", "too dear")
 	l.must(err)
 	b := l.is(id, work.BatchInProgress)
 	if b.Paused == nil || b.Paused.By != "ann" || b.Paused.Why != "too dear" {
@@ -296,7 +296,7 @@ func TestBatchPausesAndGoesOn(t *testing.T) {
 	if a := l.advance(id); len(a.Bells) > 0 {
 		t.Error("units of a paused batch were let go")
 	}
-	_, err = l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{})
+	_, err = l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{})
 	l.must(err)
 	bells = l.advance(id).Bells
 	if len(bells) != 25 {
@@ -324,7 +324,7 @@ func TestBatchKeepsToItsBudget(t *testing.T) {
 		t.Errorf("%+v %+v", b.Counts, b.Paused)
 	}
 	budget = 6
-	_, err := l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{MaxCostUSD: &budget})
+	_, err := l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{MaxCostUSD: &budget})
 	l.must(err)
 	if a := l.advance(id); len(a.Bells) != 2 {
 		t.Errorf("%d units were let go for one more dollar", len(a.Bells))
@@ -361,7 +361,7 @@ func TestBatchStopsWhenItGoesWrong(t *testing.T) {
 		if len(more) > 0 || b.Paused == nil || !strings.Contains(b.Paused.Why, c.why) {
 			t.Errorf("%s: %d let go, paused %+v", c.name, len(more), b.Paused)
 		}
-		_, err := l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{})
+		_, err := l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{})
 		l.must(err)
 		if more := l.advance(id).Bells; len(more) != 12 { // what was seen before a person said so does not count
 			t.Errorf("%s: %d let go after the resume", c.name, len(more))
@@ -374,7 +374,7 @@ func TestBatchIsCancelled(t *testing.T) {
 	l := newLedger(t)
 	id := l.batch(cancelPiece + 100)
 	running := l.take(l.advance(id).Bells[0].UnitID, l.process)
-	_, err := l.CancelBatch(t.Context(), work.DefaultTenant, id, "no need")
+	_, err := l.Batches.Cancel(t.Context(), work.DefaultTenant, id, "no need")
 	l.must(err)
 	stopped := 0
 	for a := l.advance(id); a.More; a = l.advance(id) {
@@ -387,7 +387,7 @@ func TestBatchIsCancelled(t *testing.T) {
 	if stopped != cancelPiece+100 || b.Counts.Cancelled != stopped || b.Why != "no need" {
 		t.Errorf("%d stopped, %+v, %q", stopped, b.Counts, b.Why)
 	}
-	again, err := l.CancelBatch(t.Context(), work.DefaultTenant, id, "")
+	again, err := l.Batches.Cancel(t.Context(), work.DefaultTenant, id, "")
 	if l.must(err); again.Status != work.BatchCancelled {
 		t.Errorf("cancelled again it is %s", again.Status)
 	}
@@ -400,7 +400,7 @@ func TestRetryBeginsABatchAgain(t *testing.T) {
 	l.works(l.advance(id).Bells, func(i int) bool { return i == 0 }, 0)
 	l.advance(id)
 	l.is(id, work.BatchCompletedWithFailures)
-	moved, more, err := l.RetryBatch(t.Context(), work.DefaultTenant, id, nil)
+	moved, more, err := l.Batches.Retry(t.Context(), work.DefaultTenant, id, nil)
 	if l.must(err); len(moved) != 1 || more {
 		t.Fatalf("%d units are retried", len(moved))
 	}
@@ -430,29 +430,29 @@ func TestFillingIsHeldShortly(t *testing.T) {
 		t.Errorf("after a piece a batch is held for %v s", s)
 	}
 	l.exec(`UPDATE batches SET fill_until = clock_timestamp() - interval '1 second'`)
-	l.must(l.KeepFilling(t.Context(), id, l.process)) // late, and nobody has come
+	l.must(l.Batches.RenewEnumeration(t.Context(), id, l.process)) // late, and nobody has come
 	if s := left(); s <= 0 || s > 2 {
 		t.Errorf("kept, a batch is held for %v s", s)
 	}
 	other := uuid.New()
-	if err := l.KeepFilling(t.Context(), id, other); !errors.Is(err, work.ErrConflict) {
+	if err := l.Batches.RenewEnumeration(t.Context(), id, other); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("another keeps it: %v", err)
 	}
-	l.must(l.LeaveBatch(t.Context(), id, other, 0)) // it is not its to leave
-	l.must(l.LeaveBatch(t.Context(), id, l.process, time.Minute))
-	if f, err := l.FillBatch(t.Context(), other); err != nil || f != nil {
+	l.must(l.Batches.LeaveEnumeration(t.Context(), id, other, 0)) // it is not its to leave
+	l.must(l.Batches.LeaveEnumeration(t.Context(), id, l.process, time.Minute))
+	if f, err := l.Batches.ClaimEnumeration(t.Context(), other); err != nil || f != nil {
 		t.Errorf("taken in the pause: %v %v", f, err)
 	}
-	if err := l.KeepFilling(t.Context(), id, l.process); !errors.Is(err, work.ErrConflict) {
+	if err := l.Batches.RenewEnumeration(t.Context(), id, l.process); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("who left keeps it: %v", err)
 	}
 	l.exec(`UPDATE batches SET fill_until = clock_timestamp()`)
-	f, err := l.FillBatch(t.Context(), other)
+	f, err := l.Batches.ClaimEnumeration(t.Context(), other)
 	if l.must(err); f == nil {
 		t.Error("nobody goes on after the pause")
 	}
-	l.must(l.EndFill(t.Context(), id, other))
-	if err := l.KeepFilling(t.Context(), id, other); !errors.Is(err, work.ErrConflict) {
+	l.must(l.Batches.FinishEnumeration(t.Context(), id, other))
+	if err := l.Batches.RenewEnumeration(t.Context(), id, other); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("kept although it is filled: %v", err)
 	}
 }
@@ -465,30 +465,30 @@ func TestFillingGoesOnElsewhere(t *testing.T) {
 	id := l.enumerating()
 	l.fillMore(id, 0, 50)
 	other := uuid.New()
-	if f, err := l.FillBatch(t.Context(), other); err != nil || f != nil {
+	if f, err := l.Batches.ClaimEnumeration(t.Context(), other); err != nil || f != nil {
 		t.Fatalf("two fill a batch: %v %v", f, err)
 	}
 	l.exec(`UPDATE batches SET fill_until = now() - interval '1 second'`)
-	f, err := l.FillBatch(t.Context(), other)
+	f, err := l.Batches.ClaimEnumeration(t.Context(), other)
 	if l.must(err); f == nil || string(f.Place) != "50" {
 		t.Fatalf("it goes on at %+v", f)
 	}
 	late := piece(id, 50, 60)
 	late.Process = l.process
-	if err := l.FillMore(t.Context(), late); !errors.Is(err, work.ErrConflict) {
+	if err := l.Batches.AddChunk(t.Context(), late); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("who lost the batch added to it: %v", err)
 	}
 	twice := piece(id, 45, 55)
 	twice.Process = other
 	twice.Units = append(twice.Units, twice.Units[9])
 	twice.Units[10].ID = uuid.Must(uuid.NewV7())
-	if err := l.FillMore(t.Context(), twice); err == nil || err.Error() != "repeated: [c45 c46 c47 c48 c49 c54]" {
+	if err := l.Batches.AddChunk(t.Context(), twice); err == nil || err.Error() != "repeated: [c45 c46 c47 c48 c49 c54]" {
 		t.Errorf("%v", err)
 	}
 	if b := l.read(id); b.Counts.Total != 50 {
 		t.Errorf("%d units", b.Counts.Total)
 	}
-	l.must(l.FailFill(t.Context(), id, other, "line 3 is no JSON", []work.BatchProblem{{Line: 3, Detail: "no JSON"}}))
+	l.must(l.Batches.FailEnumeration(t.Context(), id, other, "line 3 is no JSON", []work.BatchProblem{{Line: 3, Detail: "no JSON"}}))
 	b := l.is(id, work.BatchFailed)
 	if b.Counts.Total != 0 || b.Rejected != 1 || b.Problems[0].Line != 3 {
 		t.Errorf("%+v %+v", b.Counts, b.Problems)
@@ -502,7 +502,7 @@ func TestBatchIsAddedOnce(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	add := func(key, body string) (work.Batch, bool, error) {
-		return l.AddBatch(t.Context(), NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Protocol: work.ProtocolNative},
+		return l.Batches.Add(t.Context(), NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Protocol: work.ProtocolNative},
 			IdempotencyKey: key, BodyHash: []byte(body)})
 	}
 	first, replayed, err := add("k", "one")
@@ -529,7 +529,7 @@ func TestManyAdvanceABatch(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for !l.read(id).Status.Final() {
-				a, err := l.AdvanceBatch(t.Context(), id)
+				a, err := l.Batches.Advance(t.Context(), id)
 				if err != nil {
 					t.Error(err)
 					return
@@ -596,7 +596,7 @@ func TestBatchResults(t *testing.T) {
 	l.works(l.advance(id).Bells, func(i int) bool { return i == 7 }, 0.25)
 	l.exec(`UPDATE work_units SET prompt = '', request = '{"endpoint":"/v1/responses","body":{"model":"m"}}' WHERE custom_id = 'c8'`)
 	var got []string
-	l.must(l.BatchResults(t.Context(), id, []work.State{work.Succeeded, work.Failed}, func(r BatchResult) error {
+	l.must(l.Batches.Results(t.Context(), id, []work.State{work.Succeeded, work.Failed}, func(r BatchResult) error {
 		got = append(got, r.CustomID)
 		if want := map[bool]string{true: "{}"}[r.CustomID == "c8"]; string(r.Request) != want { // there is one, and what is in it was not read
 			t.Errorf("%s: request %s", r.CustomID, r.Request)
@@ -618,11 +618,11 @@ func TestBatches(t *testing.T) {
 	for range 5 {
 		ids = append(ids, l.batch(1))
 	}
-	page, next, err := l.ListBatches(t.Context(), BatchFilter{Tenant: work.DefaultTenant, Limit: 2})
+	page, next, err := l.Batches.List(t.Context(), BatchFilter{Tenant: work.DefaultTenant, Limit: 2})
 	if l.must(err); len(page) != 2 || page[0].ID != ids[4] || next == nil {
 		t.Fatalf("%d, %v", len(page), next)
 	}
-	page, _, err = l.ListBatches(t.Context(), BatchFilter{Tenant: work.DefaultTenant, Before: ids[1], Limit: 2})
+	page, _, err = l.Batches.List(t.Context(), BatchFilter{Tenant: work.DefaultTenant, Before: ids[1], Limit: 2})
 	if l.must(err); len(page) != 2 || page[0].ID != ids[3] || page[1].ID != ids[2] {
 		t.Errorf("before: %d", len(page))
 	}

@@ -22,7 +22,7 @@ func keptAs(name string) func(*Finish) {
 
 func (l *ledger) cached(name string, ttl time.Duration) *Cached {
 	l.t.Helper()
-	c, err := l.Cached(l.t.Context(), work.DefaultTenant, cacheKey(name), ttl)
+	c, err := l.Runs.Cached(l.t.Context(), work.DefaultTenant, cacheKey(name), ttl)
 	l.must(err)
 	return c
 }
@@ -47,13 +47,13 @@ func TestResultIsKeptAndTakenOver(t *testing.T) {
 	if l.cached("b", time.Minute) != nil {
 		t.Error("the repeat was kept")
 	}
-	if c, err := l.Cached(t.Context(), "another", cacheKey("a"), time.Minute); c != nil || err != nil {
+	if c, err := l.Runs.Cached(t.Context(), "another", cacheKey("a"), time.Minute); c != nil || err != nil {
 		t.Errorf("another tenant sees %v, %v", c, err)
 	}
 
 	second := l.run(asks)
 	l.end(ending(second, work.Succeeded, func(f *Finish) { f.Cache, f.CachedFrom, f.TotalCostUSD = work.CacheHit, &c.RunID, new(0.0) }), Recorded)
-	units, _, err := l.ListUnits(t.Context(), UnitFilter{Tenant: work.DefaultTenant})
+	units, _, err := l.Units.List(t.Context(), UnitFilter{Tenant: work.DefaultTenant})
 	l.must(err)
 	for _, u := range []work.Unit{l.unit(second.ID), units[0]} {
 		if u.ID != second.ID || u.Cache != work.CacheHit || *u.CachedFrom != first.RunID || u.Known() != 0 {
@@ -91,7 +91,7 @@ func TestWhatIsNotKept(t *testing.T) {
 	if n := get[int](l, `SELECT count(*) FROM result_cache`); n != 0 {
 		t.Errorf("%d results are kept", n)
 	}
-	if _, _, err := l.Accept(t.Context(), newUnit(asks, func(n *NewUnit) { n.WorkingDirectory = "docs:sub" })); err == nil {
+	if _, _, err := l.Units.Accept(t.Context(), newUnit(asks, func(n *NewUnit) { n.WorkingDirectory = "docs:sub" })); err == nil {
 		t.Error("a unit with a directory and a cache was accepted")
 	}
 }
@@ -110,7 +110,7 @@ func TestRetryForgetsTheLook(t *testing.T) {
 	if u := l.unit(c.ID); u.Cache != work.CacheMiss {
 		t.Errorf("cache %q at its end", u.Cache)
 	}
-	u, err := l.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{})
+	u, err := l.Units.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{})
 	if err != nil || u.Cache != "" || u.CacheTTL != 60 {
 		t.Errorf("%+v, %v", u, err)
 	}
@@ -150,7 +150,7 @@ func TestFilesOfATakenOverResult(t *testing.T) {
 	l := newLedger(t)
 	asks := func(n *NewUnit) { n.CacheTTL = 60 }
 	first, id := l.run(asks), uuid.Must(uuid.NewV7())
-	l.must(l.ExpectBlobs(t.Context(), []uuid.UUID{id}))
+	l.must(l.Files.ExpectBlobs(t.Context(), []uuid.UUID{id}))
 	l.end(ending(first, work.Succeeded, keptAs("a"), func(f *Finish) {
 		f.OutputFiles = []work.OutputFile{{ID: &id, Name: "a", Size: 3, MediaType: "text/plain", SHA256: aSum}}
 	}), Recorded)
@@ -158,7 +158,7 @@ func TestFilesOfATakenOverResult(t *testing.T) {
 	if len(c.OutputFiles) != 1 || *c.OutputFiles[0].ID != id {
 		t.Fatalf("files %+v", c.OutputFiles)
 	}
-	l.must(l.DeleteFile(t.Context(), work.DefaultTenant, id))
+	l.must(l.Files.Delete(t.Context(), work.DefaultTenant, id))
 	if l.cached("a", time.Minute) != nil {
 		t.Error("a result is found whose file is gone")
 	}
@@ -178,7 +178,7 @@ func TestOldResultsAreForgotten(t *testing.T) {
 	l.end(ending(old, work.Succeeded, keptAs("old")), Recorded)
 	l.end(ending(young, work.Succeeded, keptAs("young")), Recorded)
 	l.exec(`UPDATE result_cache SET created_at = created_at - $2 * interval '1 second' WHERE run_id = $1`, old.RunID, float64(work.MaxCacheTTL))
-	_, err := l.PruneCache(t.Context(), 10)
+	_, err := l.Retention.PruneCache(t.Context(), 10)
 	l.must(err)
 	if l.cached("old", 1e6*time.Hour) != nil || l.cached("young", time.Minute) == nil {
 		t.Error("not just the old result is gone")

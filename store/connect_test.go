@@ -67,7 +67,7 @@ func TestHalfOpenConnections(t *testing.T) {
 	proxy.Hole()
 	id := uuid.Must(uuid.NewV7())
 	err := returns(t, "a write", func() error {
-		_, _, err := l.Accept(t.Context(), newUnit(func(n *NewUnit) { n.ID = id }))
+		_, _, err := l.Units.Accept(t.Context(), newUnit(func(n *NewUnit) { n.ID = id }))
 		return err
 	})
 	if err != nil {
@@ -75,7 +75,7 @@ func TestHalfOpenConnections(t *testing.T) {
 	}
 	for range 10 { // as many as there were dead ones
 		err := returns(t, "a read after that", func() error {
-			_, err := l.Unit(t.Context(), work.DefaultTenant, id)
+			_, err := l.Units.Get(t.Context(), work.DefaultTenant, id)
 			return err
 		})
 		if err != nil {
@@ -95,13 +95,13 @@ func TestSilentPostgres(t *testing.T) {
 	l.busy(3)
 	proxy.Hold()
 	calls := map[string]func() error{
-		"accept": func() error { _, _, err := l.Accept(t.Context(), newUnit()); return err },
-		"read":   func() error { _, err := l.ListQueues(t.Context(), work.DefaultTenant); return err },
-		"beat":   func() error { return l.Beat(t.Context(), l.process, time.Hour, 0, nil) },
+		"accept": func() error { _, _, err := l.Units.Accept(t.Context(), newUnit()); return err },
+		"read":   func() error { _, err := l.Queues.List(t.Context(), work.DefaultTenant); return err },
+		"beat":   func() error { return l.Processes.Heartbeat(t.Context(), l.process, time.Hour, 0, nil) },
 		"ping":   func() error { return l.Ping(t.Context()) },
 		"ready":  func() error { return l.Writable(t.Context()) },
 		"transaction": func() error {
-			_, err := l.AdvanceBatch(allow(t.Context(), statementLimit), uuid.New())
+			_, err := l.Batches.Advance(allow(t.Context(), statementLimit), uuid.New())
 			return err
 		},
 		"lead": func() error {
@@ -118,7 +118,7 @@ func TestSilentPostgres(t *testing.T) {
 	}
 	proxy.Release()
 	testkit.Eventually(t, "ready again", func() bool { return l.Writable(t.Context()) == nil })
-	if _, _, err := l.Accept(t.Context(), newUnit()); err != nil {
+	if _, _, err := l.Units.Accept(t.Context(), newUnit()); err != nil {
 		t.Error(err)
 	}
 }

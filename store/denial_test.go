@@ -64,7 +64,7 @@ func TestRetryChangesOnDenied(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	id, note := l.endAs(work.ClassToolDenied), work.OnDeniedNote
-	if _, err := l.Retry(t.Context(), work.DefaultTenant, id, Changes{OnDenied: &note}); err != nil {
+	if _, err := l.Units.Retry(t.Context(), work.DefaultTenant, id, Changes{OnDenied: &note}); err != nil {
 		t.Fatal(err)
 	}
 	if u := l.unit(id); u.OnDenied != work.OnDeniedNote || u.State != work.Queued {

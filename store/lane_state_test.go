@@ -21,8 +21,8 @@ func (l *ledger) laneBatch(n int, change ...func(*NewBatch)) uuid.UUID {
 	for i := range f.Units {
 		f.Units[i].Lane = work.LaneBatch
 	}
-	l.must(l.FillMore(l.t.Context(), f))
-	l.must(l.EndFill(l.t.Context(), id, l.process))
+	l.must(l.Batches.AddChunk(l.t.Context(), f))
+	l.must(l.Batches.FinishEnumeration(l.t.Context(), id, l.process))
 	for l.advance(id).More {
 	}
 	return id
@@ -76,13 +76,13 @@ func TestPauseOfABatchInTheLane(t *testing.T) {
 			l := newLedger(t)
 			id := l.laneBatch(3)
 			b := l.packed(l.process)
-			units, err := l.PackedUnits(t.Context(), b.ID, uuid.Nil, 10)
+			units, err := l.ProviderBatches.Units(t.Context(), b.ID, uuid.Nil, 10)
 			l.must(err)
-			l.must(l.SendingProviderBatch(t.Context(), l.process, b.ID, 3))
+			l.must(l.ProviderBatches.Sending(t.Context(), l.process, b.ID, 3))
 			answer := func() {
 				t.Helper()
-				l.must(l.TakeAnswers(t.Context(), b.ID, []ProviderAnswer{{UnitID: units[0].ID, Status: 200, Body: []byte(`{}`)}}))
-				_, err = l.FinishProviderBatch(t.Context(), l.process, b.ID, nil) // the others were not answered
+				l.must(l.ProviderBatches.AddAnswers(t.Context(), b.ID, []ProviderAnswer{{UnitID: units[0].ID, Status: 200, Body: []byte(`{}`)}}))
+				_, err = l.ProviderBatches.Finish(t.Context(), l.process, b.ID, nil) // the others were not answered
 				l.must(err)
 				if when == "after the answers" {
 					l.advance(id)
@@ -91,7 +91,7 @@ func TestPauseOfABatchInTheLane(t *testing.T) {
 			if when == "after the answers" {
 				answer()
 			}
-			_, err = l.PauseBatch(t.Context(), work.DefaultTenant, id, "me", "")
+			_, err = l.Batches.Pause(t.Context(), work.DefaultTenant, id, "me", "")
 			l.must(err)
 			if when == "before the answers" {
 				answer()
@@ -101,7 +101,7 @@ func TestPauseOfABatchInTheLane(t *testing.T) {
 				t.Errorf("%d units may run during the pause; want the one that is answered", n)
 			}
 			l.works([]Dispatch{{UnitID: units[0].ID}}, nil, 0)
-			_, err = l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{})
+			_, err = l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{})
 			l.must(err)
 			bells := l.advance(id).Bells
 			if len(bells) != 2 {
@@ -134,10 +134,10 @@ func TestOlderProcessesBesideTheLane(t *testing.T) {
 	}
 	goOn := func(l *ledger, id uuid.UUID) {
 		l.t.Helper()
-		_, err := l.PauseBatch(t.Context(), work.DefaultTenant, id, "me", "")
+		_, err := l.Batches.Pause(t.Context(), work.DefaultTenant, id, "me", "")
 		l.must(err)
 		try(l, releaseBefore, true)
-		_, err = l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{})
+		_, err = l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{})
 		l.must(err)
 		l.runsToItsEnd(id, nil, 0)
 		l.is(id, work.BatchCompleted)
@@ -148,7 +148,7 @@ func TestOlderProcessesBesideTheLane(t *testing.T) {
 		try(l, pauseBefore, false)
 		try(l, releaseBefore, false)
 		try(l, goLiveBefore, false)
-		_, err := l.PauseBatch(t.Context(), work.DefaultTenant, id, "me", "")
+		_, err := l.Batches.Pause(t.Context(), work.DefaultTenant, id, "me", "")
 		l.must(err)
 	})
 	t.Run("packed", func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestOlderProcessesBesideTheLane(t *testing.T) {
 		l := newLedger(t)
 		id := l.laneBatch(2)
 		b := l.packed(l.process)
-		_, err := l.FinishProviderBatch(t.Context(), l.process, b.ID, nil)
+		_, err := l.ProviderBatches.Finish(t.Context(), l.process, b.ID, nil)
 		l.must(err)
 		try(l, releaseBefore, true)
 		l.advance(id)

@@ -89,14 +89,14 @@ func TestLeadLasts(t *testing.T) {
 	l.leadIdle = 500 * time.Millisecond
 	other := openLedger(t, l.url)
 	isFree := func() bool {
-		_, _, free, err := other.LeasesAndLead(t.Context())
+		_, _, free, err := other.Processes.LeasesAndLead(t.Context())
 		l.must(err)
 		return free
 	}
 	tick, rounds := make(chan time.Time), make(chan bool)
 	ended := make(chan error)
 	go func() {
-		_, err := l.Lead(t.Context(), tick, func(context.Context) { rounds <- true })
+		_, err := l.Reconciler.Lead(t.Context(), tick, func(context.Context) { rounds <- true })
 		ended <- err
 	}()
 	for range 3 {

@@ -44,11 +44,11 @@ func TestRetryAll(t *testing.T) {
 	call := l.endAs(work.ClassRefusal, func(n *NewUnit) { n.Prompt, n.Request = "", []byte(`{"endpoint":"/v1/messages","body":{}}`) })
 
 	f, model := ofTenant(UnitFilter{Class: work.ClassRefusal}), "better"
-	p, err := l.PreviewRetry(t.Context(), f, Changes{Model: &model}, 1)
+	p, err := l.Units.PreviewRetry(t.Context(), f, Changes{Model: &model}, 1)
 	if err != nil || p.Count != 2 || p.Cost.Known() != 1 || len(p.Units) != 1 || p.Units[0].ID != first {
 		t.Errorf("preview %+v, error %v", p, err)
 	}
-	moved, more, err := l.RetryAll(t.Context(), f, Changes{Model: &model})
+	moved, more, err := l.Units.RetryAll(t.Context(), f, Changes{Model: &model})
 	if err != nil || more || !slices.Equal(movedIDs(moved), []uuid.UUID{first, second}) {
 		t.Errorf("moved %+v, more %t, error %v", moved, more, err)
 	}
@@ -57,13 +57,13 @@ func TestRetryAll(t *testing.T) {
 		t.Errorf("unit %+v, moved %+v", u, moved)
 	}
 	// A repeat, as after a lost answer, finds nothing left.
-	if moved, more, err = l.RetryAll(t.Context(), f, Changes{Model: &model}); err != nil || more || len(moved) != 0 {
+	if moved, more, err = l.Units.RetryAll(t.Context(), f, Changes{Model: &model}); err != nil || more || len(moved) != 0 {
 		t.Errorf("again: %+v, more %t, error %v", moved, more, err)
 	}
-	if moved, _, err = l.RetryAll(t.Context(), f, Changes{}); err != nil || !slices.Equal(movedIDs(moved), []uuid.UUID{call}) {
+	if moved, _, err = l.Units.RetryAll(t.Context(), f, Changes{}); err != nil || !slices.Equal(movedIDs(moved), []uuid.UUID{call}) {
 		t.Errorf("with a request: %+v, error %v", moved, err)
 	}
-	if moved, _, err = l.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil || !slices.Equal(movedIDs(moved), []uuid.UUID{other}) {
+	if moved, _, err = l.Units.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil || !slices.Equal(movedIDs(moved), []uuid.UUID{other}) {
 		t.Errorf("all: %+v, error %v", moved, err)
 	}
 	if l.unit(done.ID).State != work.Succeeded || l.unit(waits.ID).Dispatch != 1 {
@@ -76,10 +76,10 @@ func TestCancelAll(t *testing.T) {
 	l := newLedger(t)
 	queued, running, stays := l.put(), l.run(), l.put(func(n *NewUnit) { n.Backend = "claude" })
 	f := ofTenant(UnitFilter{Backend: "mock"})
-	if p, err := l.PreviewCancel(t.Context(), f, 20); err != nil || p.Count != 2 || len(p.Units) != 2 {
+	if p, err := l.Units.PreviewCancel(t.Context(), f, 20); err != nil || p.Count != 2 || len(p.Units) != 2 {
 		t.Errorf("preview %+v, error %v", p, err)
 	}
-	moved, more, err := l.CancelAll(t.Context(), f)
+	moved, more, err := l.Units.CancelAll(t.Context(), f)
 	if err != nil || more || !slices.Equal(movedIDs(moved), []uuid.UUID{queued.ID, running.ID}) {
 		t.Errorf("moved %+v, more %t, error %v", moved, more, err)
 	}
@@ -93,7 +93,7 @@ func TestCancelAll(t *testing.T) {
 	}
 	// One that was asked is no news, or a caller who goes on while there are
 	// more would never end.
-	if moved, more, err := l.CancelAll(t.Context(), f); err != nil || more || len(moved) != 0 {
+	if moved, more, err := l.Units.CancelAll(t.Context(), f); err != nil || more || len(moved) != 0 {
 		t.Errorf("again: %+v, more %t, error %v", moved, more, err)
 	}
 }
@@ -106,16 +106,16 @@ func TestBulkIsBounded(t *testing.T) {
 			idle_timeout, check_at, created_at, started_at, finished_at, error_class)
 		SELECT (lpad(to_hex(g), 12, '0') || '70008000000000000000')::uuid, 'default', 'failed', 't', 'mock', 'default', 5, '', '{}',
 			'fail', 1, 1, now(), now(), now(), now(), 'infra' FROM generate_series(1, $1::integer) g`, MaxBulk+5)
-	moved, more, err := l.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{})
+	moved, more, err := l.Units.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{})
 	if ids := movedIDs(moved); err != nil || !more || len(ids) != MaxBulk || ids[0][5] != 1 {
 		t.Fatalf("%d moved, more %t, error %v", len(ids), more, err)
 	}
-	if moved, more, err = l.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil || more || len(moved) != 5 {
+	if moved, more, err = l.Units.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil || more || len(moved) != 5 {
 		t.Errorf("then %d moved, more %t, error %v", len(moved), more, err)
 	}
 	var all int
 	for more = true; more; {
-		if moved, more, err = l.CancelAll(t.Context(), ofTenant(UnitFilter{})); err != nil {
+		if moved, more, err = l.Units.CancelAll(t.Context(), ofTenant(UnitFilter{})); err != nil {
 			t.Fatal(err)
 		}
 		all += len(moved)
@@ -132,12 +132,12 @@ func TestBulkWaitsForNobody(t *testing.T) {
 	l := newLedger(t)
 	busy, free := l.endAs(work.ClassInfra), l.endAs(work.ClassInfra)
 	l.locked(busy, func() {
-		moved, more, err := l.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{})
+		moved, more, err := l.Units.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{})
 		if err != nil || !more || !slices.Equal(movedIDs(moved), []uuid.UUID{free}) {
 			t.Errorf("moved %+v, more %t, error %v", moved, more, err)
 		}
 	})
-	if moved, more, err := l.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil || more || len(moved) != 1 {
+	if moved, more, err := l.Units.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil || more || len(moved) != 1 {
 		t.Errorf("later %+v, more %t, error %v", moved, more, err)
 	}
 }
@@ -158,7 +158,7 @@ func TestBulksAtOnce(t *testing.T) {
 			for more := true; more; {
 				var moved []Moved
 				var err error
-				if moved, more, err = l.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil {
+				if moved, more, err = l.Units.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil {
 					t.Error(err)
 					return
 				}

@@ -14,7 +14,7 @@ import (
 func (l *ledger) leftBehind(c *Claimed) uuid.UUID {
 	l.t.Helper()
 	id := uuid.Must(uuid.NewV7())
-	l.must(l.ExpectBlobs(l.t.Context(), []uuid.UUID{id}))
+	l.must(l.Files.ExpectBlobs(l.t.Context(), []uuid.UUID{id}))
 	l.end(ending(c, work.Succeeded, func(f *Finish) {
 		f.OutputFiles = []work.OutputFile{{ID: &id, Name: "report.md", Size: 3, MediaType: "text/plain", SHA256: aSum}}
 	}), Recorded)
@@ -29,19 +29,19 @@ func TestOutputFilesGoWithTheirUnit(t *testing.T) {
 	first := l.run()
 	file := l.leftBehind(first)
 	user := l.put(uses(file))
-	if err := l.DeleteUnit(t.Context(), work.DefaultTenant, first.ID); !errors.Is(err, work.ErrConflict) {
+	if err := l.Units.Delete(t.Context(), work.DefaultTenant, first.ID); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("delete of a unit whose file is needed: %v", err)
 	}
 	soon := time.Now().Add(time.Hour)
-	if n, err := l.PruneUnits(t.Context(), work.DefaultTenant, soon, 10); n != 0 || err != nil {
+	if n, err := l.Retention.PruneUnits(t.Context(), work.DefaultTenant, soon, 10); n != 0 || err != nil {
 		t.Errorf("%d units pruned, %v", n, err)
 	}
-	_, err := l.Cancel(t.Context(), work.DefaultTenant, user.ID)
+	_, err := l.Units.Cancel(t.Context(), work.DefaultTenant, user.ID)
 	l.must(err)
-	if n, err := l.PruneUnits(t.Context(), work.DefaultTenant, soon, 10); n != 2 || err != nil {
+	if n, err := l.Retention.PruneUnits(t.Context(), work.DefaultTenant, soon, 10); n != 2 || err != nil {
 		t.Errorf("%d units pruned, %v", n, err)
 	}
-	strays, err := l.StrayBlobs(t.Context(), 10)
+	strays, err := l.Files.StrayBlobs(t.Context(), 10)
 	if l.must(err); len(strays) != 1 || strays[0] != file {
 		t.Errorf("bytes to be removed: %v, want %s", strays, file)
 	}
@@ -65,11 +65,11 @@ func TestPruneLeavesWhatIsNeeded(t *testing.T) {
 	_, err = tx.ExecContext(t.Context(), `SELECT FROM work_units WHERE id = $1 FOR UPDATE`, locked.ID)
 	l.must(err)
 	before := time.Now().Add(-time.Hour)
-	if n, err := l.PruneUnits(t.Context(), work.DefaultTenant, before, 10); n != 0 || err != nil {
+	if n, err := l.Retention.PruneUnits(t.Context(), work.DefaultTenant, before, 10); n != 0 || err != nil {
 		t.Errorf("%d pruned beside somebody at work, %v", n, err)
 	}
 	l.must(tx.Rollback())
-	if n, err := l.PruneUnits(t.Context(), work.DefaultTenant, before, 10); n != 1 || err != nil {
+	if n, err := l.Retention.PruneUnits(t.Context(), work.DefaultTenant, before, 10); n != 1 || err != nil {
 		t.Errorf("%d pruned, %v", n, err)
 	}
 	if got := get[int](l, `SELECT count(*) FROM work_units WHERE id = ANY($1::uuid[])`, pqUUIDs([]uuid.UUID{young.ID, waits.ID})); got != 2 {
@@ -85,10 +85,10 @@ func TestUploadsThatAreNamedStay(t *testing.T) {
 	l.put(uses(byUnit.ID))
 	l.exec(`INSERT INTO schedules (tenant, name, cron, timezone, catch_up, title, unit, next_at, created_at)
 		VALUES ('default', 's', '@daily', 'UTC', 'skip', 't', jsonb_build_object('files', ARRAY[$1::text]), now(), now())`, bySchedule.ID.String())
-	if n, err := l.PruneUploads(t.Context(), work.DefaultTenant, time.Now().Add(time.Hour), 10); n != 1 || err != nil {
+	if n, err := l.Retention.PruneUploads(t.Context(), work.DefaultTenant, time.Now().Add(time.Hour), 10); n != 1 || err != nil {
 		t.Errorf("%d pruned, %v", n, err)
 	}
-	if _, err := l.File(t.Context(), work.DefaultTenant, byNobody.ID); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Files.Get(t.Context(), work.DefaultTenant, byNobody.ID); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("an upload that nobody names: %v", err)
 	}
 }

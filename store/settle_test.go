@@ -56,7 +56,7 @@ func TestFinishBare(t *testing.T) {
 	c := l.run()
 	l.tell(c.RunID, transcript.Step{Number: 1, Text: "early"})
 	f := ending(c, work.Succeeded, func(f *Finish) { f.TotalCostUSD = new(0.25) })
-	_, err := l.Finish(t.Context(), f)
+	_, err := l.Runs.Finish(t.Context(), f)
 	if !Refused(err) {
 		t.Fatalf("the ledger says %v", err)
 	}
@@ -65,7 +65,7 @@ func TestFinishBare(t *testing.T) {
 	if u.State != work.Failed || u.Cost != work.NewCost(0.25, 0) || u.Error.Class != work.ClassInfra || u.Output != nil {
 		t.Errorf("%+v", u)
 	}
-	if _, err := l.FoldLost(t.Context(), 10); err != nil || len(l.steps(c.RunID)) != 1 {
+	if _, err := l.Transcripts.FoldLost(t.Context(), 10); err != nil || len(l.steps(c.RunID)) != 1 {
 		t.Errorf("steps %q, error %v", l.steps(c.RunID), err)
 	}
 	l.exec(`ALTER TABLE worker_runs DROP CONSTRAINT planted`)
@@ -80,7 +80,7 @@ func TestFinishAfterItWasGivenUp(t *testing.T) {
 	l := newLedger(t)
 	for name, giveUp := range map[string]func(*Claimed){
 		"its process did not know it": func(c *Claimed) {
-			l.must(l.GiveUp(t.Context(), l.process, Owned{RunID: c.RunID, UnitID: c.ID, Attempt: c.RunCount}, false))
+			l.must(l.Runs.GiveUp(t.Context(), l.process, Owned{RunID: c.RunID, UnitID: c.ID, Attempt: c.RunCount}, false))
 		},
 		"its lease ran out": l.lose,
 		"an older worker process gave it back": func(c *Claimed) {
@@ -105,7 +105,7 @@ func TestFinishAfterItWasGivenUp(t *testing.T) {
 		}
 	}
 	gone := l.run(func(n *NewUnit) { n.Backend = "claude" })
-	l.must(l.GiveUp(t.Context(), l.process, Owned{RunID: gone.RunID}, true))
+	l.must(l.Runs.GiveUp(t.Context(), l.process, Owned{RunID: gone.RunID}, true))
 	if u := l.unit(gone.ID); u.Cost != work.NewCost(0, 1) {
 		t.Errorf("of a run whose end is lost: %+v", u.Cost)
 	}
@@ -117,14 +117,14 @@ func TestLossesEnd(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	for name, lose := range map[string]func(*Claimed){
-		"given up": func(c *Claimed) { l.must(l.GiveUp(t.Context(), l.process, Owned{RunID: c.RunID}, false)) },
+		"given up": func(c *Claimed) { l.must(l.Runs.GiveUp(t.Context(), l.process, Owned{RunID: c.RunID}, false)) },
 		"stopped by itself": func(c *Claimed) {
 			l.end(ending(c, work.Queued, func(f *Finish) {
 				f.Status, f.Losses, f.Error = work.RunLost, 1, work.Fail(work.ClassInfra, "it lost its lease")
 			}), Recorded)
 		},
 		"came back late": func(c *Claimed) {
-			l.must(l.GiveUp(t.Context(), l.process, Owned{RunID: c.RunID}, false))
+			l.must(l.Runs.GiveUp(t.Context(), l.process, Owned{RunID: c.RunID}, false))
 			l.end(ending(c, work.Succeeded), Fenced)
 		},
 	} {

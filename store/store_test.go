@@ -66,7 +66,7 @@ func (l *ledger) register(lease time.Duration) uuid.UUID {
 	l.t.Helper()
 	p := work.Process{ID: uuid.Must(uuid.NewV7()), Hostname: "host", PID: 1, Slots: 4, Queues: []string{"default"},
 		Backends: []work.Offer{{Name: "mock", Available: true}}}
-	l.must(l.Register(l.t.Context(), p, lease))
+	l.must(l.Processes.Register(l.t.Context(), p, lease))
 	return p.ID
 }
 
@@ -102,14 +102,14 @@ func newUnit(change ...func(*NewUnit)) NewUnit {
 
 func (l *ledger) put(change ...func(*NewUnit)) work.Unit {
 	l.t.Helper()
-	u, _, err := l.Accept(l.t.Context(), newUnit(change...))
+	u, _, err := l.Units.Accept(l.t.Context(), newUnit(change...))
 	l.must(err)
 	return u
 }
 
 func (l *ledger) take(unit uuid.UUID, process uuid.UUID) *Claimed {
 	l.t.Helper()
-	c, err := l.Claim(l.t.Context(), claimOf(unit, process))
+	c, err := l.Runs.Claim(l.t.Context(), claimOf(unit, process))
 	l.must(err)
 	return c
 }
@@ -152,7 +152,7 @@ func ending(c *Claimed, next work.State, change ...func(*Finish)) Finish {
 
 func (l *ledger) end(f Finish, want Verdict) {
 	l.t.Helper()
-	verdict, err := l.Finish(l.t.Context(), f)
+	verdict, err := l.Runs.Finish(l.t.Context(), f)
 	if err != nil || verdict != want {
 		l.t.Fatalf("verdict %q, error %v, want %q", verdict, err, want)
 	}
@@ -160,21 +160,21 @@ func (l *ledger) end(f Finish, want Verdict) {
 
 func (l *ledger) unit(id uuid.UUID) work.Unit {
 	l.t.Helper()
-	u, err := l.Unit(l.t.Context(), work.DefaultTenant, id)
+	u, err := l.Units.Get(l.t.Context(), work.DefaultTenant, id)
 	l.must(err)
 	return u
 }
 
 func (l *ledger) theRun(id uuid.UUID) work.Run {
 	l.t.Helper()
-	r, err := l.Run(l.t.Context(), work.DefaultTenant, id)
+	r, err := l.Runs.Get(l.t.Context(), work.DefaultTenant, id)
 	l.must(err)
 	return r
 }
 
 func (l *ledger) steps(run uuid.UUID) (texts []string) {
 	l.t.Helper()
-	blob, err := l.Transcript(l.t.Context(), work.DefaultTenant, run)
+	blob, err := l.Transcripts.Open(l.t.Context(), work.DefaultTenant, run)
 	l.must(err)
 	steps, err := transcript.Decode(blob)
 	l.must(err)
@@ -316,61 +316,69 @@ func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
 	id, tenant := c.ID, work.DefaultTenant
 	return map[string]func(context.Context) error{
 		"Ping":   l.Ping,
-		"Accept": func(ctx context.Context) error { _, _, err := l.Accept(ctx, newUnit()); return err },
-		"Unit":   func(ctx context.Context) error { _, err := l.Unit(ctx, tenant, id); return err },
-		"State":  func(ctx context.Context) error { _, err := l.State(ctx, tenant, id); return err },
-		"Units":  func(ctx context.Context) error { _, _, err := l.ListUnits(ctx, UnitFilter{Tenant: tenant}); return err },
-		"Cancel": func(ctx context.Context) error { _, err := l.Cancel(ctx, tenant, id); return err },
-		"Retry":  func(ctx context.Context) error { _, err := l.Retry(ctx, tenant, id, Changes{}); return err },
-		"RetryAll": func(ctx context.Context) error {
-			_, _, err := l.RetryAll(ctx, UnitFilter{Tenant: tenant}, Changes{})
+		"Accept": func(ctx context.Context) error { _, _, err := l.Units.Accept(ctx, newUnit()); return err },
+		"Unit":   func(ctx context.Context) error { _, err := l.Units.Get(ctx, tenant, id); return err },
+		"State":  func(ctx context.Context) error { _, err := l.Units.State(ctx, tenant, id); return err },
+		"Units": func(ctx context.Context) error {
+			_, _, err := l.Units.List(ctx, UnitFilter{Tenant: tenant})
 			return err
 		},
-		"CancelAll": func(ctx context.Context) error { _, _, err := l.CancelAll(ctx, UnitFilter{Tenant: tenant}); return err },
+		"Cancel": func(ctx context.Context) error { _, err := l.Units.Cancel(ctx, tenant, id); return err },
+		"Retry":  func(ctx context.Context) error { _, err := l.Units.Retry(ctx, tenant, id, Changes{}); return err },
+		"RetryAll": func(ctx context.Context) error {
+			_, _, err := l.Units.RetryAll(ctx, UnitFilter{Tenant: tenant}, Changes{})
+			return err
+		},
+		"CancelAll": func(ctx context.Context) error {
+			_, _, err := l.Units.CancelAll(ctx, UnitFilter{Tenant: tenant})
+			return err
+		},
 		"PreviewRetry": func(ctx context.Context) error {
-			_, err := l.PreviewRetry(ctx, UnitFilter{Tenant: tenant}, Changes{}, 1)
+			_, err := l.Units.PreviewRetry(ctx, UnitFilter{Tenant: tenant}, Changes{}, 1)
 			return err
 		},
 		"PreviewCancel": func(ctx context.Context) error {
-			_, err := l.PreviewCancel(ctx, UnitFilter{Tenant: tenant}, 1)
+			_, err := l.Units.PreviewCancel(ctx, UnitFilter{Tenant: tenant}, 1)
 			return err
 		},
-		"Claim":           func(ctx context.Context) error { _, err := l.Claim(ctx, claimOf(id, l.process)); return err },
-		"Finish":          func(ctx context.Context) error { _, err := l.Finish(ctx, ending(c, work.Succeeded)); return err },
-		"Run":             func(ctx context.Context) error { _, err := l.Run(ctx, tenant, c.RunID); return err },
-		"Runs":            func(ctx context.Context) error { _, _, err := l.ListRuns(ctx, RunFilter{Tenant: tenant}); return err },
-		"UnitRuns":        func(ctx context.Context) error { _, err := l.UnitRuns(ctx, id); return err },
-		"UnitUsage":       func(ctx context.Context) error { _, err := l.UnitUsage(ctx, id); return err },
-		"Append":          func(ctx context.Context) error { return l.Append(ctx, Progress{RunID: c.RunID}) },
-		"Transcript":      func(ctx context.Context) error { _, err := l.Transcript(ctx, tenant, c.RunID); return err },
-		"FoldLost":        func(ctx context.Context) error { _, err := l.FoldLost(ctx, 1); return err },
-		"Register":        func(ctx context.Context) error { return l.Register(ctx, work.Process{ID: l.process}, time.Hour) },
-		"Beat":            func(ctx context.Context) error { return l.Beat(ctx, l.process, time.Hour, 0, nil) },
-		"News":            func(ctx context.Context) error { _, err := l.News(ctx, l.process); return err },
-		"Leases":          func(ctx context.Context) error { _, _, err := l.Leases(ctx); return err },
-		"LeasesAndLead":   func(ctx context.Context) error { _, _, _, err := l.LeasesAndLead(ctx); return err },
-		"Pending":         func(ctx context.Context) error { _, err := l.Pending(ctx, CheckCursor{}); return err },
-		"EndLeases":       func(ctx context.Context) error { _, err := l.EndLeases(ctx, nil); return err },
-		"Untaken":         func(ctx context.Context) error { _, err := l.Untaken(ctx, nil); return err },
-		"ClockBack":       func(ctx context.Context) error { _, err := l.ClockBack(ctx, time.Hour); return err },
+		"Claim":      func(ctx context.Context) error { _, err := l.Runs.Claim(ctx, claimOf(id, l.process)); return err },
+		"Finish":     func(ctx context.Context) error { _, err := l.Runs.Finish(ctx, ending(c, work.Succeeded)); return err },
+		"Run":        func(ctx context.Context) error { _, err := l.Runs.Get(ctx, tenant, c.RunID); return err },
+		"Runs":       func(ctx context.Context) error { _, _, err := l.Runs.List(ctx, RunFilter{Tenant: tenant}); return err },
+		"UnitRuns":   func(ctx context.Context) error { _, err := l.Runs.OfUnit(ctx, id); return err },
+		"UnitUsage":  func(ctx context.Context) error { _, err := l.Runs.UnitUsage(ctx, id); return err },
+		"Append":     func(ctx context.Context) error { return l.Transcripts.Append(ctx, Progress{RunID: c.RunID}) },
+		"Transcript": func(ctx context.Context) error { _, err := l.Transcripts.Open(ctx, tenant, c.RunID); return err },
+		"FoldLost":   func(ctx context.Context) error { _, err := l.Transcripts.FoldLost(ctx, 1); return err },
+		"Register": func(ctx context.Context) error {
+			return l.Processes.Register(ctx, work.Process{ID: l.process}, time.Hour)
+		},
+		"Beat":            func(ctx context.Context) error { return l.Processes.Heartbeat(ctx, l.process, time.Hour, 0, nil) },
+		"News":            func(ctx context.Context) error { _, err := l.Processes.Assignments(ctx, l.process); return err },
+		"Leases":          func(ctx context.Context) error { _, _, err := l.Processes.Leases(ctx); return err },
+		"LeasesAndLead":   func(ctx context.Context) error { _, _, _, err := l.Processes.LeasesAndLead(ctx); return err },
+		"Pending":         func(ctx context.Context) error { _, err := l.Reconciler.Pending(ctx, CheckCursor{}); return err },
+		"EndLeases":       func(ctx context.Context) error { _, err := l.Processes.EndLeases(ctx, nil); return err },
+		"Untaken":         func(ctx context.Context) error { _, err := l.Queues.Untaken(ctx, nil); return err },
+		"ClockBack":       func(ctx context.Context) error { _, err := l.Reconciler.ClockBack(ctx, time.Hour); return err },
 		"Writable":        l.Writable,
-		"Pause":           func(ctx context.Context) error { _, err := l.Pause(ctx, PauseQueue, "q", "", ""); return err },
-		"Resume":          func(ctx context.Context) error { _, err := l.Resume(ctx, PauseQueue, "q"); return err },
-		"Pauses":          func(ctx context.Context) error { _, err := l.ListPauses(ctx); return err },
-		"Queues":          func(ctx context.Context) error { _, err := l.ListQueues(ctx, tenant); return err },
-		"Stop":            func(ctx context.Context) error { return l.Stop(ctx, l.process) },
-		"Bury":            func(ctx context.Context) error { _, err := l.Bury(ctx, []uuid.UUID{id}); return err },
-		"Processes":       func(ctx context.Context) error { _, err := l.ListProcesses(ctx); return err },
-		"Place":           func(ctx context.Context) error { _, err := l.Place(ctx, work.Unit{}); return err },
+		"Pause":           func(ctx context.Context) error { _, err := l.Pauses.Pause(ctx, PauseQueue, "q", "", ""); return err },
+		"Resume":          func(ctx context.Context) error { _, err := l.Pauses.Resume(ctx, PauseQueue, "q"); return err },
+		"Pauses":          func(ctx context.Context) error { _, err := l.Pauses.List(ctx); return err },
+		"Queues":          func(ctx context.Context) error { _, err := l.Queues.List(ctx, tenant); return err },
+		"Stop":            func(ctx context.Context) error { return l.Processes.Stop(ctx, l.process) },
+		"Bury":            func(ctx context.Context) error { _, err := l.Processes.EndDead(ctx, []uuid.UUID{id}); return err },
+		"Processes":       func(ctx context.Context) error { _, err := l.Processes.List(ctx); return err },
+		"Place":           func(ctx context.Context) error { _, err := l.Queues.Place(ctx, work.Unit{}); return err },
 		"Lead":            func(ctx context.Context) error { _, err := l.lead(ctx, leadLock, l.Ping); return err },
-		"ExpireLeases":    func(ctx context.Context) error { _, err := l.ExpireLeases(ctx); return err },
-		"ExpireDeadlines": func(ctx context.Context) error { _, err := l.ExpireDeadlines(ctx); return err },
-		"Unchecked":       func(ctx context.Context) error { _, _, err := l.Unchecked(ctx, CheckCursor{}, 1); return err },
-		"Doubt":           func(ctx context.Context) error { return l.Doubt(ctx, []uuid.UUID{id}) },
-		"Redispatch":      func(ctx context.Context) error { _, err := l.Redispatch(ctx, []uuid.UUID{id}); return err },
-		"RecheckAll":      func(ctx context.Context) error { _, err := l.RecheckAll(ctx); return err },
-		"Due":             func(ctx context.Context) error { _, err := l.Due(ctx, nil, nil, nil, 1); return err },
-		"Epoch":           func(ctx context.Context) error { _, err := l.Epoch(ctx, "x"); return err },
+		"ExpireLeases":    func(ctx context.Context) error { _, err := l.Runs.ExpireLeases(ctx); return err },
+		"ExpireDeadlines": func(ctx context.Context) error { _, err := l.Units.ExpireDeadlines(ctx); return err },
+		"Unchecked":       func(ctx context.Context) error { _, _, err := l.Queues.Unchecked(ctx, CheckCursor{}, 1); return err },
+		"Doubt":           func(ctx context.Context) error { return l.Queues.Recheck(ctx, []uuid.UUID{id}) },
+		"Redispatch":      func(ctx context.Context) error { _, err := l.Queues.Redispatch(ctx, []uuid.UUID{id}); return err },
+		"RecheckAll":      func(ctx context.Context) error { _, err := l.Queues.RecheckAll(ctx); return err },
+		"Due":             func(ctx context.Context) error { _, err := l.Queues.Due(ctx, nil, nil, nil, 1); return err },
+		"Epoch":           func(ctx context.Context) error { _, err := l.Queues.Epoch(ctx, "x"); return err },
 		"Open":            func(ctx context.Context) error { _, err := Open(ctx, l.url, 1); return err },
 	}
 }
@@ -383,7 +391,7 @@ func TestPostgresHangs(t *testing.T) {
 	l.locked(u.ID, func() {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		_, err := l.Claim(ctx, claimOf(u.ID, l.process))
+		_, err := l.Runs.Claim(ctx, claimOf(u.ID, l.process))
 		var away *work.Unavailable
 		if !errors.As(err, &away) {
 			t.Errorf("claim of a locked unit: %v", err)
@@ -428,10 +436,10 @@ func TestMadeOnce(t *testing.T) {
 		read   func() (string, error)
 	}{
 		"the epoch": {`INSERT INTO settings (name, value) VALUES ('redis_epoch', 'first')`, func() (string, error) {
-			return l.Epoch(t.Context(), "second")
+			return l.Queues.Epoch(t.Context(), "second")
 		}},
 		"the secret of callbacks": {`INSERT INTO callback_secrets (tenant, secret) VALUES ('default', 'first')`, func() (string, error) {
-			secrets, err := l.CallbackSecrets(t.Context(), work.DefaultTenant, "second")
+			secrets, err := l.Endpoints.CallbackSecrets(t.Context(), work.DefaultTenant, "second")
 			return secrets.Secret, err
 		}},
 	} {

@@ -22,7 +22,7 @@ func step(number int, text string) transcript.Step {
 
 func (l *ledger) tell(run uuid.UUID, steps ...transcript.Step) {
 	l.t.Helper()
-	l.must(l.Append(l.t.Context(), Progress{RunID: run, Steps: steps}))
+	l.must(l.Transcripts.Append(l.t.Context(), Progress{RunID: run, Steps: steps}))
 }
 
 func TestTranscriptWhileRunning(t *testing.T) {
@@ -37,15 +37,15 @@ func TestTranscriptWhileRunning(t *testing.T) {
 	if got := l.steps(run); !slices.Equal(got, []string{"one", "two", "three"}) || !l.theRun(run).HasTranscript {
 		t.Errorf("steps %q", got)
 	}
-	l.must(l.Append(t.Context(), Progress{RunID: run, LiveStatus: "reading", ToolCalls: 2, RenderedPrompt: "rendered"}))
-	l.must(l.Append(t.Context(), Progress{RunID: run, ToolCalls: 1}))
+	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: run, LiveStatus: "reading", ToolCalls: 2, RenderedPrompt: "rendered"}))
+	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: run, ToolCalls: 1}))
 	if r := l.theRun(run); *r.LiveStatus != "reading" || r.ToolCalls != 2 || *r.RenderedPrompt != "rendered" {
 		t.Errorf("run %+v", r)
 	}
 	if n := get[int](l, `SELECT count(*) FROM transcript_chunks`); n != 2 {
 		t.Errorf("%d chunks: one without steps was written", n)
 	}
-	if _, err := l.Transcript(t.Context(), "other", run); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Transcripts.Open(t.Context(), "other", run); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("another tenant's transcript: %v", err)
 	}
 }
@@ -99,9 +99,9 @@ func TestAppendToARunThatIsOver(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	c := l.run()
-	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob, _ = l.Encode([]transcript.Step{step(1, "end")}) }), Recorded)
+	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob, _ = l.Transcripts.Encode([]transcript.Step{step(1, "end")}) }), Recorded)
 	for _, run := range []uuid.UUID{c.RunID, uuid.New()} {
-		l.must(l.Append(t.Context(), Progress{RunID: run, LiveStatus: "late", Steps: []transcript.Step{step(2, "late")}}))
+		l.must(l.Transcripts.Append(t.Context(), Progress{RunID: run, LiveStatus: "late", Steps: []transcript.Step{step(2, "late")}}))
 	}
 	if n := get[int](l, `SELECT count(*) FROM transcript_chunks`); n != 0 || l.theRun(c.RunID).LiveStatus != nil {
 		t.Errorf("%d chunks", n)
@@ -119,11 +119,11 @@ func TestFoldLost(t *testing.T) {
 	l.tell(lost.RunID, step(1, "o"), step(2, "two"))
 	l.tell(lost.RunID, step(1, "one"))
 	l.exec(`UPDATE worker_runs SET worker_process = gen_random_uuid() WHERE id = $1`, lost.RunID)
-	_, err := l.ExpireLeases(t.Context())
+	_, err := l.Runs.ExpireLeases(t.Context())
 	l.must(err)
 	before := l.steps(lost.RunID)
 	for _, want := range []int{1, 0} {
-		if n, err := l.FoldLost(t.Context(), 10); n != want || err != nil {
+		if n, err := l.Transcripts.FoldLost(t.Context(), 10); n != want || err != nil {
 			t.Errorf("folded %d, error %v, want %d", n, err, want)
 		}
 	}
@@ -147,7 +147,7 @@ func TestTranscriptWhileFinishing(t *testing.T) {
 		l.tell(c.RunID, step(1, "one"))
 		var all sync.WaitGroup
 		all.Go(func() {
-			l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob, _ = l.Encode([]transcript.Step{step(1, "one")}) }), Recorded)
+			l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob, _ = l.Transcripts.Encode([]transcript.Step{step(1, "one")}) }), Recorded)
 		})
 		for range 20 {
 			if got := l.steps(c.RunID); !slices.Equal(got, []string{"one"}) {
@@ -164,7 +164,7 @@ func TestTranscriptBlobIsKeptOutOfLine(t *testing.T) {
 	c := l.run()
 	blob := []byte(strings.Repeat("zip", 1<<20))
 	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob = blob }), Recorded)
-	stored, err := l.Transcript(t.Context(), work.DefaultTenant, c.RunID)
+	stored, err := l.Transcripts.Open(t.Context(), work.DefaultTenant, c.RunID)
 	l.must(err)
 	if got, err := io.ReadAll(stored); err != nil || string(got) != string(blob) {
 		t.Errorf("%d bytes, error %v", len(got), err)
@@ -181,7 +181,7 @@ func TestTranscriptThatIsReplacedWhileItIsRead(t *testing.T) {
 	l := newLedger(t)
 	c := l.run()
 	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob = []byte(strings.Repeat("zip", pieceSize)) }), Recorded)
-	stored, err := l.Transcript(t.Context(), work.DefaultTenant, c.RunID)
+	stored, err := l.Transcripts.Open(t.Context(), work.DefaultTenant, c.RunID)
 	l.must(err)
 	l.exec(`UPDATE transcripts SET blob = decode(repeat('00', $1), 'hex')`, 3*pieceSize)
 	for range 2 {

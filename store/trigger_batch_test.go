@@ -19,7 +19,7 @@ func (l *ledger) deliver(trigger, delivery string, change ...func(*NewBatch)) (w
 	for _, f := range change {
 		f(&n)
 	}
-	return l.DeliverBatch(l.t.Context(), n, work.TriggerDelivery{ID: n.ID, Tenant: n.Tenant, Trigger: trigger, Delivery: delivery, Event: "push"})
+	return l.Triggers.AddBatch(l.t.Context(), n, work.TriggerDelivery{ID: n.ID, Tenant: n.Tenant, Trigger: trigger, Delivery: delivery, Event: "push"})
 }
 
 func TestTriggersOfBatchesAreKept(t *testing.T) {
@@ -27,14 +27,14 @@ func TestTriggersOfBatchesAreKept(t *testing.T) {
 	l := newLedger(t)
 	put := work.Trigger{Tenant: work.DefaultTenant, Name: "lists", Scheme: work.Scheme{Preset: "github"}, Secrets: []work.Secret{{Fingerprint: "aa"}}, Sealed: [][]byte{{'p'}},
 		Batch: json.RawMessage(`{"items":"body.list"}`)}
-	_, err := l.PutTrigger(t.Context(), put)
+	_, err := l.Triggers.Put(t.Context(), put)
 	l.must(err)
-	read, err := l.Trigger(t.Context(), work.DefaultTenant, "lists")
+	read, err := l.Triggers.Get(t.Context(), work.DefaultTenant, "lists")
 	if l.must(err); read.Unit != nil || string(read.Batch) != string(put.Batch) {
 		t.Errorf("%+v", read)
 	}
 	put.Unit, put.Batch, put.Sealed, put.Secrets = new(newUnit().Spec), nil, nil, nil
-	if saved, err := l.PutTrigger(t.Context(), put); err != nil || saved.Unit == nil || saved.Batch != nil {
+	if saved, err := l.Triggers.Put(t.Context(), put); err != nil || saved.Unit == nil || saved.Batch != nil {
 		t.Errorf("%+v, error %v", saved, err)
 	}
 }
@@ -120,11 +120,11 @@ func TestADeliveryMakesAUnitOrABatch(t *testing.T) {
 	made, err := l.deliver("t", "batch")
 	l.must(err)
 	n := newUnit(ofDelivery("t", "batch"))
-	if _, _, err := l.Accept(t.Context(), n); !errors.Is(err, ErrMadeBatch) {
+	if _, _, err := l.Units.Accept(t.Context(), n); !errors.Is(err, ErrMadeBatch) {
 		t.Errorf("error %v", err)
 	}
 	n.Delivery.ID = n.ID
-	if d, err := l.Redelivered(t.Context(), *n.Delivery); err != nil || d.BatchID == nil || *d.BatchID != *made.BatchID {
+	if d, err := l.Triggers.Redelivered(t.Context(), *n.Delivery); err != nil || d.BatchID == nil || *d.BatchID != *made.BatchID {
 		t.Errorf("%+v, error %v", d, err)
 	}
 	if units, batches := get[int](l, `SELECT count(*) FROM work_units`), get[int](l, `SELECT count(*) FROM batches`); units != 1 || batches != 1 {
@@ -138,16 +138,16 @@ func TestItemsOfABatch(t *testing.T) {
 	l := newLedger(t)
 	made, err := l.deliver("t", "d")
 	l.must(err)
-	f, err := l.FillBatch(t.Context(), l.process)
+	f, err := l.Batches.ClaimEnumeration(t.Context(), l.process)
 	if l.must(err); f == nil || f.ID != *made.BatchID {
 		t.Fatalf("%+v", f)
 	}
-	if items, err := l.BatchItems(t.Context(), f.ID); err != nil || string(items) != `[1,2]` {
+	if items, err := l.Batches.Items(t.Context(), f.ID); err != nil || string(items) != `[1,2]` {
 		t.Errorf("%s, error %v", items, err)
 	}
 	l.fillMore(f.ID, 0, 2)
-	l.must(l.EndFill(t.Context(), f.ID, l.process))
-	if items, err := l.BatchItems(t.Context(), f.ID); err != nil || string(items) != `[]` {
+	l.must(l.Batches.FinishEnumeration(t.Context(), f.ID, l.process))
+	if items, err := l.Batches.Items(t.Context(), f.ID); err != nil || string(items) != `[]` {
 		t.Errorf("%s, error %v", items, err)
 	}
 }

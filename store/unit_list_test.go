@@ -47,7 +47,7 @@ func TestUnitsAreCountedByState(t *testing.T) {
 		{UnitFilter{Tenant: "other"}, 1, 0, true},
 		{UnitFilter{Tenant: "other", Search: "title"}, 1, 0, true},
 	} {
-		counts, whole, err := l.CountUnits(t.Context(), test.filter, 2)
+		counts, whole, err := l.Units.Count(t.Context(), test.filter, 2)
 		if err != nil || counts[work.Queued] != test.queued || counts[work.Failed] != test.failed || len(counts) != len(work.States) || whole != test.whole {
 			t.Errorf("%+v: %v, %t, %v", test.filter, counts, whole, err)
 		}
@@ -60,8 +60,8 @@ func TestLiveRuns(t *testing.T) {
 	over, goes := l.put().ID, l.put().ID
 	l.end(ending(l.take(over, l.process), work.Succeeded), Recorded)
 	c := l.take(goes, l.process)
-	l.must(l.Append(t.Context(), Progress{RunID: c.RunID, LiveStatus: "reads", ToolCalls: 4}))
-	live, err := l.LiveRuns(t.Context(), []uuid.UUID{over, goes, l.put().ID})
+	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: c.RunID, LiveStatus: "reads", ToolCalls: 4}))
+	live, err := l.Runs.Live(t.Context(), []uuid.UUID{over, goes, l.put().ID})
 	if err != nil || len(live) != 1 || live[goes].ID != c.RunID || live[goes].ToolCalls != 4 || *live[goes].LiveStatus != "reads" {
 		t.Errorf("%+v, %v", live, err)
 	}
@@ -104,7 +104,7 @@ func TestUnitsFilters(t *testing.T) {
 		{UnitFilter{Search: "pl\x00ain\x00"}, []string{"plain"}},
 	} {
 		test.filter.Tenant = work.DefaultTenant
-		units, _, err := l.ListUnits(t.Context(), test.filter)
+		units, _, err := l.Units.List(t.Context(), test.filter)
 		if err != nil || !slices.Equal(titles(units), test.want) {
 			t.Errorf("%+v: %q, error %v, want %q", test.filter, titles(units), err, test.want)
 		}
@@ -122,7 +122,7 @@ func TestUnitsPages(t *testing.T) {
 	slices.Reverse(want)
 	f := UnitFilter{Tenant: work.DefaultTenant, Limit: 10}
 	for range 4 {
-		units, next, err := l.ListUnits(t.Context(), f)
+		units, next, err := l.Units.List(t.Context(), f)
 		l.must(err)
 		for _, u := range units {
 			got = append(got, u.ID)
@@ -136,7 +136,7 @@ func TestUnitsPages(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("pages came to %d units, want the %d of the beginning", len(got), len(want))
 	}
-	if units, next, err := l.ListUnits(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Limit: 27}); err != nil || len(units) != 27 || next != nil {
+	if units, next, err := l.Units.List(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Limit: 27}); err != nil || len(units) != 27 || next != nil {
 		t.Errorf("a page that is just full: %d units, next %v, error %v", len(units), next, err)
 	}
 }
@@ -162,7 +162,7 @@ func TestRunsFilters(t *testing.T) {
 		{RunFilter{Search: "TWO"}, []uuid.UUID{second.RunID}},
 	} {
 		test.filter.Tenant = work.DefaultTenant
-		runs, next, err := l.ListRuns(t.Context(), test.filter)
+		runs, next, err := l.Runs.List(t.Context(), test.filter)
 		var got []uuid.UUID
 		for _, r := range runs {
 			got = append(got, r.ID)
@@ -181,7 +181,7 @@ func everyList(ctx context.Context, s *Store) error {
 		{Labels: map[string]string{"a": "b"}}, {Search: "title"},
 	} {
 		f.Tenant = work.DefaultTenant
-		if _, _, err := s.ListUnits(ctx, f); err != nil {
+		if _, _, err := s.Units.List(ctx, f); err != nil {
 			return fmt.Errorf("units %+v: %w", f, err)
 		}
 	}
@@ -190,7 +190,7 @@ func everyList(ctx context.Context, s *Store) error {
 		{Unit: after}, {Search: "title"},
 	} {
 		f.Tenant = work.DefaultTenant
-		if _, _, err := s.ListRuns(ctx, f); err != nil {
+		if _, _, err := s.Runs.List(ctx, f); err != nil {
 			return fmt.Errorf("runs %+v: %w", f, err)
 		}
 	}
@@ -203,8 +203,8 @@ func TestListsReadNoTranscript(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	c := l.run()
-	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob, _ = l.Encode(nil) }), Recorded)
-	l.must(l.Append(t.Context(), Progress{RunID: l.run().RunID, LiveStatus: "busy"}))
+	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob, _ = l.Transcripts.Encode(nil) }), Recorded)
+	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: l.run().RunID, LiveStatus: "busy"}))
 	reader := l.readerOf(map[string][]string{
 		"transcripts": {"blob"}, "transcript_chunks": {"body"},
 		"worker_runs": {"result", "rendered_prompt", "definition"}, "unit_search": {}, "work_units": {"system_prompt", "payload", "output_schema"},
@@ -213,9 +213,9 @@ func TestListsReadNoTranscript(t *testing.T) {
 		t.Error(err)
 	}
 	for name, err := range map[string]error{
-		"transcript": func() error { _, err := reader.Transcript(t.Context(), work.DefaultTenant, c.RunID); return err }(),
-		"run":        func() error { _, err := reader.Run(t.Context(), work.DefaultTenant, c.RunID); return err }(),
-		"unit":       func() error { _, err := reader.Unit(t.Context(), work.DefaultTenant, c.ID); return err }(),
+		"transcript": func() error { _, err := reader.Transcripts.Open(t.Context(), work.DefaultTenant, c.RunID); return err }(),
+		"run":        func() error { _, err := reader.Runs.Get(t.Context(), work.DefaultTenant, c.RunID); return err }(),
+		"unit":       func() error { _, err := reader.Units.Get(t.Context(), work.DefaultTenant, c.ID); return err }(),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "permission denied") {
 			t.Errorf("the trap does not work: %s: %v", name, err)
@@ -295,7 +295,7 @@ func TestBacklogIsNotReadThrough(t *testing.T) {
 	l.fill()
 	l.exec(`UPDATE work_units SET state = 'queued', finished_at = NULL, started_at = NULL; ANALYZE work_units`)
 	const few = 50
-	due, cursor, err := l.Unchecked(t.Context(), CheckCursor{}, few)
+	due, cursor, err := l.Queues.Unchecked(t.Context(), CheckCursor{}, few)
 	l.must(err)
 	var ids []uuid.UUID
 	for _, d := range due {
@@ -303,24 +303,24 @@ func TestBacklogIsNotReadThrough(t *testing.T) {
 	}
 	for name, ask := range map[string]func() error{
 		"due": func() error {
-			found, err := l.Due(t.Context(), []string{"default", "slow"}, []string{"claude", "mock"}, nil, few)
+			found, err := l.Queues.Due(t.Context(), []string{"default", "slow"}, []string{"claude", "mock"}, nil, few)
 			if len(found) != few {
 				t.Errorf("%d due", len(found))
 			}
 			return err
 		},
-		"unchecked": func() error { _, _, err := l.Unchecked(t.Context(), cursor, few); return err },
+		"unchecked": func() error { _, _, err := l.Queues.Unchecked(t.Context(), cursor, few); return err },
 		"pending": func() error {
-			p, err := l.Pending(t.Context(), cursor)
+			p, err := l.Reconciler.Pending(t.Context(), cursor)
 			if p != (Pending{Unchecked: true}) {
 				t.Errorf("pending: %+v", p)
 			}
 			return err
 		},
-		"doubt":            func() error { return l.Doubt(t.Context(), ids) },
-		"redispatch":       func() error { _, err := l.Redispatch(t.Context(), ids); return err },
-		"expire leases":    func() error { _, err := l.ExpireLeases(t.Context()); return err },
-		"expire deadlines": func() error { _, err := l.ExpireDeadlines(t.Context()); return err },
+		"doubt":            func() error { return l.Queues.Recheck(t.Context(), ids) },
+		"redispatch":       func() error { _, err := l.Queues.Redispatch(t.Context(), ids); return err },
+		"expire leases":    func() error { _, err := l.Runs.ExpireLeases(t.Context()); return err },
+		"expire deadlines": func() error { _, err := l.Units.ExpireDeadlines(t.Context()); return err },
 	} {
 		spy.hear()
 		l.must(ask())

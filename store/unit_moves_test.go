@@ -40,43 +40,46 @@ func verbs() map[string]verb {
 	all := map[string]verb{
 		"claim": {func(l *ledger, c *Claimed) { l.take(c.ID, l.process) }, map[work.State]work.State{work.Queued: work.Running}},
 		"cancel": {
-			func(l *ledger, c *Claimed) { _, err := l.Cancel(l.t.Context(), c.Tenant, c.ID); l.mayConflict(err) },
+			func(l *ledger, c *Claimed) {
+				_, err := l.Units.Cancel(l.t.Context(), c.Tenant, c.ID)
+				l.mayConflict(err)
+			},
 			map[work.State]work.State{work.Queued: work.Cancelled, work.Waiting: work.Cancelled},
 		},
 		"retry": {
 			func(l *ledger, c *Claimed) {
-				_, err := l.Retry(l.t.Context(), c.Tenant, c.ID, Changes{})
+				_, err := l.Units.Retry(l.t.Context(), c.Tenant, c.ID, Changes{})
 				l.mayConflict(err)
 			},
 			map[work.State]work.State{work.Failed: work.Queued, work.Cancelled: work.Queued, work.TimedOut: work.Queued},
 		},
 		"cancel all": {
 			func(l *ledger, c *Claimed) {
-				_, _, err := l.CancelAll(l.t.Context(), UnitFilter{Tenant: c.Tenant})
+				_, _, err := l.Units.CancelAll(l.t.Context(), UnitFilter{Tenant: c.Tenant})
 				l.must(err)
 			},
 			map[work.State]work.State{work.Queued: work.Cancelled, work.Waiting: work.Cancelled},
 		},
 		"retry all": {
 			func(l *ledger, c *Claimed) {
-				_, _, err := l.RetryAll(l.t.Context(), UnitFilter{Tenant: c.Tenant}, Changes{})
+				_, _, err := l.Units.RetryAll(l.t.Context(), UnitFilter{Tenant: c.Tenant}, Changes{})
 				l.must(err)
 			},
 			map[work.State]work.State{work.Failed: work.Queued, work.Cancelled: work.Queued, work.TimedOut: work.Queued},
 		},
 		"expire leases": {
-			func(l *ledger, _ *Claimed) { _, err := l.ExpireLeases(l.t.Context()); l.must(err) },
+			func(l *ledger, _ *Claimed) { _, err := l.Runs.ExpireLeases(l.t.Context()); l.must(err) },
 			map[work.State]work.State{work.Running: work.Queued},
 		},
 		"expire deadlines": {
 			func(l *ledger, c *Claimed) {
 				l.exec(`UPDATE work_units SET deadline = clock_timestamp() - interval '1 second' WHERE id = $1`, c.ID)
-				_, err := l.ExpireDeadlines(l.t.Context())
+				_, err := l.Units.ExpireDeadlines(l.t.Context())
 				l.must(err)
 			},
 			map[work.State]work.State{work.Queued: work.TimedOut, work.Waiting: work.TimedOut},
 		},
-		"redispatch": {func(l *ledger, c *Claimed) { _, err := l.Redispatch(l.t.Context(), pick(c)); l.must(err) }, nil},
+		"redispatch": {func(l *ledger, c *Claimed) { _, err := l.Queues.Redispatch(l.t.Context(), pick(c)); l.must(err) }, nil},
 	}
 	for _, next := range []work.State{work.Succeeded, work.Failed, work.Cancelled, work.TimedOut, work.Queued, work.Waiting} {
 		all["finish as "+string(next)] = verb{
@@ -84,7 +87,7 @@ func verbs() map[string]verb {
 				if next == work.Waiting {
 					l.exec(`UPDATE work_units SET lane = 'batch' WHERE id = $1`, c.ID)
 				}
-				_, err := l.Finish(l.t.Context(), ending(c, next))
+				_, err := l.Runs.Finish(l.t.Context(), ending(c, next))
 				l.must(err)
 			},
 			map[work.State]work.State{work.Running: next},

@@ -33,7 +33,7 @@ func TestAcceptKeepsEverything(t *testing.T) {
 			MissingKey: "note", SessionPolicy: work.Fresh, OnDenied: work.OnDeniedNote, MaxRetries: &retries, Queue: "q", Priority: 9, Labels: json.RawMessage(`{"a": "b"}`),
 			NotBefore: &due, Deadline: &deadline, ExpiresAt: &deadline}
 	})
-	accepted, replayed, err := l.Accept(t.Context(), n)
+	accepted, replayed, err := l.Units.Accept(t.Context(), n)
 	l.must(err)
 	got := l.unit(n.ID)
 	for name, u := range map[string]work.Unit{"answer": accepted, "row": got} {
@@ -66,7 +66,7 @@ func TestAcceptInFewStatements(t *testing.T) {
 	l.must(err)
 	var all sync.WaitGroup
 	call := func() {
-		if _, _, err := l.Accept(t.Context(), newUnit()); err != nil {
+		if _, _, err := l.Units.Accept(t.Context(), newUnit()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -99,7 +99,7 @@ func TestIdempotencyKey(t *testing.T) {
 	ids, fresh := map[uuid.UUID]int{}, 0
 	for i := range 100 {
 		all.Go(func() {
-			u, replayed, err := processes[i%2].Accept(t.Context(), newUnit(keyed("key", "body")))
+			u, replayed, err := processes[i%2].Units.Accept(t.Context(), newUnit(keyed("key", "body")))
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -115,14 +115,14 @@ func TestIdempotencyKey(t *testing.T) {
 	if len(ids) != 1 || fresh != 1 || get[int](l, `SELECT count(*) FROM work_units`) != 1 {
 		t.Errorf("units %v, %d of them new", ids, fresh)
 	}
-	if _, _, err := l.Accept(t.Context(), newUnit(keyed("key", "another body"))); !errors.Is(err, ErrKeyReused) {
+	if _, _, err := l.Units.Accept(t.Context(), newUnit(keyed("key", "another body"))); !errors.Is(err, ErrKeyReused) {
 		t.Errorf("another body: %v", err)
 	}
-	if _, replayed, err := l.Accept(t.Context(), newUnit(keyed("key", "body"), func(n *NewUnit) { n.Tenant = "other" })); err != nil || replayed {
+	if _, replayed, err := l.Units.Accept(t.Context(), newUnit(keyed("key", "body"), func(n *NewUnit) { n.Tenant = "other" })); err != nil || replayed {
 		t.Errorf("another tenant's key: replayed %t, error %v", replayed, err)
 	}
 	for _, replay := range []bool{false, true} { // what Postgres text cannot hold is the same key both times
-		if _, replayed, err := l.Accept(t.Context(), newUnit(keyed("k\xffe\x00y", "body"))); err != nil || replayed != replay {
+		if _, replayed, err := l.Units.Accept(t.Context(), newUnit(keyed("k\xffe\x00y", "body"))); err != nil || replayed != replay {
 			t.Errorf("odd key: replayed %t, error %v", replayed, err)
 		}
 	}
@@ -172,14 +172,14 @@ func TestAcceptBadRowFailsAlone(t *testing.T) {
 	var all sync.WaitGroup
 	for name, n := range bad {
 		all.Go(func() {
-			if _, _, err := l.Accept(t.Context(), n); err == nil {
+			if _, _, err := l.Units.Accept(t.Context(), n); err == nil {
 				t.Errorf("%s was accepted", name)
 			}
 		})
 	}
 	for range 50 {
 		all.Go(func() {
-			if _, _, err := l.Accept(t.Context(), newUnit()); err != nil {
+			if _, _, err := l.Units.Accept(t.Context(), newUnit()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -197,7 +197,7 @@ func TestAcceptRepeatedByTheDriver(t *testing.T) {
 	l := newLedger(t)
 	n := newUnit()
 	for range 2 {
-		u, replayed, err := l.Accept(t.Context(), n)
+		u, replayed, err := l.Units.Accept(t.Context(), n)
 		if err != nil || replayed || u.ID != n.ID {
 			t.Errorf("unit %s, replayed %t, error %v", u.ID, replayed, err)
 		}
@@ -226,7 +226,7 @@ func TestAcceptLargeUnits(t *testing.T) {
 	var all sync.WaitGroup
 	for range 9 { // more than go into one statement
 		all.Go(func() {
-			u, _, err := l.Accept(t.Context(), newUnit(func(n *NewUnit) { n.Prompt = big }))
+			u, _, err := l.Units.Accept(t.Context(), newUnit(func(n *NewUnit) { n.Prompt = big }))
 			if err != nil || u.Prompt != big {
 				t.Errorf("prompt of %d bytes, error %v", len(u.Prompt), err)
 			}
@@ -240,26 +240,26 @@ func TestCancel(t *testing.T) {
 	l := newLedger(t)
 	queued := l.put()
 	for range 2 { // the second finds it done
-		u, err := l.Cancel(t.Context(), work.DefaultTenant, queued.ID)
+		u, err := l.Units.Cancel(t.Context(), work.DefaultTenant, queued.ID)
 		if err != nil || u.State != work.Cancelled || u.FinishedAt == nil {
 			t.Fatalf("queued unit is %s, error %v", u.State, err)
 		}
 	}
 	c := l.run()
-	u, err := l.Cancel(t.Context(), work.DefaultTenant, c.ID)
+	u, err := l.Units.Cancel(t.Context(), work.DefaultTenant, c.ID)
 	if err != nil || u.State != work.Running || u.CancelRequestedAt == nil {
 		t.Errorf("running unit is %s, asked at %v, error %v", u.State, u.CancelRequestedAt, err)
 	}
-	again, err := l.Cancel(t.Context(), work.DefaultTenant, c.ID)
+	again, err := l.Units.Cancel(t.Context(), work.DefaultTenant, c.ID)
 	if err != nil || !again.CancelRequestedAt.Equal(*u.CancelRequestedAt) {
 		t.Errorf("asked again: %v, error %v", again.CancelRequestedAt, err)
 	}
 	l.end(ending(c, work.Succeeded), Recorded) // it was faster
-	if _, err := l.Cancel(t.Context(), work.DefaultTenant, c.ID); !errors.Is(err, work.ErrConflict) {
+	if _, err := l.Units.Cancel(t.Context(), work.DefaultTenant, c.ID); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("succeeded unit: %v", err)
 	}
 	for tenant, id := range map[string]uuid.UUID{"other": c.ID, work.DefaultTenant: uuid.New()} {
-		if _, err := l.Cancel(t.Context(), tenant, id); !errors.Is(err, work.ErrNotFound) {
+		if _, err := l.Units.Cancel(t.Context(), tenant, id); !errors.Is(err, work.ErrNotFound) {
 			t.Errorf("unit %s of %s: %v", id, tenant, err)
 		}
 	}
@@ -270,7 +270,7 @@ func TestRetry(t *testing.T) {
 	l := newLedger(t)
 	c := l.run()
 	l.end(ending(c, work.Failed, func(f *Finish) { f.Crashes, f.Waits, f.Losses = 2, 1, 1; f.SessionID, f.Resumable = "s", true }), Recorded)
-	u, err := l.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{})
+	u, err := l.Units.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{})
 	l.must(err)
 	if u.State != work.Queued || u.Failures+u.Losses+u.Waits+u.Crashes != 0 || u.Error != nil || u.FinishedAt != nil || u.Dispatch != 2 || u.RunCount != 1 {
 		t.Errorf("after a retry: %+v", u)
@@ -278,7 +278,7 @@ func TestRetry(t *testing.T) {
 	if got := get[string](l, `SELECT resume_session FROM work_units WHERE id = $1`, c.ID); got != "s" {
 		t.Errorf("resumes session %q", got)
 	}
-	if _, err := l.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{}); !errors.Is(err, work.ErrConflict) {
+	if _, err := l.Units.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{}); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("retry of a queued unit: %v", err)
 	}
 	second := l.take(c.ID, l.process)
@@ -287,14 +287,14 @@ func TestRetry(t *testing.T) {
 	}
 	l.end(ending(second, work.Failed), Recorded)
 	model, prompt, turns := "m", "p", 7
-	if u, err = l.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{Model: &model, Prompt: &prompt, MaxTurns: &turns}); err != nil ||
+	if u, err = l.Units.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{Model: &model, Prompt: &prompt, MaxTurns: &turns}); err != nil ||
 		u.Model != "m" || u.Prompt != "p" || u.MaxTurns != 7 {
 		t.Errorf("changed to %q %q %d, error %v", u.Model, u.Prompt, u.MaxTurns, err)
 	}
 	if third := l.take(c.ID, l.process); third.ResumeSession != "" {
 		t.Errorf("another prompt goes on with session %q", third.ResumeSession)
 	}
-	if _, err := l.Retry(t.Context(), work.DefaultTenant, uuid.New(), Changes{}); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Units.Retry(t.Context(), work.DefaultTenant, uuid.New(), Changes{}); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("retry of nothing: %v", err)
 	}
 }
@@ -303,7 +303,7 @@ func TestUnitOfAnotherTenant(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	u := l.put()
-	if _, err := l.Unit(t.Context(), "other", u.ID); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Units.Get(t.Context(), "other", u.ID); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -327,7 +327,7 @@ func TestPlace(t *testing.T) {
 		of   work.Unit
 		want Place
 	}{{u, Place{Ahead: 2}}, {late, Place{Ahead: 4, Scheduled: true}}} {
-		if got, err := l.Place(t.Context(), test.of); err != nil || got != test.want {
+		if got, err := l.Queues.Place(t.Context(), test.of); err != nil || got != test.want {
 			t.Errorf("place %+v, want %+v, error %v", got, test.want, err)
 		}
 	}

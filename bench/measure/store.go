@@ -61,7 +61,7 @@ func storeJob(ctx context.Context, s childSettings, begin, _ func()) (childResul
 	}
 	begin()
 	took, err := parallel(len(units), s.Callers, func(i int) error {
-		unit, _, err := ledger.Accept(ctx, units[i])
+		unit, _, err := ledger.Units.Accept(ctx, units[i])
 		if err != nil {
 			return err
 		}
