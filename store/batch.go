@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -13,11 +12,12 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Batches are units that were submitted together.
 type Batches struct {
-	*pool
+	db    *pg.DB
 	units *Units
 }
 
@@ -79,15 +79,15 @@ const insertBatch = `INSERT INTO batches (id, tenant, title, status, protocol, s
 func (n NewBatch) args() ([]any, error) {
 	var stop *string
 	if n.StopWhen != nil {
-		text, err := encode(n.StopWhen)
+		text, err := pg.Encode(n.StopWhen)
 		if err != nil {
 			return nil, err
 		}
 		stop = &text
 	}
 	problems, err := encodeProblems(n.Problems)
-	return []any{n.ID, n.Tenant, work.Clean(n.Title), string(n.Protocol), jsonText(n.Source, "{}"), jsonText(n.Unit, "{}"), n.InputFile, jsonText(n.Metadata, "{}"),
-		n.TestFirst, n.Concurrency, n.MaxCostUSD, stop, jsonOrNull(n.Synthesis), n.ExpiresAt, work.Clean(n.IdempotencyKey), n.BodyHash, n.Rejected, problems, n.CallbackURL, jsonOrNull(n.Items)}, err
+	return []any{n.ID, n.Tenant, work.Clean(n.Title), string(n.Protocol), pg.JSONOr(n.Source, "{}"), pg.JSONOr(n.Unit, "{}"), n.InputFile, pg.JSONOr(n.Metadata, "{}"),
+		n.TestFirst, n.Concurrency, n.MaxCostUSD, stop, pg.JSONOrNull(n.Synthesis), n.ExpiresAt, work.Clean(n.IdempotencyKey), n.BodyHash, n.Rejected, problems, n.CallbackURL, pg.JSONOrNull(n.Items)}, err
 }
 
 // Add commits a new batch, or finds the one that the same idempotency key
@@ -100,7 +100,7 @@ func (s *Batches) Add(ctx context.Context, n NewBatch) (work.Batch, bool, error)
 	var rows []batchRow
 	err = s.db.SelectContext(ctx, &rows, insertBatch+` ON CONFLICT DO NOTHING RETURNING `+batchColumns, args...)
 	if err != nil {
-		return work.Batch{}, false, translate(fmt.Errorf("add batch: %w", err))
+		return work.Batch{}, false, pg.Translate(fmt.Errorf("add batch: %w", err))
 	}
 	if len(rows) == 1 {
 		b, err := rows[0].batch()
@@ -118,7 +118,7 @@ func (s *Batches) replay(ctx context.Context, n NewBatch, key string) (work.Batc
 	err := s.db.GetContext(ctx, &row, `SELECT `+batchColumns+`, coalesce(body_hash = $4, false) AS same_body FROM batches
 		WHERE id = $1 OR tenant = $2 AND idempotency_key = $3`, n.ID, n.Tenant, key, n.BodyHash)
 	if err != nil {
-		return work.Batch{}, false, translate(fmt.Errorf("find batch of key: %w", err))
+		return work.Batch{}, false, pg.Translate(fmt.Errorf("find batch of key: %w", err))
 	}
 	if row.ID != n.ID && !row.SameBody {
 		return work.Batch{}, false, ErrKeyReused
@@ -135,16 +135,6 @@ func (s *Batches) Before(ctx context.Context, tenant, key string, bodyHash []byt
 	return b, err
 }
 
-func jsonText(raw json.RawMessage, none string) string { return cmp.Or(string(raw), none) }
-
-func jsonOrNull(raw json.RawMessage) *string {
-	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
-		return nil
-	}
-	text := string(raw)
-	return &text
-}
-
 // Get returns one batch with what its units have come to.
 func (s *Batches) Get(ctx context.Context, tenant string, id uuid.UUID) (work.Batch, error) {
 	row, err := s.row(ctx, tenant, id)
@@ -157,7 +147,7 @@ func (s *Batches) Get(ctx context.Context, tenant string, id uuid.UUID) (work.Ba
 func (s *Batches) row(ctx context.Context, tenant string, id uuid.UUID) (row batchRow, err error) {
 	err = s.db.GetContext(ctx, &row, `SELECT `+batchColumns+` FROM batches WHERE id = $1 AND tenant = $2 AND deleted_at IS NULL`, id, tenant)
 	if err != nil {
-		return row, translate(fmt.Errorf("read batch %s: %w", id, err))
+		return row, pg.Translate(fmt.Errorf("read batch %s: %w", id, err))
 	}
 	return row, nil
 }
@@ -185,7 +175,7 @@ func countBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (c wor
 	err = sqlx.SelectContext(ctx, q, &rows, `SELECT state, count(*), count(*) FILTER (WHERE denials > 0) AS denied, `+sumOfCosts+` FROM work_units
 		WHERE batch_id = $1 GROUP BY state`, id)
 	if err != nil {
-		return c, translate(fmt.Errorf("count units of batch %s: %w", id, err))
+		return c, pg.Translate(fmt.Errorf("count units of batch %s: %w", id, err))
 	}
 	for _, r := range rows {
 		c.Add(r.State, r.Count)
@@ -202,7 +192,7 @@ func costOfSyntheses(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (
 	var row costRow
 	if err := sqlx.GetContext(ctx, q, &row, `SELECT `+sumOfCosts+` FROM work_units
 		WHERE id = ANY((SELECT syntheses FROM batches WHERE id = $1)::uuid[])`, id); err != nil {
-		return work.Cost{}, translate(fmt.Errorf("add up the syntheses of batch %s: %w", id, err))
+		return work.Cost{}, pg.Translate(fmt.Errorf("add up the syntheses of batch %s: %w", id, err))
 	}
 	return row.cost(), nil
 }
@@ -214,7 +204,7 @@ func usageOfBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (*wo
 			coalesce(sum(r.cache_read_tokens), 0)::bigint AS cache_read_tokens, coalesce(sum(r.cache_creation_tokens), 0)::bigint AS cache_creation_tokens
 		FROM work_units u JOIN worker_runs r ON r.id = u.final_run WHERE u.batch_id = $1`, id)
 	if err != nil {
-		return nil, translate(fmt.Errorf("add up the usage of batch %s: %w", id, err))
+		return nil, pg.Translate(fmt.Errorf("add up the usage of batch %s: %w", id, err))
 	}
 	return &u, nil
 }
@@ -231,30 +221,30 @@ type BatchFilter struct {
 }
 
 // where is the filter as conditions, without the page.
-func (f BatchFilter) where() (w where) {
-	w.add("tenant = ? AND deleted_at IS NULL", f.Tenant)
-	w.addIf(len(f.Statuses) > 0, "status = ANY(?)", textArray(f.Statuses))
-	w.addIf(f.Protocol != "", "protocol = ?", string(f.Protocol))
-	w.addIf(f.Search != "", "title ILIKE ?", "%"+escapeLike(f.Search)+"%")
+func (f BatchFilter) where() (w pg.Where) {
+	w.Add("tenant = ? AND deleted_at IS NULL", f.Tenant)
+	w.AddIf(len(f.Statuses) > 0, "status = ANY(?)", pg.TextArray(f.Statuses))
+	w.AddIf(f.Protocol != "", "protocol = ?", string(f.Protocol))
+	w.AddIf(f.Search != "", "title ILIKE ?", "%"+pg.EscapeLike(f.Search)+"%")
 	return w
 }
 
 // List lists batches, newest first, and tells the id to go on after when
 // there are more.
 func (s *Batches) List(ctx context.Context, f BatchFilter) ([]work.Batch, *uuid.UUID, error) {
-	f.Limit = cmp.Or(f.Limit, defaultLimit)
+	f.Limit = cmp.Or(f.Limit, pg.DefaultLimit)
 	w := f.where()
-	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
-	w.addIf(f.Before != uuid.Nil, "id > ?", f.Before)
+	w.AddIf(f.After != uuid.Nil, "id < ?", f.After)
+	w.AddIf(f.Before != uuid.Nil, "id > ?", f.Before)
 	order := "DESC"
 	if f.Before != uuid.Nil {
 		order = "ASC" // those next to it, not the newest of all
 	}
 	var rows []batchRow
-	err := s.db.SelectContext(ctx, &rows, `SELECT * FROM (SELECT `+batchColumns+` FROM batches WHERE `+w.text()+
-		fmt.Sprintf(` ORDER BY id %s LIMIT %d) AS page ORDER BY id DESC`, order, f.Limit+1), w.args...)
+	err := s.db.SelectContext(ctx, &rows, `SELECT * FROM (SELECT `+batchColumns+` FROM batches WHERE `+w.Text()+
+		fmt.Sprintf(` ORDER BY id %s LIMIT %d) AS page ORDER BY id DESC`, order, f.Limit+1), w.Args...)
 	if err != nil {
-		return nil, nil, translate(fmt.Errorf("list batches: %w", err))
+		return nil, nil, pg.Translate(fmt.Errorf("list batches: %w", err))
 	}
 	batches := make([]work.Batch, 0, len(rows))
 	for _, row := range rows {
@@ -268,7 +258,7 @@ func (s *Batches) List(ctx context.Context, f BatchFilter) ([]work.Batch, *uuid.
 		next := batches[len(batches)-1].ID
 		return batches[1:], &next, nil
 	}
-	return cutPage(batches, f.Limit, func(b work.Batch) uuid.UUID { return b.ID })
+	return pg.CutPage(batches, f.Limit, func(b work.Batch) uuid.UUID { return b.ID })
 }
 
 // BatchResult is one unit of a batch with its whole output.
@@ -305,8 +295,8 @@ func (s *Batches) Results(ctx context.Context, batch uuid.UUID, states []work.St
 func (s *Batches) ResultsAfter(ctx context.Context, batch uuid.UUID, states []work.State, after uuid.UUID, limit int, f func(BatchResult) error) error {
 	var ids []uuid.UUID
 	if err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units WHERE batch_id = $1 AND state = ANY($2) AND id > $3 ORDER BY id LIMIT nullif($4, 0)`,
-		batch, textArray(states), after, limit); err != nil {
-		return translate(fmt.Errorf("list results of batch %s: %w", batch, err))
+		batch, pg.TextArray(states), after, limit); err != nil {
+		return pg.Translate(fmt.Errorf("list results of batch %s: %w", batch, err))
 	}
 	for len(ids) > 0 {
 		page := ids[:min(resultsPage, len(ids))]
@@ -326,9 +316,9 @@ func (s *Batches) ResultsAfter(ctx context.Context, batch uuid.UUID, states []wo
 				coalesce(r.num_turns, 0) AS num_turns, coalesce(r.session_id, '') AS session_id, coalesce(r.model, '') AS run_model,
 				coalesce(r.http_status, 0) AS http_status, coalesce(r.request_id, '') AS request_id
 			FROM (SELECT `+resultColumns()+`, final_run FROM work_units WHERE id = ANY($1::uuid[])) AS u LEFT JOIN worker_runs r ON r.id = u.final_run
-			ORDER BY u.id`, pqUUIDs(page))
+			ORDER BY u.id`, pg.UUIDs(page))
 		if err != nil {
-			return translate(fmt.Errorf("read results of batch %s: %w", batch, err))
+			return pg.Translate(fmt.Errorf("read results of batch %s: %w", batch, err))
 		}
 		for _, r := range rows {
 			out := BatchResult{Unit: r.unit(), FinalRun: r.FinalRun, Usage: r.Usage, NumTurns: r.NumTurns, SessionID: r.SessionID, RunModel: r.RunModel,

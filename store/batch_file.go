@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // The files of an OpenAI-compatible batch that are read from the ledger.
@@ -55,7 +56,7 @@ const batchFiles = `SELECT b.id, b.tenant, '' AS filename, coalesce((b.file_size
 
 // ListByPurpose lists such files and tells whether there are more.
 func (s *Files) ListByPurpose(ctx context.Context, f PurposeFilter) ([]PurposeFile, bool, error) {
-	f.Limit = cmp.Or(f.Limit, defaultLimit)
+	f.Limit = cmp.Or(f.Limit, pg.DefaultLimit)
 	order, than, edge, part := "DESC", "<", uuid.Max, "~"
 	if f.Oldest {
 		order, than, edge, part = "ASC", ">", uuid.Nil, ""
@@ -74,7 +75,7 @@ func (s *Files) ListByPurpose(ctx context.Context, f PurposeFilter) ([]PurposeFi
 			) AS b WHERE ($2 = '' OR purpose = $2) AND (id, part) `+than+` ($3::uuid, $4)`+ordered+`)
 		) AS all_files`+ordered, f.Tenant, f.Purpose, edge, part)
 	if err != nil {
-		return nil, false, translate(fmt.Errorf("list files: %w", err))
+		return nil, false, pg.Translate(fmt.Errorf("list files: %w", err))
 	}
 	return files[:min(len(files), f.Limit)], len(files) > f.Limit, nil
 }
@@ -83,7 +84,7 @@ func (s *Files) ListByPurpose(ctx context.Context, f PurposeFilter) ([]PurposeFi
 func (s *Files) OfBatch(ctx context.Context, tenant string, batch uuid.UUID, part string) (PurposeFile, error) {
 	var f PurposeFile
 	if err := s.db.GetContext(ctx, &f, batchFiles+` AND b.id = $2 AND p.part = $3`, tenant, batch, part); err != nil {
-		return f, translate(fmt.Errorf("read the %s file of batch %s: %w", part, batch, err))
+		return f, pg.Translate(fmt.Errorf("read the %s file of batch %s: %w", part, batch, err))
 	}
 	return f, nil
 }
@@ -93,7 +94,7 @@ func (s *Files) SetBatchSizes(ctx context.Context, batch uuid.UUID, round int, o
 	_, err := s.db.ExecContext(ctx, `UPDATE batches SET file_sizes = jsonb_build_object('round', $2::integer, 'output', $3::bigint, 'error', $4::bigint)
 		WHERE id = $1 AND rounds = $2 AND finished_at IS NOT NULL`, batch, round, output, errors)
 	if err != nil {
-		return translate(fmt.Errorf("note the sizes of the files of batch %s: %w", batch, err))
+		return pg.Translate(fmt.Errorf("note the sizes of the files of batch %s: %w", batch, err))
 	}
 	return nil
 }
@@ -104,7 +105,7 @@ func (s *Files) DeleteOfBatch(ctx context.Context, tenant string, batch uuid.UUI
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET deleted_files = array_append(deleted_files, $3)
 		WHERE id = $1 AND tenant = $2 AND finished_at IS NOT NULL AND NOT $3 = ANY(deleted_files)`, batch, tenant, part)
 	if err != nil {
-		return translate(fmt.Errorf("delete the %s file of batch %s: %w", part, batch, err))
+		return pg.Translate(fmt.Errorf("delete the %s file of batch %s: %w", part, batch, err))
 	}
 	if n, err := result.RowsAffected(); err == nil && n == 0 {
 		return fmt.Errorf("%w: the batch goes on; cancel it or wait for it", work.ErrConflict)
@@ -115,11 +116,11 @@ func (s *Files) DeleteOfBatch(ctx context.Context, tenant string, batch uuid.UUI
 // Delete takes a batch that is over away, with its units: Retention.PurgeBatches
 // removes them. Another is a conflict.
 func (s *Batches) Delete(ctx context.Context, tenant string, id uuid.UUID) error {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET deleted_at = clock_timestamp()
 		WHERE id = $1 AND tenant = $2 AND finished_at IS NOT NULL AND deleted_at IS NULL`, id, tenant)
 	if err != nil {
-		return translate(fmt.Errorf("delete batch %s: %w", id, err))
+		return pg.Translate(fmt.Errorf("delete batch %s: %w", id, err))
 	}
 	if n, err := result.RowsAffected(); err != nil || n > 0 {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 const (
@@ -46,7 +47,7 @@ func (s *Batches) ClaimEnumeration(ctx context.Context, process uuid.UUID) (*Fil
 			AND (fill_until IS NULL OR fill_until < clock_timestamp()) ORDER BY id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
 		RETURNING `+batchColumns+`, place, rounds`, process, fillLease.Seconds())
 	if err != nil {
-		return nil, translate(fmt.Errorf("take a batch to fill: %w", err))
+		return nil, pg.Translate(fmt.Errorf("take a batch to fill: %w", err))
 	}
 	if len(rows) == 0 {
 		return nil, nil
@@ -61,7 +62,7 @@ func (s *Batches) RenewEnumeration(ctx context.Context, batch, process uuid.UUID
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET fill_until = clock_timestamp() + $3 * interval '1 second'
 		WHERE id = $1 AND filler = $2`, batch, process, fillLease.Seconds())
 	if err != nil {
-		return translate(fmt.Errorf("keep batch %s: %w", batch, err))
+		return pg.Translate(fmt.Errorf("keep batch %s: %w", batch, err))
 	}
 	if n, err := result.RowsAffected(); err != nil || n == 0 {
 		return fmt.Errorf("%w: another process fills batch %s, or it is over", work.ErrConflict, batch)
@@ -74,7 +75,7 @@ func (s *Batches) LeaveEnumeration(ctx context.Context, batch, process uuid.UUID
 	_, err := s.db.ExecContext(ctx, `UPDATE batches SET filler = NULL, fill_until = clock_timestamp() + $3 * interval '1 second'
 		WHERE id = $1 AND filler = $2`, batch, process, pause.Seconds())
 	if err != nil {
-		return translate(fmt.Errorf("leave batch %s: %w", batch, err))
+		return pg.Translate(fmt.Errorf("leave batch %s: %w", batch, err))
 	}
 	return nil
 }
@@ -102,22 +103,22 @@ type Filled struct {
 // they are committed one after another. It is work.ErrConflict when the batch is
 // no longer this process's to fill.
 func (s *Batches) AddChunk(ctx context.Context, f Filled) error {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	units, err := f.rows()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, longLimit/2)
+	ctx, cancel := context.WithTimeout(ctx, pg.LongLimit/2)
 	defer cancel()
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return translate(fmt.Errorf("fill batch: %w", err))
+		return pg.Translate(fmt.Errorf("fill batch: %w", err))
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	f.Begun()
 	var made []string
-	if err := tx.SelectContext(prepare(ctx), &made, f.statement(), units); err != nil {
-		return fmt.Errorf("fill batch %s: %w", f.Batch, lostFile(translate(err)))
+	if err := tx.SelectContext(pg.Prepare(ctx), &made, f.statement(), units); err != nil {
+		return fmt.Errorf("fill batch %s: %w", f.Batch, lostFile(pg.Translate(err)))
 	}
 	more, err := f.Turn(ctx, f.without(made))
 	if err != nil {
@@ -134,15 +135,15 @@ func (s *Batches) AddChunk(ctx context.Context, f Filled) error {
 			rejected = rejected + $7,
 			problems = CASE WHEN rejected < $6 AND json_array_length($5::json) > 0 THEN problems || $5::jsonb ELSE problems END
 		WHERE id = $1 AND filler = $2 AND status = 'enumerating'`,
-		f.Batch, f.Process, jsonText(f.Place, "null"), fillLease.Seconds(), problems, work.MaxBatchProblems, len(all))
+		f.Batch, f.Process, pg.JSONOr(f.Place, "null"), fillLease.Seconds(), problems, work.MaxBatchProblems, len(all))
 	if err != nil {
-		return translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
+		return pg.Translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
 	}
 	if n, err := result.RowsAffected(); err != nil || n == 0 {
 		return fmt.Errorf("%w: another process fills the batch, or it is not enumerating any more", work.ErrConflict)
 	}
 	if err := tx.Commit(); err != nil {
-		return translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
+		return pg.Translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
 	}
 	return nil
 }
@@ -209,12 +210,12 @@ func (f Filled) rows() (string, error) {
 
 // FinishEnumeration notes that all units of a batch are there. It may go on now.
 func (s *Batches) FinishEnumeration(ctx context.Context, batch, process uuid.UUID) error {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	_, err := s.db.ExecContext(ctx, `UPDATE batches SET enumerated_at = clock_timestamp(), items = NULL, filler = NULL, fill_until = NULL,
 			status = CASE WHEN cancelled_at IS NOT NULL THEN 'cancelling' WHEN test_first > 0 THEN 'testing' ELSE 'in_progress' END
 		WHERE id = $1 AND filler = $2 AND status = 'enumerating'`, batch, process)
 	if err != nil {
-		return translate(fmt.Errorf("end the enumeration of batch %s: %w", batch, err))
+		return pg.Translate(fmt.Errorf("end the enumeration of batch %s: %w", batch, err))
 	}
 	return nil
 }
@@ -222,14 +223,14 @@ func (s *Batches) FinishEnumeration(ctx context.Context, batch, process uuid.UUI
 // FailEnumeration gives up a batch whose units cannot be made: those that were made
 // are removed, and none has begun.
 func (s *Batches) FailEnumeration(ctx context.Context, batch, process uuid.UUID, why string, problems []work.BatchProblem) error {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	text, err := encodeProblems(problems)
 	if err != nil {
 		return err
 	}
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return translate(fmt.Errorf("fail batch %s: %w", batch, err))
+		return pg.Translate(fmt.Errorf("fail batch %s: %w", batch, err))
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	result, err := tx.ExecContext(ctx, `UPDATE batches SET status = 'failed', finished_at = clock_timestamp(), items = NULL, filler = NULL, fill_until = NULL,
@@ -249,7 +250,7 @@ func (s *Batches) FailEnumeration(ctx context.Context, batch, process uuid.UUID,
 		err = tx.Commit()
 	}
 	if err != nil {
-		return translate(fmt.Errorf("fail batch %s: %w", batch, err))
+		return pg.Translate(fmt.Errorf("fail batch %s: %w", batch, err))
 	}
 	return nil
 }
@@ -258,15 +259,15 @@ func (s *Batches) FailEnumeration(ctx context.Context, batch, process uuid.UUID,
 // one transaction. It is work.ErrConflict when the batch is not to be summed up
 // by this process any more: it was cancelled, or another was first.
 func (s *Batches) Synthesize(ctx context.Context, batch, process uuid.UUID, n NewUnit) (u work.Unit, err error) {
-	units, err := encode([]unitIn{n.row()})
+	units, err := pg.Encode([]unitIn{n.row()})
 	if err != nil {
 		return u, err
 	}
-	ctx, cancel := context.WithTimeout(allow(ctx, longLimit), longLimit/2)
+	ctx, cancel := context.WithTimeout(pg.Allow(ctx, pg.LongLimit), pg.LongLimit/2)
 	defer cancel()
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return u, translate(fmt.Errorf("sum up batch %s: %w", batch, err))
+		return u, pg.Translate(fmt.Errorf("sum up batch %s: %w", batch, err))
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	var rows []unitRow
@@ -275,7 +276,7 @@ func (s *Batches) Synthesize(ctx context.Context, batch, process uuid.UUID, n Ne
 		err = tx.SelectContext(ctx, &rows, `SELECT `+unitColumns+` FROM work_units WHERE tenant = $1 AND idempotency_key = $2`, n.Tenant, work.Clean(n.IdempotencyKey))
 	}
 	if err != nil || len(rows) == 0 {
-		return u, fmt.Errorf("sum up batch %s: %w", batch, cmp.Or(lostFile(translate(err)), work.ErrConflict))
+		return u, fmt.Errorf("sum up batch %s: %w", batch, cmp.Or(lostFile(pg.Translate(err)), work.ErrConflict))
 	}
 	u = rows[0].unit()
 	result, err := tx.ExecContext(ctx, `UPDATE batches SET synthesis_unit = $3, syntheses = array_append(array_remove(syntheses, $3), $3), filler = NULL, fill_until = NULL
@@ -290,7 +291,7 @@ func (s *Batches) Synthesize(ctx context.Context, batch, process uuid.UUID, n Ne
 		err = tx.Commit()
 	}
 	if err != nil {
-		return work.Unit{}, translate(fmt.Errorf("sum up batch %s: %w", batch, err))
+		return work.Unit{}, pg.Translate(fmt.Errorf("sum up batch %s: %w", batch, err))
 	}
 	return u, nil
 }
@@ -299,5 +300,5 @@ func encodeProblems(problems []work.BatchProblem) (string, error) {
 	if len(problems) == 0 {
 		return "[]", nil
 	}
-	return encode(problems[:min(len(problems), work.MaxBatchProblems)])
+	return pg.Encode(problems[:min(len(problems), work.MaxBatchProblems)])
 }

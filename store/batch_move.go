@@ -13,6 +13,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Advanced is what a look at a batch has changed.
@@ -32,7 +33,7 @@ func (s *Batches) Live(ctx context.Context, idle bool) ([]uuid.UUID, error) {
 	var ids []uuid.UUID
 	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM batches WHERE finished_at IS NULL AND `+goesOn+` = $1 ORDER BY id`, idle)
 	if err != nil {
-		return nil, translate(fmt.Errorf("find live batches: %w", err))
+		return nil, pg.Translate(fmt.Errorf("find live batches: %w", err))
 	}
 	return ids, nil
 }
@@ -45,10 +46,10 @@ const goesOn = `status NOT IN ('enumerating', 'awaiting_approval') AND (paused_a
 // Whoever sees a unit of it end may call it, and the reconciler does: it looks
 // at the ledger alone, so a call that was lost costs nothing but time.
 func (s *Batches) Advance(ctx context.Context, id uuid.UUID) (a Advanced, err error) {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return a, translate(fmt.Errorf("advance batch %s: %w", id, err))
+		return a, pg.Translate(fmt.Errorf("advance batch %s: %w", id, err))
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	var rows []advancing
@@ -66,7 +67,7 @@ func (s *Batches) Advance(ctx context.Context, id uuid.UUID) (a Advanced, err er
 		err = tx.Commit()
 	}
 	if err != nil {
-		return Advanced{}, translate(fmt.Errorf("advance batch %s: %w", id, err))
+		return Advanced{}, pg.Translate(fmt.Errorf("advance batch %s: %w", id, err))
 	}
 	return a, nil
 }
@@ -310,7 +311,7 @@ func (b *advancing) become(ctx context.Context, status work.BatchStatus) error {
 		if err != nil {
 			return err
 		}
-		text, err := encode(c)
+		text, err := pg.Encode(c)
 		if err != nil {
 			return err
 		}
@@ -346,11 +347,11 @@ type BatchChanges struct {
 // move changes a batch that is in one of the statuses and returns it. A
 // conflict says what it is in instead.
 func (s *Batches) move(ctx context.Context, tenant string, id uuid.UUID, from []work.BatchStatus, verb, set string, args ...any) (work.Batch, error) {
-	ctx = allow(ctx, longLimit)
-	args = append([]any{id, tenant, textArray(from)}, args...)
+	ctx = pg.Allow(ctx, pg.LongLimit)
+	args = append([]any{id, tenant, pg.TextArray(from)}, args...)
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET `+set+` WHERE id = $1 AND tenant = $2 AND status = ANY($3)`, args...)
 	if err != nil {
-		return work.Batch{}, translate(fmt.Errorf("%s batch %s: %w", verb, id, err))
+		return work.Batch{}, pg.Translate(fmt.Errorf("%s batch %s: %w", verb, id, err))
 	}
 	b, err := s.Get(ctx, tenant, id)
 	if err != nil {
@@ -400,7 +401,7 @@ func (s *Batches) Pause(ctx context.Context, tenant string, id uuid.UUID, by, wh
 	}
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return work.Batch{}, translate(fmt.Errorf("pause batch %s: %w", id, err))
+		return work.Batch{}, pg.Translate(fmt.Errorf("pause batch %s: %w", id, err))
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	var rows []advancing
@@ -415,7 +416,7 @@ func (s *Batches) Pause(ctx context.Context, tenant string, id uuid.UUID, by, wh
 		err = tx.Commit()
 	}
 	if err != nil {
-		return work.Batch{}, translate(fmt.Errorf("pause batch %s: %w", id, err))
+		return work.Batch{}, pg.Translate(fmt.Errorf("pause batch %s: %w", id, err))
 	}
 	return s.Get(ctx, tenant, id)
 }
@@ -431,7 +432,7 @@ func (s *Batches) Resume(ctx context.Context, tenant string, id uuid.UUID, c Bat
 // to stop. One that is over is returned as it is. Anthropic counts what it was
 // sent: a batch of its kind first gets all its units.
 func (s *Batches) Cancel(ctx context.Context, tenant string, id uuid.UUID, why string) (work.Batch, error) {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	b, err := s.move(ctx, tenant, id, notOverYet, "cancel", `cancelled_at = coalesce(cancelled_at, clock_timestamp()),
 		status = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN status ELSE 'cancelling' END,
 		filler = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN filler END,
@@ -446,6 +447,6 @@ func (s *Batches) Cancel(ctx context.Context, tenant string, id uuid.UUID, why s
 // over back in the queue, MaxBulk of them at once, and tells whether others are
 // left.
 func (s *Batches) Retry(ctx context.Context, tenant string, id uuid.UUID, states []work.State) ([]Moved, bool, error) {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	return s.units.RetryAll(ctx, UnitFilter{Tenant: tenant, Batch: id, States: states}, Changes{})
 }

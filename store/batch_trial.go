@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Trial is what the units of a batch that were run first have cost.
@@ -39,7 +40,7 @@ func (s Spread) with(o Spread) Spread {
 // expect of the rest, from one look at the units. There is no rest of a batch
 // that is over.
 func (s *Batches) GetTested(ctx context.Context, tenant string, id uuid.UUID) (b work.Batch, t Trial, err error) {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	row, err := s.row(ctx, tenant, id)
 	if err != nil {
 		return b, t, err
@@ -66,7 +67,7 @@ func (s *Batches) GetTested(ctx context.Context, tenant string, id uuid.UUID) (b
 		FROM (SELECT state, cost_usd, unpriced_runs, date_part('epoch', finished_at - started_at) AS took,
 				finished_at IS NOT NULL AND started_at IS NOT NULL AND `+tellsPrice+` AS tells FROM work_units WHERE batch_id = $1) AS u GROUP BY state`, id)
 	if err != nil {
-		return b, t, translate(fmt.Errorf("look at the trial of batch %s: %w", id, err))
+		return b, t, pg.Translate(fmt.Errorf("look at the trial of batch %s: %w", id, err))
 	}
 	var cost Spread
 	dark := 0

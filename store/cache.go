@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Cached is a result that a unit may take over.
@@ -42,7 +43,7 @@ func (s *Runs) Cached(ctx context.Context, tenant string, key []byte, ttl time.D
 		return nil, nil
 	}
 	if err != nil {
-		return nil, translate(fmt.Errorf("look for a cached result: %w", err))
+		return nil, pg.Translate(fmt.Errorf("look for a cached result: %w", err))
 	}
 	c := &Cached{RunID: row.ID, Result: row.Result, Model: row.Model, CompletedAt: row.CompletedAt}
 	if err := json.Unmarshal(row.OutputFiles, &c.OutputFiles); err != nil {
@@ -54,7 +55,7 @@ func (s *Runs) Cached(ctx context.Context, tenant string, key []byte, ttl time.D
 // PruneCache forgets results that are older than any unit may ask for, and
 // returns how many. Their runs stay.
 func (s *Retention) PruneCache(ctx context.Context, most int) (int, error) {
-	return s.exec(ctx, "forget old results", `DELETE FROM result_cache WHERE (tenant, key) IN (
+	return s.db.ExecCount(ctx, "forget old results", `DELETE FROM result_cache WHERE (tenant, key) IN (
 		SELECT tenant, key FROM result_cache WHERE created_at < clock_timestamp() - $1 * interval '1 second'
 		ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)`, float64(work.MaxCacheTTL), most)
 }

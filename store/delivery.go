@@ -10,11 +10,12 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Deliveries are messages to endpoints: written, claimed, tried.
 type Deliveries struct {
-	*pool
+	db        *pg.DB
 	endpoints *Endpoints
 }
 
@@ -33,7 +34,7 @@ const deliveryColumns = `id, tenant, endpoint_id, url, unit_id, batch_id, event_
 // endpoint is a conflict.
 func (s *Deliveries) AddTest(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
 	var d work.Delivery
-	err := translate(s.db.GetContext(ctx, &d, testEvent+deliveryColumns, tenant, id, work.EventTest))
+	err := pg.Translate(s.db.GetContext(ctx, &d, testEvent+deliveryColumns, tenant, id, work.EventTest))
 	if errors.Is(err, work.ErrNotFound) {
 		if _, err := s.endpoints.Get(ctx, tenant, id); err != nil {
 			return d, err
@@ -57,7 +58,7 @@ func (s *Deliveries) Get(ctx context.Context, tenant string, id uuid.UUID) (work
 	err := s.db.GetContext(ctx, &d, `SELECT `+deliveryColumns+`, convert_from(body, 'UTF8') AS body FROM webhook_deliveries
 		WHERE tenant = $1 AND id = $2`, tenant, id)
 	if err != nil {
-		return d, translate(fmt.Errorf("read delivery %s: %w", id, err))
+		return d, pg.Translate(fmt.Errorf("read delivery %s: %w", id, err))
 	}
 	return named(d), nil
 }
@@ -75,50 +76,50 @@ type DeliveryFilter struct {
 	Limit    int       // 0: 50
 }
 
-func (f DeliveryFilter) where() (w where) {
-	w.add("tenant = ?", f.Tenant)
-	w.addIf(f.Endpoint != uuid.Nil, "endpoint_id = ?", f.Endpoint)
-	w.addIf(f.Unit != uuid.Nil, "unit_id = ?", f.Unit)
-	w.addIf(f.Batch != uuid.Nil, "batch_id = ?", f.Batch)
-	w.addIf(len(f.States) == 1, "state = ?", first(f.States))
-	w.addIf(len(f.States) > 1, "state = ANY(?)", textArray(f.States))
-	w.addIf(!f.Since.IsZero(), "created_at >= ?", f.Since)
-	w.addIf(!f.Until.IsZero(), "created_at < ?", f.Until)
+func (f DeliveryFilter) where() (w pg.Where) {
+	w.Add("tenant = ?", f.Tenant)
+	w.AddIf(f.Endpoint != uuid.Nil, "endpoint_id = ?", f.Endpoint)
+	w.AddIf(f.Unit != uuid.Nil, "unit_id = ?", f.Unit)
+	w.AddIf(f.Batch != uuid.Nil, "batch_id = ?", f.Batch)
+	w.AddIf(len(f.States) == 1, "state = ?", pg.First(f.States))
+	w.AddIf(len(f.States) > 1, "state = ANY(?)", pg.TextArray(f.States))
+	w.AddIf(!f.Since.IsZero(), "created_at >= ?", f.Since)
+	w.AddIf(!f.Until.IsZero(), "created_at < ?", f.Until)
 	return w
 }
 
 // List lists deliveries, newest first, and tells the id to go on after
 // when there are more.
 func (s *Deliveries) List(ctx context.Context, f DeliveryFilter) ([]work.Delivery, *uuid.UUID, error) {
-	f.Limit = cmp.Or(f.Limit, defaultLimit)
+	f.Limit = cmp.Or(f.Limit, pg.DefaultLimit)
 	w := f.where()
-	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
+	w.AddIf(f.After != uuid.Nil, "id < ?", f.After)
 	rows := []work.Delivery{}
-	if err := s.page(ctx, &rows, `SELECT `+deliveryColumns+` FROM webhook_deliveries`, "id", w, f.Limit); err != nil {
+	if err := s.db.Page(ctx, &rows, `SELECT `+deliveryColumns+` FROM webhook_deliveries`, "id", w, f.Limit); err != nil {
 		return nil, nil, fmt.Errorf("list deliveries: %w", err)
 	}
 	for i := range rows {
 		rows[i] = named(rows[i])
 	}
-	return cutPage(rows, f.Limit, func(d work.Delivery) uuid.UUID { return d.ID })
+	return pg.CutPage(rows, f.Limit, func(d work.Delivery) uuid.UUID { return d.ID })
 }
 
 // redeliver begins the schedule anew for chosen deliveries whose endpoint is
 // there and enabled. One that is on its way just now is left to that try.
-func (s *Deliveries) redeliver(ctx context.Context, rows any, w where, lock, columns string) error {
-	return translate(s.db.SelectContext(ctx, rows, `WITH chosen (delivery) AS (
-			SELECT id FROM webhook_deliveries WHERE `+w.text()+` AND claimed_by IS NULL
+func (s *Deliveries) redeliver(ctx context.Context, rows any, w pg.Where, lock, columns string) error {
+	return pg.Translate(s.db.SelectContext(ctx, rows, `WITH chosen (delivery) AS (
+			SELECT id FROM webhook_deliveries WHERE `+w.Text()+` AND claimed_by IS NULL
 			AND (endpoint_id IS NULL OR EXISTS (SELECT FROM webhook_endpoints e WHERE e.id = endpoint_id AND e.disabled_at IS NULL)) `+lock+`)
 		UPDATE webhook_deliveries SET state = 'pending', failed = 0, next_at = clock_timestamp(), check_at = clock_timestamp(), delivered_at = NULL
-		FROM chosen WHERE id = delivery RETURNING `+columns, w.args...))
+		FROM chosen WHERE id = delivery RETURNING `+columns, w.Args...))
 }
 
 // Redeliver sends a delivery again, with its id and its bytes, whatever has
 // become of it. It is a conflict when its endpoint is disabled or deleted.
 func (s *Deliveries) Redeliver(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
-	var w where
-	w.add("tenant = ?", tenant)
-	w.add("id = ?", id)
+	var w pg.Where
+	w.Add("tenant = ?", tenant)
+	w.Add("id = ?", id)
 	var rows []work.Delivery
 	if err := s.redeliver(ctx, &rows, w, lockOne, deliveryColumns); err != nil {
 		return work.Delivery{}, fmt.Errorf("redeliver %s: %w", id, err)
@@ -136,7 +137,7 @@ func (s *Deliveries) Redeliver(ctx context.Context, tenant string, id uuid.UUID)
 // RedeliverAll sends the deliveries that f chooses again, the oldest MaxBulk of
 // them, and returns how many. Page and length of f do not count.
 func (s *Deliveries) RedeliverAll(ctx context.Context, f DeliveryFilter) (int, error) {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	var rows []struct{ ID uuid.UUID }
 	if err := s.redeliver(ctx, &rows, f.where(), lockMany, "id"); err != nil {
 		return 0, fmt.Errorf("redeliver: %w", err)
@@ -180,7 +181,7 @@ func (s *Deliveries) Redispatch(ctx context.Context, most int) ([]DeliveryBell, 
 		UPDATE webhook_deliveries d SET dispatch = dispatch + 1, check_at = clock_timestamp() + $2 * interval '1 second'
 		FROM due WHERE d.id = due.id RETURNING d.id, d.dispatch, d.receiver`, most, recheck.Seconds())
 	if err != nil {
-		return nil, translate(fmt.Errorf("find unheard deliveries: %w", err))
+		return nil, pg.Translate(fmt.Errorf("find unheard deliveries: %w", err))
 	}
 	return bells, nil
 }
@@ -189,13 +190,13 @@ func (s *Deliveries) Redispatch(ctx context.Context, most int) ([]DeliveryBell, 
 // time: an endless backlog is no endless statement. One that another holds is
 // being sent just now.
 func (s *Deliveries) RecheckAll(ctx context.Context) error {
-	now, err := s.clock(ctx)
+	now, err := s.db.Clock(ctx)
 	for done := pieceRows; err == nil && done == pieceRows; {
-		done, err = s.exec(ctx, "doubt the bells of deliveries", `WITH due AS (
+		done, err = s.db.ExecCount(ctx, "doubt the bells of deliveries", `WITH due AS (
 				SELECT id FROM webhook_deliveries WHERE state = 'pending' AND next_at <= $1 AND check_at > $1 LIMIT $2 FOR UPDATE SKIP LOCKED)
 			UPDATE webhook_deliveries d SET check_at = $1 FROM due WHERE d.id = due.id`, now, pieceRows)
 	}
-	return translate(wrap("doubt the bells of deliveries", err))
+	return pg.Translate(pg.Wrap("doubt the bells of deliveries", err))
 }
 
 // DueReceivers returns receivers that something is due for: what a worker
@@ -207,7 +208,7 @@ func (s *Deliveries) DueReceivers(ctx context.Context, limit int) ([]uuid.UUID, 
 			WHERE d.state = 'pending' AND d.receiver = r.receiver AND d.next_at <= now() AND d.claimed_by IS NULL)
 		ORDER BY random() LIMIT $1`, limit)
 	if err != nil {
-		return nil, translate(fmt.Errorf("find receivers: %w", err))
+		return nil, pg.Translate(fmt.Errorf("find receivers: %w", err))
 	}
 	return due, nil
 }
@@ -253,7 +254,7 @@ func (s *Deliveries) Claim(ctx context.Context, receiver, process uuid.UUID, lea
 				CASE WHEN previous_until > clock_timestamp() THEN previous_secret END AS previous_secret, previous_until`,
 			receiver, process, lease.Seconds())
 		if err != nil || len(rows) == 0 {
-			return nil, translate(err)
+			return nil, pg.Translate(err)
 		}
 		r := rows[0]
 		if r.State != work.DeliveryPending {
@@ -286,7 +287,7 @@ type Try struct {
 // and returns the state that it led to.
 func (s *Deliveries) Finish(ctx context.Context, t Try) (work.DeliveryState, error) {
 	var state work.DeliveryState
-	err := translate(s.db.GetContext(ctx, &state, `UPDATE webhook_deliveries SET
+	err := pg.Translate(s.db.GetContext(ctx, &state, `UPDATE webhook_deliveries SET
 			state = CASE WHEN $3 THEN 'delivered' WHEN state = 'pending' AND $4 THEN 'dead' ELSE state END,
 			delivered_at = CASE WHEN $3 THEN clock_timestamp() END, failed = failed + CASE WHEN $3 OR $5 THEN 0 ELSE 1 END,
 			next_at = clock_timestamp() + $6 * interval '1 second', check_at = clock_timestamp() + $6 * interval '1 second',
@@ -308,7 +309,7 @@ func (s *Deliveries) Defer(ctx context.Context, receiver uuid.UUID, wait time.Du
 		UPDATE webhook_deliveries d SET next_at = clock_timestamp() + $2 * interval '1 second',
 			check_at = clock_timestamp() + $2 * interval '1 second' FROM held WHERE d.id = held.id`, receiver, wait.Seconds())
 	if err != nil {
-		return translate(fmt.Errorf("put off deliveries: %w", err))
+		return pg.Translate(fmt.Errorf("put off deliveries: %w", err))
 	}
 	return nil
 }
@@ -323,7 +324,7 @@ func (s *Deliveries) ExpireLeases(ctx context.Context) (int64, error) {
 		UPDATE webhook_deliveries d SET claimed_by = NULL, lease_until = NULL, check_at = clock_timestamp()
 		FROM late WHERE d.id = late.id`, pieceRows)
 	if err != nil {
-		return 0, translate(fmt.Errorf("expire deliveries: %w", err))
+		return 0, pg.Translate(fmt.Errorf("expire deliveries: %w", err))
 	}
 	return result.RowsAffected()
 }
@@ -331,7 +332,7 @@ func (s *Deliveries) ExpireLeases(ctx context.Context) (int64, error) {
 // PruneDeliveries deletes deliveries that are settled and were written before a
 // time, and returns how many.
 func (s *Retention) PruneDeliveries(ctx context.Context, before time.Time, most int) (int, error) {
-	return s.exec(ctx, "prune deliveries", `DELETE FROM webhook_deliveries WHERE id IN (
+	return s.db.ExecCount(ctx, "prune deliveries", `DELETE FROM webhook_deliveries WHERE id IN (
 		SELECT id FROM webhook_deliveries WHERE id < $1 AND state <> 'pending' AND claimed_by IS NULL
 		ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)`, idOf(before), most)
 }

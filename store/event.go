@@ -11,10 +11,11 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Events tell what has changed.
-type Events struct{ *pool }
+type Events struct{ db *pg.DB }
 
 // LiveUnit is a unit as lists show it, with what its newest run does.
 type LiveUnit struct {
@@ -58,7 +59,7 @@ const liveUnits = `SELECT u.*, r.live_status, coalesce(r.tool_calls, 0) AS tool_
 func (s *Events) Unit(ctx context.Context, id uuid.UUID, attempt int) (LiveUnit, []LiveRun, error) {
 	var row liveUnitRow
 	if err := s.db.GetContext(ctx, &row, fmt.Sprintf(liveUnits, "id = $1"), id); err != nil {
-		return LiveUnit{}, nil, translate(fmt.Errorf("read unit %s: %w", id, err))
+		return LiveUnit{}, nil, pg.Translate(fmt.Errorf("read unit %s: %w", id, err))
 	}
 	if attempt == 0 || attempt > row.RunCount {
 		attempt = row.RunCount
@@ -71,7 +72,7 @@ func (s *Events) Unit(ctx context.Context, id uuid.UUID, attempt int) (LiveUnit,
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+runColumns+`, r.changed::text::bigint AS changed, r.rev
 		FROM worker_runs r JOIN work_units u ON u.id = r.unit_id WHERE r.unit_id = $1 AND r.attempt >= $2 ORDER BY r.attempt`, id, attempt)
 	if err != nil {
-		return LiveUnit{}, nil, translate(fmt.Errorf("read runs of unit %s: %w", id, err))
+		return LiveUnit{}, nil, pg.Translate(fmt.Errorf("read runs of unit %s: %w", id, err))
 	}
 	runs := make([]LiveRun, len(rows))
 	for i, r := range rows {
@@ -95,9 +96,9 @@ type Head struct {
 func (s *Events) Heads(ctx context.Context, units []uuid.UUID) ([]Head, error) {
 	var heads []Head
 	err := s.db.SelectContext(ctx, &heads, `SELECT u.id, u.changed::text::bigint AS changed, coalesce(r.changed::text::bigint, 0) AS run_changed
-		FROM work_units u LEFT JOIN worker_runs r ON r.unit_id = u.id AND r.attempt = u.run_count WHERE u.id = ANY($1::uuid[])`, pqUUIDs(units))
+		FROM work_units u LEFT JOIN worker_runs r ON r.unit_id = u.id AND r.attempt = u.run_count WHERE u.id = ANY($1::uuid[])`, pg.UUIDs(units))
 	if err != nil {
-		return nil, translate(fmt.Errorf("look for changes of units: %w", err))
+		return nil, pg.Translate(fmt.Errorf("look for changes of units: %w", err))
 	}
 	return heads, nil
 }
@@ -159,7 +160,7 @@ func (m Moment) Before(later Moment) bool { return m.low > 0 && m.high <= later.
 func (s *Events) Now(ctx context.Context) (Moment, error) {
 	var text string
 	if err := s.db.GetContext(ctx, &text, `SELECT pg_current_snapshot()::text`); err != nil {
-		return Moment{}, translate(fmt.Errorf("read the present moment: %w", err))
+		return Moment{}, pg.Translate(fmt.Errorf("read the present moment: %w", err))
 	}
 	return ParseMoment(text)
 }
@@ -175,7 +176,7 @@ func (s *Events) Changed(ctx context.Context, since Moment, limit int) ([]LiveUn
 			UNION SELECT unit_id FROM worker_runs WHERE status = 'running' AND NOT pg_visible_in_snapshot(changed, $1::pg_snapshot)
 			LIMIT $2)`)+` ORDER BY u.id`, since.text, limit)
 	if err != nil {
-		return nil, since, translate(fmt.Errorf("look for changed units: %w", err))
+		return nil, since, pg.Translate(fmt.Errorf("look for changed units: %w", err))
 	}
 	if len(rows) == 0 {
 		return nil, since, nil

@@ -11,6 +11,7 @@ import (
 	"github.com/lib/pq"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // The bytes of a file are written before its row, and removed after it. What
@@ -18,7 +19,7 @@ import (
 // dies there leaves nothing for ever.
 
 // Files are uploads and what runs have written.
-type Files struct{ *pool }
+type Files struct{ db *pg.DB }
 
 // abandoned is how long the writing of a blob may take until its row is there.
 const abandoned = 24 * time.Hour
@@ -27,9 +28,9 @@ const abandoned = 24 * time.Hour
 func (s *Files) ExpectBlobs(ctx context.Context, ids []uuid.UUID) error {
 	_, err := s.db.ExecContext(ctx, `INSERT INTO stray_blobs (id, remove_at)
 		SELECT id, clock_timestamp() + $2 * interval '1 second' FROM unnest($1::uuid[]) AS n(id)
-		ON CONFLICT (id) DO NOTHING`, pqUUIDs(ids), abandoned.Seconds())
+		ON CONFLICT (id) DO NOTHING`, pg.UUIDs(ids), abandoned.Seconds())
 	if err != nil {
-		return translate(fmt.Errorf("expect blobs: %w", err))
+		return pg.Translate(fmt.Errorf("expect blobs: %w", err))
 	}
 	return nil
 }
@@ -40,15 +41,15 @@ func (s *Files) StrayBlobs(ctx context.Context, limit int) ([]uuid.UUID, error) 
 	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM stray_blobs WHERE remove_at <= clock_timestamp()
 		ORDER BY remove_at LIMIT $1`, limit)
 	if err != nil {
-		return nil, translate(fmt.Errorf("find stray blobs: %w", err))
+		return nil, pg.Translate(fmt.Errorf("find stray blobs: %w", err))
 	}
 	return ids, nil
 }
 
 // BlobsGone notes that the bytes under ids were removed.
 func (s *Files) BlobsGone(ctx context.Context, ids []uuid.UUID) error {
-	if _, err := s.db.ExecContext(ctx, `DELETE FROM stray_blobs WHERE id = ANY($1::uuid[])`, pqUUIDs(ids)); err != nil {
-		return translate(fmt.Errorf("forget stray blobs: %w", err))
+	if _, err := s.db.ExecContext(ctx, `DELETE FROM stray_blobs WHERE id = ANY($1::uuid[])`, pg.UUIDs(ids)); err != nil {
+		return pg.Translate(fmt.Errorf("forget stray blobs: %w", err))
 	}
 	return nil
 }
@@ -63,7 +64,7 @@ func (s *Files) Add(ctx context.Context, f work.File) (work.File, error) {
 		VALUES ($1, $2, $3, $4, $5, decode($6, 'hex'), clock_timestamp(), $7, $8) ON CONFLICT (id) DO NOTHING`,
 		f.ID, f.Tenant, work.Clean(f.Name), f.Size, work.Clean(f.MediaType), f.SHA256, f.Purpose, f.ExpiresAt)
 	if err != nil {
-		return work.File{}, translate(fmt.Errorf("add file %s: %w", f.ID, err))
+		return work.File{}, pg.Translate(fmt.Errorf("add file %s: %w", f.ID, err))
 	}
 	return s.Get(ctx, f.Tenant, f.ID)
 }
@@ -73,7 +74,7 @@ func (s *Files) Get(ctx context.Context, tenant string, id uuid.UUID) (work.File
 	var f work.File
 	err := s.db.GetContext(ctx, &f, `SELECT `+fileColumns+` FROM files WHERE id = $1 AND tenant = $2`, id, tenant)
 	if err != nil {
-		return work.File{}, translate(fmt.Errorf("read file %s: %w", id, err))
+		return work.File{}, pg.Translate(fmt.Errorf("read file %s: %w", id, err))
 	}
 	return f, nil
 }
@@ -82,9 +83,9 @@ func (s *Files) Get(ctx context.Context, tenant string, id uuid.UUID) (work.File
 func (s *Files) ByID(ctx context.Context, tenant string, ids []uuid.UUID) (map[uuid.UUID]work.File, error) {
 	var rows []work.File
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+fileColumns+` FROM files WHERE id = ANY($1::uuid[]) AND tenant = $2`,
-		pqUUIDs(ids), tenant)
+		pg.UUIDs(ids), tenant)
 	if err != nil {
-		return nil, translate(fmt.Errorf("read files: %w", err))
+		return nil, pg.Translate(fmt.Errorf("read files: %w", err))
 	}
 	files := make(map[uuid.UUID]work.File, len(rows))
 	for _, f := range rows {
@@ -104,16 +105,16 @@ type FileFilter struct {
 // List lists files, newest first, and tells the id to go on after when there
 // are more.
 func (s *Files) List(ctx context.Context, f FileFilter) ([]work.File, *uuid.UUID, error) {
-	f.Limit = cmp.Or(f.Limit, defaultLimit)
-	var w where
-	w.add("tenant = ?", f.Tenant)
-	w.addIf(f.Run != uuid.Nil, "run_id = ?", f.Run)
-	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
+	f.Limit = cmp.Or(f.Limit, pg.DefaultLimit)
+	var w pg.Where
+	w.Add("tenant = ?", f.Tenant)
+	w.AddIf(f.Run != uuid.Nil, "run_id = ?", f.Run)
+	w.AddIf(f.After != uuid.Nil, "id < ?", f.After)
 	var files []work.File
-	if err := s.page(ctx, &files, `SELECT `+fileColumns+` FROM files`, "id", w, f.Limit); err != nil {
+	if err := s.db.Page(ctx, &files, `SELECT `+fileColumns+` FROM files`, "id", w, f.Limit); err != nil {
 		return nil, nil, fmt.Errorf("list files: %w", err)
 	}
-	return cutPage(files, f.Limit, func(f work.File) uuid.UUID { return f.ID })
+	return pg.CutPage(files, f.Limit, func(f work.File) uuid.UUID { return f.ID })
 }
 
 // Delete takes a file out of the ledger; its bytes are to be removed next.
@@ -123,7 +124,7 @@ func (s *Files) List(ctx context.Context, f FileFilter) ([]work.File, *uuid.UUID
 func (s *Files) Delete(ctx context.Context, tenant string, id uuid.UUID) error {
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return translate(fmt.Errorf("delete file: %w", err))
+		return pg.Translate(fmt.Errorf("delete file: %w", err))
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	var found, users []uuid.UUID
@@ -152,7 +153,7 @@ func (s *Files) Delete(ctx context.Context, tenant string, id uuid.UUID) error {
 		err = tx.Commit()
 	}
 	if err != nil {
-		return translate(fmt.Errorf("delete file %s: %w", id, err))
+		return pg.Translate(fmt.Errorf("delete file %s: %w", id, err))
 	}
 	return nil
 }
@@ -160,7 +161,7 @@ func (s *Files) Delete(ctx context.Context, tenant string, id uuid.UUID) error {
 // ExpireFiles takes files whose time is over out of the ledger, as far as
 // nobody needs them, and returns how many; their bytes are removed next.
 func (s *Retention) ExpireFiles(ctx context.Context, most int) (int, error) {
-	return s.exec(ctx, "expire files", `DELETE FROM files WHERE id IN (SELECT id FROM files f WHERE expires_at <= clock_timestamp()
+	return s.db.ExecCount(ctx, "expire files", `DELETE FROM files WHERE id IN (SELECT id FROM files f WHERE expires_at <= clock_timestamp()
 			AND NOT EXISTS (SELECT FROM unit_files n JOIN work_units u ON u.id = n.unit_id WHERE n.file_id = f.id AND u.state IN ('queued', 'running', 'waiting'))
 			AND NOT EXISTS (SELECT FROM batches b WHERE b.input_file = f.id AND b.status = 'enumerating') ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, most)
 }

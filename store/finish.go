@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Finish is how a run ended and what becomes of its unit.
@@ -71,7 +72,7 @@ const (
 // number. Repeating a finish whose commit is unknown is safe: the second call
 // changes nothing and returns the same verdict.
 func (s *Runs) Finish(ctx context.Context, f Finish) (Verdict, error) {
-	verdict, err := s.finish.do(ctx, f)
+	verdict, err := s.finish.Do(ctx, f)
 	if err != nil {
 		return "", fmt.Errorf("finish run %s of unit %s: %w", f.RunID, f.UnitID, err)
 	}
@@ -295,7 +296,7 @@ func (s *Runs) finishOnce(ctx context.Context, rows []Finish, verdicts map[uuid.
 		in[i] = f.row(blobs.Len() + 1)
 		blobs.Write(f.Blob)
 	}
-	param, err := encode(in)
+	param, err := pg.Encode(in)
 	if err != nil {
 		return err
 	}
@@ -303,7 +304,7 @@ func (s *Runs) finishOnce(ctx context.Context, rows []Finish, verdicts map[uuid.
 		ID     uuid.UUID `db:"id"`
 		Fenced bool      `db:"fenced"`
 	}
-	if err := s.hot.SelectContext(prepare(ctx), &found, finishRuns, param, blobs.Bytes(), work.MaxLosses); err != nil {
+	if err := s.db.Hot.SelectContext(pg.Prepare(ctx), &found, finishRuns, param, blobs.Bytes(), work.MaxLosses); err != nil {
 		return err
 	}
 	for _, run := range found {

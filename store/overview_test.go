@@ -81,7 +81,7 @@ func TestFiguresReadTallies(t *testing.T) {
 		}
 		for _, s := range spy.hear() {
 			s.query = "EXPLAIN (ANALYZE, FORMAT JSON) " + s.query
-			for _, node := range explain(t, l.db, s) {
+			for _, node := range explain(t, l.db.DB, s) {
 				if node.Relation != "" && node.Rows+node.Removed > many/10 {
 					t.Errorf("%s: %s reads %g rows of %s", w.Name, node.Type, node.Rows+node.Removed, node.Relation)
 				}

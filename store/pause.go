@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Pauses hold queues and backends back.
-type Pauses struct{ *pool }
+type Pauses struct{ db *pg.DB }
 
 // PauseKind says what a pause holds; it is the unit's column too.
 type PauseKind string
@@ -57,7 +58,7 @@ func (s *Pauses) Pause(ctx context.Context, kind PauseKind, name, by, why string
 			set_by = coalesce(nullif(excluded.set_by, ''), pauses.set_by), why = coalesce(nullif(excluded.why, ''), pauses.why)
 		RETURNING `+pauseColumns, string(kind), name, work.Clean(by), work.Clean(why))
 	if err != nil {
-		return p, translate(fmt.Errorf("pause %s %s: %w", kind, name, err))
+		return p, pg.Translate(fmt.Errorf("pause %s %s: %w", kind, name, err))
 	}
 	return p, nil
 }
@@ -68,13 +69,13 @@ func (s *Pauses) Pause(ctx context.Context, kind PauseKind, name, by, why string
 // from then on was not refused by it. Units that a backend had refused for its
 // credentials or its account do not wait any longer. Repeating is safe.
 func (s *Pauses) Resume(ctx context.Context, kind PauseKind, name string) (Pause, error) {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	var p Pause
 	err := s.db.GetContext(ctx, &p, `INSERT INTO pauses (kind, name, resumed_at) VALUES ($1, $2, clock_timestamp())
 		ON CONFLICT (kind, name) DO UPDATE SET since = NULL, set_by = '', why = '', resumed_at = excluded.resumed_at
 		RETURNING `+pauseColumns, string(kind), name)
 	if err != nil {
-		return p, translate(fmt.Errorf("resume %s %s: %w", kind, name, err))
+		return p, pg.Translate(fmt.Errorf("resume %s %s: %w", kind, name, err))
 	}
 	var refused []work.Class
 	for _, c := range work.Classes() {
@@ -88,9 +89,9 @@ func (s *Pauses) Resume(ctx context.Context, kind PauseKind, name string) (Pause
 			ORDER BY id FOR UPDATE SKIP LOCKED)
 		UPDATE work_units u SET check_at = clock_timestamp(),
 			not_before = CASE WHEN u.not_before > clock_timestamp() THEN clock_timestamp() ELSE u.not_before END
-		FROM held WHERE u.id = held.id`, name, textArray(refused))
+		FROM held WHERE u.id = held.id`, name, pg.TextArray(refused))
 	if err != nil {
-		return p, translate(fmt.Errorf("doubt the bells of %s %s: %w", kind, name, err))
+		return p, pg.Translate(fmt.Errorf("doubt the bells of %s %s: %w", kind, name, err))
 	}
 	return p, nil
 }
@@ -99,7 +100,7 @@ func (s *Pauses) Resume(ctx context.Context, kind PauseKind, name string) (Pause
 func (s *Pauses) List(ctx context.Context) ([]Pause, error) {
 	var pauses []Pause
 	if err := s.db.SelectContext(ctx, &pauses, `SELECT `+pauseColumns+` FROM pauses ORDER BY kind, name`); err != nil {
-		return nil, translate(fmt.Errorf("list pauses: %w", err))
+		return nil, pg.Translate(fmt.Errorf("list pauses: %w", err))
 	}
 	return pauses, nil
 }
@@ -125,7 +126,7 @@ func (s *Queues) List(ctx context.Context, tenant string) ([]Queue, error) {
 			FROM work_units WHERE tenant = $1 AND state IN ('queued', 'running')) AS u
 		GROUP BY queue ORDER BY queue`, tenant)
 	if err != nil {
-		return nil, translate(fmt.Errorf("list queues: %w", err))
+		return nil, pg.Translate(fmt.Errorf("list queues: %w", err))
 	}
 	return queues, nil
 }

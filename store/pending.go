@@ -3,10 +3,22 @@ package store
 import (
 	"context"
 	"fmt"
+	"time"
+
+	"piecework/store/pg"
 )
 
 // Reconciler is what one process at a time finds to do.
-type Reconciler struct{ *pool }
+type Reconciler struct{ db *pg.DB }
+
+// leadLock is the advisory lock of whoever reconciles.
+const leadLock = 0x7069656365 // "piece"
+
+// Lead runs round if no other process reconciles just now, and again at every tick
+// until the lead is lost, a minute is over or ctx ends. It tells whether it led.
+func (s *Reconciler) Lead(ctx context.Context, tick <-chan time.Time, round func(context.Context)) (bool, error) {
+	return s.db.Lead(ctx, leadLock, tick, round)
+}
 
 // Pending tells what the reconciler would find something for.
 type Pending struct {
@@ -42,7 +54,7 @@ func (s *Reconciler) Pending(ctx context.Context, after CheckCursor) (p Pending,
 			WHERE receiver = r.receiver AND `+unheard+`)) AS unheard,
 		coalesce((SELECT value FROM settings WHERE name = 'redis_epoch'), '') AS redisepoch`, after.at, after.id)
 	if err != nil {
-		return p, translate(fmt.Errorf("look for what is due: %w", err))
+		return p, pg.Translate(fmt.Errorf("look for what is due: %w", err))
 	}
 	return p, nil
 }

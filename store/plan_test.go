@@ -16,6 +16,7 @@ import (
 
 	"piecework/internal/testkit"
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // grown are the tables that have a row, or more, for each unit that ever was.
@@ -67,12 +68,12 @@ var telling = map[string]string{
 func newPlanned(t *testing.T, url string) *planned {
 	t.Helper()
 	p := &planned{}
-	text, err := dsn(url)
+	text, err := pg.DSN(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	open := func(settings map[string]string) *sqlx.DB {
-		connector, err := pq.NewConnector(withParameters(withParameters(text, telling), settings))
+		connector, err := pq.NewConnector(pg.WithParameters(pg.WithParameters(text, telling), settings))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +86,7 @@ func newPlanned(t *testing.T, url string) *planned {
 		return db
 	}
 	db := open(nil)
-	p.ledger = &ledger{Store: newStore(db, db, open(byKey), &pulse{begun: time.Now()}), t: t, url: url}
+	p.ledger = &ledger{Store: newStore(pg.New(db, db, open(pg.ByKey))), t: t, url: url}
 	p.process = p.register(time.Hour)
 	return p
 }

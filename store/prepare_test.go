@@ -15,7 +15,7 @@ import (
 // prepares tells how many statements a connection for grouped writes has prepared.
 func (l *ledger) prepares() (n int) {
 	l.t.Helper()
-	l.must(l.hot.GetContext(l.t.Context(), &n, `SELECT count(*) FROM pg_prepared_statements`))
+	l.must(l.db.Hot.GetContext(l.t.Context(), &n, `SELECT count(*) FROM pg_prepared_statements`))
 	return n
 }
 
@@ -24,14 +24,14 @@ func (l *ledger) prepares() (n int) {
 func TestStatementsArePreparedOnce(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
-	l.hot.SetMaxOpenConns(1)
+	l.db.Hot.SetMaxOpenConns(1)
 	for range 3 {
 		l.put()
 	}
 	if n := l.prepares(); n != 1 {
 		t.Errorf("%d statements are prepared", n)
 	}
-	if _, err := l.hot.ExecContext(t.Context(), `DEALLOCATE ALL`); err != nil {
+	if _, err := l.db.Hot.ExecContext(t.Context(), `DEALLOCATE ALL`); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -61,7 +61,7 @@ func TestUnprepared(t *testing.T) {
 // whoever names units finds them by their ids.
 func TestPlansOfAnEmptyQueue(t *testing.T) {
 	t.Parallel()
-	hot := newLedger(t).hot
+	hot := newLedger(t).db.Hot
 	l, spy := newTap(t, testkit.DB(t, migrate))
 	l.process = l.register(time.Hour)
 	spy.hear()

@@ -11,10 +11,11 @@ import (
 	"github.com/lib/pq"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Processes are worker processes and their leases.
-type Processes struct{ *pool }
+type Processes struct{ db *pg.DB }
 
 // Register enters a worker process, or brings its entry up to date, and
 // starts its lease.
@@ -25,14 +26,14 @@ func (s *Processes) Register(ctx context.Context, p work.Process, lease time.Dur
 	}
 	ctx, _, cancel := vitalContext(ctx, lease)
 	defer cancel()
-	_, err = s.vital.ExecContext(ctx, `INSERT INTO worker_processes
+	_, err = s.db.Vital.ExecContext(ctx, `INSERT INTO worker_processes
 		(id, hostname, pid, identity, version, slots, queues, backends, started_at, beat_at, lease_until)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp(), clock_timestamp(), clock_timestamp() + $9 * interval '1 second')
 		ON CONFLICT (id) DO UPDATE SET backends = excluded.backends, beat_at = excluded.beat_at,
 			lease_until = excluded.lease_until, stopped_at = NULL`,
 		p.ID, p.Hostname, p.PID, p.Identity, p.Version, p.Slots, pq.Array(p.Queues), string(offers), lease.Seconds())
 	if err != nil {
-		return translate(fmt.Errorf("register worker process: %w", err))
+		return pg.Translate(fmt.Errorf("register worker process: %w", err))
 	}
 	return nil
 }
@@ -63,11 +64,11 @@ func (s *Processes) Heartbeat(ctx context.Context, process uuid.UUID, lease time
 	}
 	ctx, limit, cancel := vitalContext(ctx, lease)
 	defer cancel()
-	written := s.diary.begin(limit)
-	result, err := s.vital.ExecContext(ctx, `UPDATE worker_processes SET beat_at = clock_timestamp(), running = $3, backends = $4,
+	written := s.db.Writes.Begin(limit)
+	result, err := s.db.Vital.ExecContext(ctx, `UPDATE worker_processes SET beat_at = clock_timestamp(), running = $3, backends = $4,
 			lease_until = clock_timestamp() + $2 * interval '1 second'
 		WHERE id = $1 AND stopped_at IS NULL`, process, lease.Seconds(), running, string(backends))
-	err = translate(wrap("beat", err))
+	err = pg.Translate(pg.Wrap("beat", err))
 	written(err)
 	if err != nil {
 		return err
@@ -80,11 +81,11 @@ func (s *Processes) Heartbeat(ctx context.Context, process uuid.UUID, lease time
 
 // vitalContext bounds a sign of life.
 func vitalContext(ctx context.Context, lease time.Duration) (context.Context, time.Duration, context.CancelFunc) {
-	limit := statementLimit
+	limit := pg.StatementLimit
 	if lease > 0 {
 		limit = min(limit, max(lease/6, 250*time.Millisecond))
 	}
-	ctx, cancel := context.WithTimeout(allow(ctx, limit), limit)
+	ctx, cancel := context.WithTimeout(pg.Allow(ctx, limit), limit)
 	return ctx, limit, cancel
 }
 
@@ -104,7 +105,7 @@ func (s *Processes) Assignments(ctx context.Context, process uuid.UUID) (News, e
 		FROM (SELECT $1::uuid AS id) AS w LEFT JOIN worker_runs r ON r.worker_process = w.id AND r.status = 'running'
 		LEFT JOIN work_units u ON u.id = r.unit_id`, process)
 	if err != nil {
-		return news, translate(fmt.Errorf("read news: %w", err))
+		return news, pg.Translate(fmt.Errorf("read news: %w", err))
 	}
 	if err := json.Unmarshal(rows[0].Pauses, &news.Pauses); err != nil {
 		return news, fmt.Errorf("read pauses: %w", err)
@@ -119,10 +120,10 @@ func (s *Processes) Assignments(ctx context.Context, process uuid.UUID) (News, e
 
 // Stop ends a worker process's lease: it has nothing left to run.
 func (s *Processes) Stop(ctx context.Context, process uuid.UUID) error {
-	_, err := s.vital.ExecContext(ctx, `UPDATE worker_processes
+	_, err := s.db.Vital.ExecContext(ctx, `UPDATE worker_processes
 		SET stopped_at = clock_timestamp(), lease_until = clock_timestamp(), running = 0 WHERE id = $1`, process)
 	if err != nil {
-		return translate(fmt.Errorf("stop worker process: %w", err))
+		return pg.Translate(fmt.Errorf("stop worker process: %w", err))
 	}
 	return nil
 }
@@ -131,16 +132,16 @@ func (s *Processes) Stop(ctx context.Context, process uuid.UUID) error {
 // nobody waits for it to run out. It returns how many it was the first to bury.
 func (s *Processes) EndDead(ctx context.Context, processes []uuid.UUID) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `UPDATE worker_processes SET stopped_at = clock_timestamp(),
-		lease_until = clock_timestamp() WHERE id = ANY($1::uuid[]) AND stopped_at IS NULL`, pqUUIDs(processes))
+		lease_until = clock_timestamp() WHERE id = ANY($1::uuid[]) AND stopped_at IS NULL`, pg.UUIDs(processes))
 	if err != nil {
-		return 0, translate(fmt.Errorf("bury worker processes: %w", err))
+		return 0, pg.Translate(fmt.Errorf("bury worker processes: %w", err))
 	}
 	return result.RowsAffected()
 }
 
 // Block notes why a worker process takes no units at all; empty: it takes them.
 func (s *Processes) Block(ctx context.Context, process uuid.UUID, why string) error {
-	_, err := s.exec(ctx, "note why a worker process takes nothing", `UPDATE worker_processes SET blocked = $2 WHERE id = $1`, process, work.Clean(why))
+	_, err := s.db.ExecCount(ctx, "note why a worker process takes nothing", `UPDATE worker_processes SET blocked = $2 WHERE id = $1`, process, work.Clean(why))
 	return err
 }
 
@@ -172,10 +173,10 @@ func (s *Processes) leases(ctx context.Context, free string, args ...any) ([]Lea
 		BeatAt  *time.Time    `db:"beat_at"`
 		Length  *work.Seconds `db:"length"`
 	}
-	err := s.vital.SelectContext(ctx, &rows, `SELECT now, free, id, beat_at, extract(epoch FROM lease_until - beat_at)::double precision AS length
+	err := s.db.Vital.SelectContext(ctx, &rows, `SELECT now, free, id, beat_at, extract(epoch FROM lease_until - beat_at)::double precision AS length
 		FROM (SELECT clock_timestamp() AS now, `+free+` AS free OFFSET 0) AS one LEFT JOIN worker_processes ON stopped_at IS NULL`, args...)
 	if err != nil {
-		return nil, time.Time{}, false, translate(fmt.Errorf("read leases: %w", err))
+		return nil, time.Time{}, false, pg.Translate(fmt.Errorf("read leases: %w", err))
 	}
 	var leases []Lease
 	for _, r := range rows {
@@ -195,9 +196,9 @@ func (s *Processes) EndLeases(ctx context.Context, leases []Lease) (int64, error
 	}
 	result, err := s.db.ExecContext(ctx, `UPDATE worker_processes p SET stopped_at = clock_timestamp(), lease_until = clock_timestamp()
 		FROM unnest($1::uuid[], $2::timestamptz[]) AS l(id, beat_at) WHERE p.id = l.id AND p.beat_at = l.beat_at AND p.stopped_at IS NULL`,
-		pqUUIDs(ids), pq.Array(beats))
+		pg.UUIDs(ids), pq.Array(beats))
 	if err != nil {
-		return 0, translate(fmt.Errorf("end leases: %w", err))
+		return 0, pg.Translate(fmt.Errorf("end leases: %w", err))
 	}
 	return result.RowsAffected()
 }
@@ -219,7 +220,7 @@ func (s *Processes) List(ctx context.Context) ([]work.Process, error) {
 		clock_timestamp() - beat_at > (lease_until - beat_at) * 0.4 AS quiet, stopped_at, blocked FROM worker_processes WHERE stopped_at IS NULL
 		ORDER BY started_at DESC LIMIT 1000`)
 	if err != nil {
-		return nil, translate(fmt.Errorf("list worker processes: %w", err))
+		return nil, pg.Translate(fmt.Errorf("list worker processes: %w", err))
 	}
 	list := make([]work.Process, 0, len(rows))
 	for _, r := range rows {

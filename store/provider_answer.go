@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"piecework/store/pg"
+
 	"github.com/google/uuid"
 	"github.com/lib/pq"
 )
@@ -36,7 +38,7 @@ func (s *ProviderBatches) UnusedAnswers(ctx context.Context, backends []string, 
 	err = s.db.SelectContext(ctx, &rows, `SELECT a.unit_id, a.status, a.request_id, a.body, u.backend, u.model, coalesce(u.request, 'null') AS request
 		FROM provider_answers a JOIN work_units u ON u.id = a.unit_id
 		WHERE u.backend = ANY($1) AND `+overUnit+` AND `+unusedAnswer+` ORDER BY a.unit_id LIMIT $2`, pq.Array(backends), most)
-	return rows, translate(wrap("find answers that no run will use", err))
+	return rows, pg.Translate(pg.Wrap("find answers that no run will use", err))
 }
 
 // ChargeAnswer removes an unused answer and adds its cost to its unit, and to the
@@ -51,7 +53,7 @@ func (s *ProviderBatches) ChargeAnswer(ctx context.Context, unit uuid.UUID, cost
 			UPDATE work_units u SET cost_usd = u.cost_usd + coalesce($2::double precision, 0), unpriced_runs = u.unpriced_runs + ($2::double precision IS NULL)::int
 			FROM gone WHERE u.id = gone.id
 		) `+recount, unit, cost)
-	return translate(wrap(fmt.Sprintf("charge unit %s for an answer", unit), err))
+	return pg.Translate(pg.Wrap(fmt.Sprintf("charge unit %s for an answer", unit), err))
 }
 
 // recount adds a cost to the counts that a batch which is over keeps. As everywhere
@@ -67,7 +69,7 @@ const recount = `UPDATE batches b SET counts = b.counts || jsonb_build_object('u
 // before it could forget it, or nobody has told for a week what it has cost. It
 // returns how many.
 func (s *Retention) PruneAnswers(ctx context.Context, most int) (int, error) {
-	return s.exec(ctx, "remove answers that nobody needs", `WITH gone AS (
+	return s.db.ExecCount(ctx, "remove answers that nobody needs", `WITH gone AS (
 			SELECT a.unit_id, `+unusedAnswer+` AS unused FROM provider_answers a JOIN work_units u ON u.id = a.unit_id
 			WHERE `+overUnit+` AND (a.answered_at < clock_timestamp() - $2 * interval '1 second' OR NOT `+unusedAnswer+`)
 			ORDER BY a.unit_id LIMIT $1 FOR UPDATE OF u, a SKIP LOCKED

@@ -10,10 +10,11 @@ import (
 	"github.com/lib/pq"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // ProviderBatches are the batches that we make at providers, and their answers.
-type ProviderBatches struct{ *pool }
+type ProviderBatches struct{ db *pg.DB }
 
 // ProviderBatch is a provider's batch that units of the batch lane wait in.
 type ProviderBatch struct {
@@ -37,7 +38,7 @@ const providerBatchColumns = `id, backend, remote_id, guessed, lines, done, crea
 // at most so many, the oldest first and those that are like it in model and
 // endpoint. It tells how many.
 func (s *ProviderBatches) Pack(ctx context.Context, backend string, most int) (int64, error) {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	result, err := s.db.ExecContext(ctx, `WITH ripe AS (
 			SELECT u.id, u.model, u.request ->> 'endpoint' AS endpoint FROM work_units u
 			WHERE state = 'waiting' AND lane = 'batch' AND provider_batch IS NULL AND backend = $2
@@ -53,7 +54,7 @@ func (s *ProviderBatches) Pack(ctx context.Context, backend string, most int) (i
 		)
 		UPDATE work_units u SET provider_batch = $1 FROM chosen WHERE u.id = chosen.id`, uuid.Must(uuid.NewV7()), backend, most)
 	if err != nil {
-		return 0, translate(fmt.Errorf("pack units: %w", err))
+		return 0, pg.Translate(fmt.Errorf("pack units: %w", err))
 	}
 	return result.RowsAffected()
 }
@@ -70,7 +71,7 @@ func (s *ProviderBatches) Claim(ctx context.Context, process uuid.UUID, backends
 			ORDER BY look_at LIMIT 1 FOR UPDATE SKIP LOCKED)
 		RETURNING `+providerBatchColumns, process, pq.Array(backends))
 	if err != nil || len(rows) == 0 {
-		return nil, translate(wrap("take a provider batch", err))
+		return nil, pg.Translate(pg.Wrap("take a provider batch", err))
 	}
 	return &rows[0], nil
 }
@@ -81,7 +82,7 @@ func (s *ProviderBatches) holdOn(ctx context.Context, process, batch uuid.UUID, 
 	result, err := s.db.ExecContext(ctx, `UPDATE provider_batches SET `+set+` WHERE id = $1 AND holder = $2 AND finished_at IS NULL`,
 		append([]any{batch, process}, args...)...)
 	if err != nil {
-		return translate(fmt.Errorf("%s provider batch %s: %w", verb, batch, err))
+		return pg.Translate(fmt.Errorf("%s provider batch %s: %w", verb, batch, err))
 	}
 	if n, err := result.RowsAffected(); err == nil && n == 0 {
 		return fmt.Errorf("%w: provider batch %s is seen to by another worker process", work.ErrConflict, batch)
@@ -111,7 +112,7 @@ func (s *ProviderBatches) atProvider(ctx context.Context, process, batch uuid.UU
 	_, err := s.db.ExecContext(ctx, `UPDATE provider_batches SET `+notFound+`
 		WHERE backend = (SELECT backend FROM provider_batches WHERE id = $1) AND remote_id = $2 AND id <> $1`, batch, remote)
 	if err != nil {
-		return translate(fmt.Errorf("note provider batch %s: %w", batch, err))
+		return pg.Translate(fmt.Errorf("note provider batch %s: %w", batch, err))
 	}
 	return s.holdOn(ctx, process, batch, "note", `remote_id = $3, sent_at = clock_timestamp(), error = '', holder = NULL,
 		look_at = clock_timestamp() + $4 * interval '1 second', guessed = $5`, remote, look.Seconds(), guessed)
@@ -127,7 +128,7 @@ const notFound = `remote_id = NULL, guessed = false, sent_at = NULL, holder = NU
 func (s *ProviderBatches) Swap(ctx context.Context, process, batch, owner uuid.UUID) (traded bool, err error) {
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return false, translate(fmt.Errorf("trade provider batch %s: %w", batch, err))
+		return false, pg.Translate(fmt.Errorf("trade provider batch %s: %w", batch, err))
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	var pair []ProviderBatch
@@ -147,7 +148,7 @@ func (s *ProviderBatches) Swap(ctx context.Context, process, batch, owner uuid.U
 	if err == nil {
 		err = tx.Commit()
 	}
-	return err == nil, translate(wrap("trade a provider batch", err))
+	return err == nil, pg.Translate(pg.Wrap("trade a provider batch", err))
 }
 
 // Unsent notes that the provider does not have the batch: it is to
@@ -168,17 +169,17 @@ func (s *ProviderBatches) Leave(ctx context.Context, process, batch uuid.UUID, d
 // ours.
 func (s *ProviderBatches) KnownRemotes(ctx context.Context, backend string, remotes []string) (known []string, err error) {
 	err = s.db.SelectContext(ctx, &known, `SELECT remote_id FROM provider_batches WHERE backend = $1 AND remote_id = ANY($2)`, backend, pq.Array(remotes))
-	return known, translate(wrap("find provider batches", err))
+	return known, pg.Translate(pg.Wrap("find provider batches", err))
 }
 
 // Units returns units that wait in a provider batch, oldest first, as a
 // claim would: at most so many, those after one.
 func (s *ProviderBatches) Units(ctx context.Context, batch, after uuid.UUID, most int) ([]work.Unit, error) {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	var rows []unitRow
 	if err := s.db.SelectContext(ctx, &rows, `SELECT `+unitColumns+` FROM work_units WHERE provider_batch = $1 AND state = 'waiting' AND id > $2
 		ORDER BY id LIMIT $3`, batch, after, most); err != nil {
-		return nil, translate(fmt.Errorf("read the units of provider batch %s: %w", batch, err))
+		return nil, pg.Translate(fmt.Errorf("read the units of provider batch %s: %w", batch, err))
 	}
 	units := make([]work.Unit, len(rows))
 	for i, r := range rows {
@@ -190,7 +191,7 @@ func (s *ProviderBatches) Units(ctx context.Context, batch, after uuid.UUID, mos
 // AnyUnits tells whether a unit waits in a provider batch.
 func (s *ProviderBatches) AnyUnits(ctx context.Context, batch uuid.UUID) (any bool, err error) {
 	err = s.db.GetContext(ctx, &any, `SELECT EXISTS (SELECT FROM work_units WHERE provider_batch = $1 AND state = 'waiting')`, batch)
-	return any, translate(wrap("look for units of a provider batch", err))
+	return any, pg.Translate(pg.Wrap("look for units of a provider batch", err))
 }
 
 // goLive makes waiting units run as any other: at their full price. Those of a
@@ -210,17 +211,17 @@ func (s *ProviderBatches) UnpackLive(ctx context.Context, batch uuid.UUID, units
 		return nil
 	}
 	_, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE id = ANY($1) AND provider_batch = $2 AND state = 'waiting'
-		ORDER BY id FOR UPDATE) `+goLive, pqUUIDs(units), batch)
-	return translate(wrap("take units out of a provider batch", err))
+		ORDER BY id FOR UPDATE) `+goLive, pg.UUIDs(units), batch)
+	return pg.Translate(pg.Wrap("take units out of a provider batch", err))
 }
 
 // UnpackFrom takes a unit and those after it out of a provider batch, to be
 // packed into another.
 func (s *ProviderBatches) UnpackFrom(ctx context.Context, batch, from uuid.UUID) error {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	_, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE provider_batch = $1 AND state = 'waiting' AND id >= $2
 		ORDER BY id FOR UPDATE) UPDATE work_units u SET provider_batch = NULL FROM chosen WHERE u.id = chosen.id`, batch, from)
-	return translate(wrap("take units out of a provider batch", err))
+	return pg.Translate(pg.Wrap("take units out of a provider batch", err))
 }
 
 // laneEnded holds for a unit whose end is too near to wait for a provider's batch.
@@ -232,7 +233,7 @@ func (s *ProviderBatches) UnpackLate(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE state = 'waiting' AND lane = 'batch'
 		AND lane_ends(created_at, deadline, expires_at) <= now() ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED) `+goLive, pieceRows)
 	if err != nil {
-		return 0, translate(fmt.Errorf("find late units: %w", err))
+		return 0, pg.Translate(fmt.Errorf("find late units: %w", err))
 	}
 	return result.RowsAffected()
 }
@@ -241,7 +242,7 @@ func (s *ProviderBatches) UnpackLate(ctx context.Context) (int64, error) {
 // it did not answer, run live; with a failure they have failed. It returns how
 // many these were.
 func (s *ProviderBatches) Finish(ctx context.Context, process, batch uuid.UUID, failed *work.Failure) (int64, error) {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	then, args := goLive, []any{batch, process, ""}
 	if failed != nil {
 		args[2] = work.Clean(failed.Error())
@@ -256,7 +257,7 @@ func (s *ProviderBatches) Finish(ctx context.Context, process, batch uuid.UUID, 
 			SELECT id FROM work_units WHERE provider_batch IN (SELECT id FROM ended) AND state = 'waiting' ORDER BY id FOR UPDATE
 		) `+then, args...)
 	if err != nil {
-		return 0, translate(fmt.Errorf("finish provider batch %s: %w", batch, err))
+		return 0, pg.Translate(fmt.Errorf("finish provider batch %s: %w", batch, err))
 	}
 	return result.RowsAffected()
 }
@@ -273,7 +274,7 @@ type ProviderAnswer struct {
 // find them. What a unit was answered first counts; an answer for one that is over
 // and has not run since is kept for its cost. What else comes is let go.
 func (s *ProviderBatches) AddAnswers(ctx context.Context, batch uuid.UUID, answers []ProviderAnswer) error {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	if len(answers) == 0 {
 		return nil
 	}
@@ -300,7 +301,7 @@ func (s *ProviderBatches) AddAnswers(ctx context.Context, batch uuid.UUID, answe
 		), counted AS (
 			UPDATE provider_batches SET answered = answered + (SELECT count(*) FROM kept) WHERE id = $1
 		) `+takeAnswer, batch, pq.Array(ids), pq.Array(statuses), pq.Array(requests), pq.Array(lengths), bodies.Bytes())
-	return translate(wrap("keep the answers of a provider's batch", err))
+	return pg.Translate(pg.Wrap("keep the answers of a provider's batch", err))
 }
 
 // Answer returns what a provider's batch answered a unit; nil: nothing that was
@@ -308,7 +309,7 @@ func (s *ProviderBatches) AddAnswers(ctx context.Context, batch uuid.UUID, answe
 func (s *ProviderBatches) Answer(ctx context.Context, unit uuid.UUID) (*ProviderAnswer, error) {
 	var rows []ProviderAnswer
 	if err := s.db.SelectContext(ctx, &rows, `SELECT unit_id, status, request_id, body FROM provider_answers WHERE unit_id = $1`, unit); err != nil || len(rows) == 0 {
-		return nil, translate(wrap("read a provider's answer", err))
+		return nil, pg.Translate(pg.Wrap("read a provider's answer", err))
 	}
 	return &rows[0], nil
 }
@@ -316,7 +317,7 @@ func (s *ProviderBatches) Answer(ctx context.Context, unit uuid.UUID) (*Provider
 // ForgetAnswer removes an answer that a run has used.
 func (s *ProviderBatches) ForgetAnswer(ctx context.Context, unit uuid.UUID) error {
 	_, err := s.db.ExecContext(ctx, `DELETE FROM provider_answers WHERE unit_id = $1`, unit)
-	return translate(wrap("forget a provider's answer", err))
+	return pg.Translate(pg.Wrap("forget a provider's answer", err))
 }
 
 // BatchLane is where a unit of the batch lane waits.
@@ -328,7 +329,7 @@ type BatchLane struct {
 // LaneOf tells where a unit of the batch lane waits.
 func (s *ProviderBatches) LaneOf(ctx context.Context, unit uuid.UUID) (l BatchLane, err error) {
 	if err := s.db.GetContext(ctx, &l.Ends, `SELECT lane_ends(created_at, deadline, expires_at) FROM work_units WHERE id = $1`, unit); err != nil {
-		return l, translate(fmt.Errorf("find the end of unit %s: %w", unit, err))
+		return l, pg.Translate(fmt.Errorf("find the end of unit %s: %w", unit, err))
 	}
 	var rows []ProviderBatch
 	err = s.db.SelectContext(ctx, &rows, `SELECT `+providerBatchColumns+` FROM provider_batches
@@ -336,13 +337,5 @@ func (s *ProviderBatches) LaneOf(ctx context.Context, unit uuid.UUID) (l BatchLa
 	if len(rows) > 0 {
 		l.Batch = &rows[0]
 	}
-	return l, translate(wrap("find the provider batch of a unit", err))
-}
-
-// wrap says what failed, if something did.
-func wrap(what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", what, err)
+	return l, pg.Translate(pg.Wrap("find the provider batch of a unit", err))
 }

@@ -9,10 +9,11 @@ import (
 	"github.com/lib/pq"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Queues are the queued units: which are due, and which may have no message in Redis.
-type Queues struct{ *pool }
+type Queues struct{ db *pg.DB }
 
 // recheck is how long a bell that was seen on its way is trusted.
 const recheck = time.Minute
@@ -36,7 +37,7 @@ func (s *Runs) ExpireLeases(ctx context.Context) (int64, error) {
 			ORDER BY u.id LIMIT $4 FOR UPDATE OF u SKIP LOCKED
 		), `+giveUp, work.MaxCrashes, work.MaxLosses, work.MockBackend, pieceRows)
 	if err != nil {
-		return 0, translate(fmt.Errorf("expire leases: %w", err))
+		return 0, pg.Translate(fmt.Errorf("expire leases: %w", err))
 	}
 	return result.RowsAffected()
 }
@@ -52,7 +53,7 @@ func (s *Runs) GiveUp(ctx context.Context, process uuid.UUID, o Owned, unpriced 
 			WHERE r.status = 'running' AND r.id = $3 AND r.worker_process = $4 FOR UPDATE OF u
 		), `+giveUp, work.MaxCrashes, work.MaxLosses, o.RunID, process, unpriced)
 	if err != nil {
-		return translate(fmt.Errorf("give up run %s: %w", o.RunID, err))
+		return pg.Translate(fmt.Errorf("give up run %s: %w", o.RunID, err))
 	}
 	return nil
 }
@@ -98,7 +99,7 @@ func (s *Units) ExpireDeadlines(ctx context.Context) (int64, error) {
 				ELSE 'the unit expired before it could start' END
 		FROM overdue WHERE u.id = overdue.id`, string(work.ClassTimeout), pieceRows)
 	if err != nil {
-		return 0, translate(fmt.Errorf("expire deadlines: %w", err))
+		return 0, pg.Translate(fmt.Errorf("expire deadlines: %w", err))
 	}
 	return result.RowsAffected()
 }
@@ -147,7 +148,7 @@ func (s *Queues) Unchecked(ctx context.Context, after CheckCursor, limit int) ([
 		WHERE state = 'queued' AND check_at <= now() AND (check_at, id) > ($1, $2)
 		ORDER BY check_at, id LIMIT $3`, after.at, after.id, limit)
 	if err != nil {
-		return nil, after, translate(fmt.Errorf("find units whose messages may be lost: %w", err))
+		return nil, after, pg.Translate(fmt.Errorf("find units whose messages may be lost: %w", err))
 	}
 	due := make([]Dispatch, len(rows))
 	for i, r := range rows {
@@ -168,7 +169,7 @@ func (s *Queues) Defer(ctx context.Context, unit, process uuid.UUID, after time.
 		UPDATE work_units u SET check_at = clock_timestamp() + CASE WHEN elsewhere THEN least($3::double precision, $4::double precision) ELSE $3::double precision END * interval '1 second'
 		FROM queued WHERE u.id = queued.id`, unit, process, after.Seconds(), recheck.Seconds())
 	if err != nil {
-		return translate(fmt.Errorf("defer unit %s: %w", unit, err))
+		return pg.Translate(fmt.Errorf("defer unit %s: %w", unit, err))
 	}
 	return nil
 }
@@ -181,9 +182,9 @@ func (s *Queues) Recheck(ctx context.Context, units []uuid.UUID) error {
 func (s *Queues) lookAgain(ctx context.Context, units []uuid.UUID, after time.Duration) error {
 	_, err := s.db.ExecContext(ctx, `WITH `+stillQueued+` UPDATE work_units u
 		SET check_at = clock_timestamp() + $2 * interval '1 second' FROM queued WHERE u.id = queued.id`,
-		pqUUIDs(units), after.Seconds())
+		pg.UUIDs(units), after.Seconds())
 	if err != nil {
-		return translate(fmt.Errorf("note when to look again: %w", err))
+		return pg.Translate(fmt.Errorf("note when to look again: %w", err))
 	}
 	return nil
 }
@@ -200,9 +201,9 @@ func (s *Queues) Redispatch(ctx context.Context, units []uuid.UUID) ([]Dispatch,
 	err := s.db.SelectContext(ctx, &bells, `WITH `+stillQueued+` UPDATE work_units u SET dispatch = dispatch + 1,
 		check_at = clock_timestamp() + $2 * interval '1 second'
 		FROM queued WHERE u.id = queued.id RETURNING u.id, dispatch, queue, backend, priority`,
-		pqUUIDs(units), recheck.Seconds())
+		pg.UUIDs(units), recheck.Seconds())
 	if err != nil {
-		return nil, translate(fmt.Errorf("redispatch units: %w", err))
+		return nil, pg.Translate(fmt.Errorf("redispatch units: %w", err))
 	}
 	return bells, nil
 }
@@ -210,12 +211,12 @@ func (s *Queues) Redispatch(ctx context.Context, units []uuid.UUID) ([]Dispatch,
 // RecheckAll makes every queued unit's bell doubtful: Redis has forgotten
 // what it was told. It returns how many. It goes on piece by piece until ctx ends.
 func (s *Queues) RecheckAll(ctx context.Context) (n int64, err error) {
-	now, err := s.clock(ctx)
+	now, err := s.db.Clock(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("recheck all units: %w", err)
 	}
 	for done := pieceRows; err == nil && done == pieceRows; n += int64(done) {
-		done, err = s.exec(ctx, "recheck all units", `WITH due AS (
+		done, err = s.db.ExecCount(ctx, "recheck all units", `WITH due AS (
 			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > $1
 			AND (not_before IS NULL OR not_before <= $1) ORDER BY check_at LIMIT $2 FOR UPDATE SKIP LOCKED)
 		UPDATE work_units u SET check_at = $1 FROM due WHERE u.id = due.id`, now, pieceRows)
@@ -233,7 +234,7 @@ type ModelOf struct {
 func (s *Units) ModelOf(ctx context.Context, unit uuid.UUID) (ModelOf, error) {
 	var of ModelOf
 	if err := s.db.GetContext(ctx, &of, `SELECT backend, model FROM work_units WHERE id = $1`, unit); err != nil {
-		return of, translate(fmt.Errorf("read the model of unit %s: %w", unit, err))
+		return of, pg.Translate(fmt.Errorf("read the model of unit %s: %w", unit, err))
 	}
 	return of, nil
 }
@@ -249,9 +250,9 @@ func (s *Queues) Untaken(ctx context.Context, bells []Dispatch) ([]uuid.UUID, er
 	err := s.db.SelectContext(ctx, &untaken, `SELECT u.id FROM unnest($1::uuid[], $2::integer[]) AS b(id, dispatch)
 		JOIN work_units u ON u.id = b.id AND u.dispatch = b.dispatch
 		WHERE `+isQueued+` AND NOT u.held AND (u.not_before IS NULL OR u.not_before <= clock_timestamp()) AND u.deaths < $3`,
-		pqUUIDs(units), pq.Array(numbers), work.SuspectDeaths)
+		pg.UUIDs(units), pq.Array(numbers), work.SuspectDeaths)
 	if err != nil {
-		return nil, translate(fmt.Errorf("find units that nobody began: %w", err))
+		return nil, pg.Translate(fmt.Errorf("find units that nobody began: %w", err))
 	}
 	return untaken, nil
 }
@@ -280,7 +281,7 @@ func (s *Reconciler) ClockBack(ctx context.Context, by time.Duration) (rows int6
 	} {
 		result, err := s.db.ExecContext(ctx, statement, by.Seconds())
 		if err != nil {
-			return rows, translate(fmt.Errorf("mend what is to happen later: %w", err))
+			return rows, pg.Translate(fmt.Errorf("mend what is to happen later: %w", err))
 		}
 		n, err := result.RowsAffected()
 		if err != nil {
@@ -313,7 +314,7 @@ func (s *Queues) Due(ctx context.Context, queues, backends []string, shut []Mode
 			ORDER BY priority DESC, id LIMIT $3) AS u
 		ORDER BY priority DESC, id LIMIT $3`, pq.Array(queues), pq.Array(backends), limit, pq.Array(names))
 	if err != nil {
-		return nil, translate(fmt.Errorf("find due units: %w", err))
+		return nil, pg.Translate(fmt.Errorf("find due units: %w", err))
 	}
 	return due, nil
 }
@@ -322,11 +323,11 @@ func (s *Queues) Due(ctx context.Context, queues, backends []string, shut []Mode
 // there is none yet.
 func (s *Queues) Epoch(ctx context.Context, fresh string) (string, error) {
 	var epoch string
-	err := s.makeOnce(ctx, &epoch, `WITH made AS (
+	err := s.db.GetOrMake(ctx, &epoch, `WITH made AS (
 			INSERT INTO settings (name, value) VALUES ('redis_epoch', $1) ON CONFLICT (name) DO NOTHING RETURNING value)
 		SELECT value FROM made UNION ALL SELECT value FROM settings WHERE name = 'redis_epoch' LIMIT 1`, fresh)
 	if err != nil {
-		return "", translate(fmt.Errorf("read redis epoch: %w", err))
+		return "", pg.Translate(fmt.Errorf("read redis epoch: %w", err))
 	}
 	return epoch, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"piecework/internal/testkit"
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 func pick(c *Claimed) []uuid.UUID { return []uuid.UUID{c.ID} }
@@ -28,7 +29,7 @@ func (l *ledger) unchecked() (ids []uuid.UUID) {
 
 func (l *ledger) overdue(ids ...uuid.UUID) {
 	l.t.Helper()
-	l.exec(`UPDATE work_units SET check_at = clock_timestamp() - interval '1 second' WHERE id = ANY($1::uuid[])`, pqUUIDs(ids))
+	l.exec(`UPDATE work_units SET check_at = clock_timestamp() - interval '1 second' WHERE id = ANY($1::uuid[])`, pg.UUIDs(ids))
 }
 
 func TestBells(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // leftBehind ends a run with an output file and returns it.
@@ -72,7 +73,7 @@ func TestPruneLeavesWhatIsNeeded(t *testing.T) {
 	if n, err := l.Retention.PruneUnits(t.Context(), work.DefaultTenant, before, 10); n != 1 || err != nil {
 		t.Errorf("%d pruned, %v", n, err)
 	}
-	if got := get[int](l, `SELECT count(*) FROM work_units WHERE id = ANY($1::uuid[])`, pqUUIDs([]uuid.UUID{young.ID, waits.ID})); got != 2 {
+	if got := get[int](l, `SELECT count(*) FROM work_units WHERE id = ANY($1::uuid[])`, pg.UUIDs([]uuid.UUID{young.ID, waits.ID})); got != 2 {
 		t.Errorf("%d of 2 are left", got)
 	}
 }

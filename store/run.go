@@ -13,13 +13,14 @@ import (
 	"github.com/lib/pq"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Runs are the tries at units: claimed, finished, given up, read.
 type Runs struct {
-	*pool
-	claim  *group[Claim, claimAnswer]
-	finish *group[Finish, Verdict]
+	db     *pg.DB
+	claim  *pg.Group[Claim, claimAnswer]
+	finish *pg.Group[Finish, Verdict]
 }
 
 // Claim asks for a unit on behalf of a worker process.
@@ -47,7 +48,7 @@ type Claimed struct {
 // claim whose commit is unknown is safe: its run id gets the same answer.
 // It returns ErrSuspect for a unit that must be claimed alone.
 func (s *Runs) Claim(ctx context.Context, c Claim) (*Claimed, error) {
-	out, err := s.claim.do(ctx, c)
+	out, err := s.claim.Do(ctx, c)
 	if err = cmp.Or(err, out.err); err != nil {
 		return nil, fmt.Errorf("claim unit %s: %w", c.UnitID, err)
 	}
@@ -152,7 +153,7 @@ func (s *Runs) claimAll(ctx context.Context, claims []Claim) ([]claimAnswer, err
 		backends[i], alone[i] = ","+strings.Join(c.Backends, ",")+",", c.Alone
 	}
 	var rows []claimedRow
-	if err := s.hot.SelectContext(prepare(ctx), &rows, claimUnits, pq.Array(units), pq.Array(runs), pq.Array(processes), pq.Array(sessions),
+	if err := s.db.Hot.SelectContext(pg.Prepare(ctx), &rows, claimUnits, pq.Array(units), pq.Array(runs), pq.Array(processes), pq.Array(sessions),
 		pq.Array(backends), pq.Array(alone), work.SuspectDeaths); err != nil {
 		return nil, err
 	}
@@ -231,7 +232,7 @@ func (s *Runs) Get(ctx context.Context, tenant string, id uuid.UUID) (work.Run, 
 	err := s.db.GetContext(ctx, &row, `SELECT `+runColumns+`, r.rendered_prompt, r.result
 		FROM worker_runs r JOIN work_units u ON u.id = r.unit_id WHERE r.id = $1 AND r.tenant = $2`, id, tenant)
 	if err != nil {
-		return work.Run{}, translate(fmt.Errorf("read run %s: %w", id, err))
+		return work.Run{}, pg.Translate(fmt.Errorf("read run %s: %w", id, err))
 	}
 	return row.run()
 }
@@ -255,7 +256,7 @@ func (s *Runs) OfUnit(ctx context.Context, unit uuid.UUID) ([]work.Run, error) {
 			FROM worker_runs WHERE unit_id = $1 ORDER BY attempt DESC LIMIT $2) r
 		JOIN work_units u ON u.id = r.unit_id ORDER BY r.attempt`, unit, MaxUnitRuns, maxRunTexts)
 	if err != nil {
-		return nil, translate(fmt.Errorf("read runs of unit %s: %w", unit, err))
+		return nil, pg.Translate(fmt.Errorf("read runs of unit %s: %w", unit, err))
 	}
 	return runsOf(rows)
 }
@@ -267,7 +268,7 @@ func (s *Runs) UnitUsage(ctx context.Context, unit uuid.UUID) (work.Usage, error
 		coalesce(sum(cache_read_tokens), 0)::bigint AS cache_read_tokens, coalesce(sum(cache_creation_tokens), 0)::bigint AS cache_creation_tokens
 		FROM worker_runs WHERE unit_id = $1`, unit)
 	if err != nil {
-		return all, translate(fmt.Errorf("read usage of unit %s: %w", unit, err))
+		return all, pg.Translate(fmt.Errorf("read usage of unit %s: %w", unit, err))
 	}
 	return all, nil
 }
@@ -279,7 +280,7 @@ func (s *Runs) Live(ctx context.Context, units []uuid.UUID) (map[uuid.UUID]work.
 	err := s.db.SelectContext(ctx, &rows, `SELECT id, unit_id, attempt, live_status, tool_calls, started_at
 		FROM worker_runs WHERE unit_id = ANY($1) AND status = 'running'`, pq.Array(units))
 	if err != nil {
-		return nil, translate(fmt.Errorf("read live runs: %w", err))
+		return nil, pg.Translate(fmt.Errorf("read live runs: %w", err))
 	}
 	runs := make(map[uuid.UUID]work.Run, len(rows))
 	for _, r := range rows {
@@ -302,23 +303,23 @@ type RunFilter struct {
 // List lists runs, newest first, and tells the id to go on after when there
 // are more.
 func (s *Runs) List(ctx context.Context, f RunFilter) ([]work.Run, *uuid.UUID, error) {
-	f.Limit = cmp.Or(f.Limit, defaultLimit)
-	var w where
-	w.add("r.tenant = ?", f.Tenant)
-	w.addIf(f.After != uuid.Nil, "r.id < ?", f.After)
-	w.addIf(len(f.Statuses) == 1, "r.status = ?", string(first(f.Statuses)))
-	w.addIf(len(f.Statuses) > 1, "r.status = ANY(?)", textArray(f.Statuses))
-	w.addIf(f.WorkerType != "", "r.worker_type = ?", f.WorkerType)
-	w.addIf(f.Unit != uuid.Nil, "r.unit_id = ?", f.Unit)
-	w.addIf(f.Search != "", "u.id IN (SELECT unit_id FROM unit_search s WHERE s.title ILIKE ?)", "%"+escapeLike(f.Search)+"%")
+	f.Limit = cmp.Or(f.Limit, pg.DefaultLimit)
+	var w pg.Where
+	w.Add("r.tenant = ?", f.Tenant)
+	w.AddIf(f.After != uuid.Nil, "r.id < ?", f.After)
+	w.AddIf(len(f.Statuses) == 1, "r.status = ?", string(pg.First(f.Statuses)))
+	w.AddIf(len(f.Statuses) > 1, "r.status = ANY(?)", pg.TextArray(f.Statuses))
+	w.AddIf(f.WorkerType != "", "r.worker_type = ?", f.WorkerType)
+	w.AddIf(f.Unit != uuid.Nil, "r.unit_id = ?", f.Unit)
+	w.AddIf(f.Search != "", "u.id IN (SELECT unit_id FROM unit_search s WHERE s.title ILIKE ?)", "%"+pg.EscapeLike(f.Search)+"%")
 	var rows []runRow
 	query := `SELECT ` + runColumns + ` FROM worker_runs r JOIN work_units u ON u.id = r.unit_id`
-	if err := s.page(ctx, &rows, query, "r.id", w, f.Limit); err != nil {
+	if err := s.db.Page(ctx, &rows, query, "r.id", w, f.Limit); err != nil {
 		return nil, nil, fmt.Errorf("list runs: %w", err)
 	}
 	runs, err := runsOf(rows)
 	if err != nil {
 		return nil, nil, err
 	}
-	return cutPage(runs, f.Limit, func(r work.Run) uuid.UUID { return r.ID })
+	return pg.CutPage(runs, f.Limit, func(r work.Run) uuid.UUID { return r.ID })
 }

@@ -9,10 +9,11 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Schedules make units at set times.
-type Schedules struct{ *pool }
+type Schedules struct{ db *pg.DB }
 
 const scheduleColumns = `tenant, name, cron, timezone, catch_up, paused, title, unit, next_at, last_at, last_unit, created_at`
 
@@ -45,7 +46,7 @@ func schedulesOf(rows []scheduleRow) ([]work.Schedule, error) {
 // Put makes a schedule or replaces the one of its name. What it has
 // done so far stays known.
 func (s *Schedules) Put(ctx context.Context, c work.Schedule) (work.Schedule, error) {
-	unit, err := encode(c.Unit)
+	unit, err := pg.Encode(c.Unit)
 	if err != nil {
 		return c, fmt.Errorf("encode the unit of schedule %s: %w", c.Name, err)
 	}
@@ -57,7 +58,7 @@ func (s *Schedules) Put(ctx context.Context, c work.Schedule) (work.Schedule, er
 			paused = excluded.paused, title = excluded.title, unit = excluded.unit, next_at = excluded.next_at
 		RETURNING `+scheduleColumns, c.Tenant, c.Name, c.Cron, c.Timezone, c.CatchUp, c.Paused, work.Clean(c.Title), unit, c.NextAt)
 	if err != nil {
-		return c, translate(fmt.Errorf("put schedule %s: %w", c.Name, err))
+		return c, pg.Translate(fmt.Errorf("put schedule %s: %w", c.Name, err))
 	}
 	return row.schedule()
 }
@@ -67,7 +68,7 @@ func (s *Schedules) Get(ctx context.Context, tenant, name string) (work.Schedule
 	var row scheduleRow
 	err := s.db.GetContext(ctx, &row, `SELECT `+scheduleColumns+` FROM schedules WHERE tenant = $1 AND name = $2`, tenant, work.Clean(name))
 	if err != nil {
-		return work.Schedule{}, translate(fmt.Errorf("read schedule %s: %w", name, err))
+		return work.Schedule{}, pg.Translate(fmt.Errorf("read schedule %s: %w", name, err))
 	}
 	return row.schedule()
 }
@@ -80,7 +81,7 @@ func (s *Schedules) List(ctx context.Context, tenant string) ([]work.Schedule, e
 	var rows []scheduleRow
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+scheduleColumns+` FROM schedules WHERE tenant = $1 ORDER BY name LIMIT $2`, tenant, maxSchedules)
 	if err != nil {
-		return nil, translate(fmt.Errorf("list schedules: %w", err))
+		return nil, pg.Translate(fmt.Errorf("list schedules: %w", err))
 	}
 	return schedulesOf(rows)
 }
@@ -90,7 +91,7 @@ func (s *Schedules) Delete(ctx context.Context, tenant, name string) error {
 	var gone string
 	err := s.db.GetContext(ctx, &gone, `DELETE FROM schedules WHERE tenant = $1 AND name = $2 RETURNING name`, tenant, work.Clean(name))
 	if err != nil {
-		return translate(fmt.Errorf("delete schedule %s: %w", name, err))
+		return pg.Translate(fmt.Errorf("delete schedule %s: %w", name, err))
 	}
 	return nil
 }
@@ -102,7 +103,7 @@ func (s *Schedules) Due(ctx context.Context, limit int) ([]work.Schedule, time.T
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+scheduleColumns+`, clock_timestamp() AS now FROM schedules
 		WHERE NOT paused AND next_at <= clock_timestamp() ORDER BY next_at LIMIT $1`, limit)
 	if err != nil || len(rows) == 0 {
-		return nil, time.Time{}, translate(err)
+		return nil, time.Time{}, pg.Translate(err)
 	}
 	list, err := schedulesOf(rows)
 	return list, rows[0].Now, err
@@ -116,7 +117,7 @@ func (s *Schedules) Advance(ctx context.Context, c work.Schedule, next time.Time
 		last_at = CASE WHEN $5::uuid IS NULL THEN last_at ELSE clock_timestamp() END, last_unit = coalesce($5, last_unit)
 		WHERE tenant = $1 AND name = $2 AND next_at = $3`, c.Tenant, c.Name, c.NextAt, next, uuid.NullUUID{UUID: last, Valid: last != uuid.Nil})
 	if err != nil {
-		return translate(fmt.Errorf("advance schedule %s: %w", c.Name, err))
+		return pg.Translate(fmt.Errorf("advance schedule %s: %w", c.Name, err))
 	}
 	return nil
 }

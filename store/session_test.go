@@ -123,7 +123,7 @@ func (s session) replay(t *testing.T) {
 			for i, a := range one.Args {
 				args[i] = a.any
 			}
-			if err := runThrough(t.Context(), l.db, one.Query, args); err != nil {
+			if err := runThrough(t.Context(), l.db.DB, one.Query, args); err != nil {
 				t.Fatalf("%v\n%s", err, one.Query)
 			}
 		}

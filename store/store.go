@@ -4,10 +4,7 @@
 // their row, so both are safe for any number of processes at once.
 //
 //	store.go       Open: the way in
-//	connect.go     connections on which no statement waits for ever
-//	group.go       many callers' writes in one statement
-//	diary.go       whether Postgres takes writes
-//	error.go       what a Postgres error means for repeating the statement
+//	pg             connections, grouped writes, errors
 //	unit.go        accept, read, list
 //	move.go        cancel and retry, of one unit or of all that a filter chooses
 //	batch.go       batches: add, read, list, results
@@ -39,22 +36,16 @@ package store
 
 import (
 	"context"
-	"database/sql"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"net/url"
-	"strings"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
 	"piecework/migrations"
+	"piecework/store/pg"
 )
 
 // Store is the database, by what is kept in it. All parts share their connections.
 type Store struct {
-	*pool
+	db *pg.DB
 
 	Units       *Units
 	Queues      *Queues
@@ -78,18 +69,7 @@ type Store struct {
 	Events   *Events
 	Overview *Overview
 
-	probe *group[struct{}, struct{}]
-}
-
-// pool is what all parts of a store share.
-type pool struct {
-	db    *sqlx.DB
-	vital *sqlx.DB // connections for signs of life, which must not wait for others'
-	hot   *sqlx.DB // connections for the grouped writes, whose statements are prepared
-	pulse *pulse
-	diary *diary // of all groups
-
-	leadLimit, leadIdle time.Duration // which the tests shorten
+	probe *pg.Group[struct{}, struct{}]
 }
 
 // Option changes how a store works.
@@ -108,22 +88,11 @@ func Open(ctx context.Context, url string, conns int, opts ...Option) (*Store, e
 	for _, opt := range opts {
 		opt(&o)
 	}
-	text, err := dsn(url)
+	db, err := pg.Open(url, conns, o.unprepared)
 	if err != nil {
 		return nil, err
 	}
-	p := &pulse{begun: time.Now()}
-	c, err := newConnector(text, p, o.unprepared)
-	if err != nil {
-		return nil, fmt.Errorf("open postgres: %w", err)
-	}
-	hot := c
-	if !o.unprepared {
-		if hot, err = newConnector(withParameters(text, byKey), p, false); err != nil {
-			return nil, fmt.Errorf("open postgres: %w", err)
-		}
-	}
-	s := newStore(connect(c, max(conns-hotConns, 2)), connect(c, vitalConns), connect(hot, hotConns), p)
+	s := newStore(db)
 	if err := s.Ping(ctx); err != nil {
 		_ = s.Close()
 		return nil, fmt.Errorf("reach postgres: %w", err)
@@ -131,54 +100,32 @@ func Open(ctx context.Context, url string, conns int, opts ...Option) (*Store, e
 	return s, nil
 }
 
-// byKey are settings of the connections for grouped writes. Their statements find
-// some hundred rows by their keys. Their plans are kept, also from a time when the
-// tables were empty and reading all of one was cheapest.
-var byKey = map[string]string{"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "jit": "off"}
-
 // callerImpatience is how long a caller of the API waits for a Postgres that is
 // known not to answer.
 const callerImpatience = 5 * time.Second
 
-// hotConns are for the grouped writes: one for each group, and one for a flush
-// that was left behind.
-const hotConns = 7
-
-// vitalConns are kept for what must be said in time, whatever the others wait
-// for.
-const vitalConns = 2
-
-func connect(c *connector, conns int) *sqlx.DB {
-	db := sqlx.NewDb(sql.OpenDB(c), "postgres")
-	db.SetMaxOpenConns(conns)
-	db.SetMaxIdleConns(conns)
-	db.SetConnMaxIdleTime(5 * time.Minute)
-	return db
-}
-
-func newStore(db, vital, hot *sqlx.DB, p *pulse) *Store {
-	c := &pool{db: db, vital: vital, hot: hot, pulse: p, diary: newDiary(p), leadLimit: leadLimit, leadIdle: leadIdle}
+func newStore(db *pg.DB) *Store {
 	s := &Store{
-		pool: c, Units: &Units{pool: c}, Queues: &Queues{c}, Runs: &Runs{pool: c}, Transcripts: &Transcripts{pool: c},
-		ProviderBatches: &ProviderBatches{c}, Schedules: &Schedules{c}, Triggers: &Triggers{pool: c}, Endpoints: &Endpoints{c}, Files: &Files{c},
-		Processes: &Processes{c}, Pauses: &Pauses{c}, Reconciler: &Reconciler{c}, Retention: &Retention{c}, Events: &Events{c}, Overview: &Overview{c},
+		db: db, Units: &Units{db: db}, Queues: &Queues{db}, Runs: &Runs{db: db}, Transcripts: &Transcripts{db: db},
+		ProviderBatches: &ProviderBatches{db}, Schedules: &Schedules{db}, Triggers: &Triggers{db: db}, Endpoints: &Endpoints{db}, Files: &Files{db},
+		Processes: &Processes{db}, Pauses: &Pauses{db}, Reconciler: &Reconciler{db}, Retention: &Retention{db}, Events: &Events{db}, Overview: &Overview{db},
 	}
-	s.Batches, s.Deliveries = &Batches{c, s.Units}, &Deliveries{c, s.Endpoints}
-	s.Units.accept = newGroup(500, NewUnit.weight, c.diary, s.Units.acceptAll)
-	s.Runs.claim = newGroup(500, nil, c.diary, s.Runs.claimAll)
-	s.Runs.finish = newGroup(250, Finish.weight, c.diary, s.Runs.finishAll)
-	s.Transcripts.append = newGroup(500, Progress.weight, c.diary, s.Transcripts.appendAll)
-	s.Triggers.decline = newGroup(500, nil, c.diary, s.Triggers.declineAll)
-	s.probe = newGroup(10_000, nil, c.diary, s.probeAll)
-	s.Units.accept.impatience, s.Triggers.decline.impatience = callerImpatience, callerImpatience
+	s.Batches, s.Deliveries = &Batches{db, s.Units}, &Deliveries{db, s.Endpoints}
+	s.Units.accept = pg.NewGroup(500, NewUnit.weight, db.Writes, s.Units.acceptAll)
+	s.Runs.claim = pg.NewGroup(500, nil, db.Writes, s.Runs.claimAll)
+	s.Runs.finish = pg.NewGroup(250, Finish.weight, db.Writes, s.Runs.finishAll)
+	s.Transcripts.append = pg.NewGroup(500, Progress.weight, db.Writes, s.Transcripts.appendAll)
+	s.Triggers.decline = pg.NewGroup(500, nil, db.Writes, s.Triggers.declineAll)
+	s.probe = pg.NewGroup(10_000, nil, db.Writes, s.probeAll)
+	s.Units.accept.Impatience, s.Triggers.decline.Impatience = callerImpatience, callerImpatience
 	return s
 }
 
 // Close gives the connections back.
-func (s *Store) Close() error { return errors.Join(s.db.Close(), s.vital.Close(), s.hot.Close()) }
+func (s *Store) Close() error { return s.db.Close() }
 
 // Ping tells whether Postgres answers.
-func (s *Store) Ping(ctx context.Context) error { return translate(s.vital.PingContext(ctx)) }
+func (s *Store) Ping(ctx context.Context) error { return s.db.Ping(ctx) }
 
 // migrationLimit is how long one statement of a migration may take: it may
 // build an index.
@@ -192,76 +139,36 @@ func Migrate(ctx context.Context, url string) ([]string, error) {
 		return nil, err
 	}
 	defer func() { _ = s.Close() }()
-	return migrations.Up(allow(ctx, migrationLimit), s.db.DB)
+	return migrations.Up(pg.Allow(ctx, migrationLimit), s.db.DB.DB)
 }
 
 // Behind returns how many migrations the database lacks.
-func (s *Store) Behind(ctx context.Context) (int64, error) { return migrations.Behind(ctx, s.db.DB) }
+func (s *Store) Behind(ctx context.Context) (int64, error) { return migrations.Behind(ctx, s.db.DB.DB) }
 
 // Clock is Postgres's clock, by which everything's age is told.
-func (s *Store) Clock(ctx context.Context) (time.Time, error) { return s.clock(ctx) }
+func (s *Store) Clock(ctx context.Context) (time.Time, error) { return s.db.Clock(ctx) }
 
-// encode makes a JSON parameter. What callers sent stays as it was: <, > and &
-// are not escaped.
-func encode(v any) (string, error) {
-	var text strings.Builder
-	enc := json.NewEncoder(&text)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return "", &badRow{fmt.Errorf("encode rows: %w", err)}
-	}
-	return text.String(), nil
-}
+// Trouble tells why writes of this store do not come back, nil when they do, as
+// far as is known.
+func (s *Store) Trouble() error { return s.db.Writes.Trouble() }
 
-// dsn adds what the store relies on to a URL or a keyword string: binary
-// parameters spare the blobs a hex encoding, and times come in UTC, whatever the
-// server's own zone is.
-func dsn(text string) (string, error) {
-	if !strings.HasPrefix(text, "postgres://") && !strings.HasPrefix(text, "postgresql://") {
-		return text + " binary_parameters=yes timezone=UTC", nil
-	}
-	u, err := url.Parse(text)
-	if err != nil {
-		// The error would quote the address, and the password with it.
-		return "", errors.New("read DATABASE_URL: it is no address; write special characters of a password as %XX")
-	}
-	q := u.Query()
-	q.Set("binary_parameters", "yes")
-	q.Set("timezone", "UTC")
-	if q.Get("application_name") == "" {
-		q.Set("application_name", "piecework")
-	}
-	if q.Get("connect_timeout") == "" {
-		q.Set("connect_timeout", "5")
-	}
-	u.RawQuery = q.Encode()
-	return u.String(), nil
-}
-
-// withParameters adds settings of Postgres to what dsn has returned.
-func withParameters(dsn string, settings map[string]string) string {
-	u, err := url.Parse(dsn)
-	if isURL := err == nil && u.Scheme != ""; !isURL {
-		for name, value := range settings {
-			dsn += " " + name + "=" + value
-		}
-		return dsn
-	}
-	q := u.Query()
-	for name, value := range settings {
-		q.Set(name, value)
-	}
-	u.RawQuery = q.Encode()
-	return u.String()
-}
-
-// makeOnce reads one row with a query that inserts it when it is missing. When another
-// process inserts it at the same time, the query waits for that and finds nothing, for
-// its snapshot is older: then the row is read again.
-func (s *pool) makeOnce(ctx context.Context, into any, query string, args ...any) error {
-	err := s.db.GetContext(ctx, into, query, args...)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = s.db.GetContext(ctx, into, query, args...)
+// Writable tells whether Postgres takes writes and answers in time. It writes,
+// so it finds out that Postgres is back.
+func (s *Store) Writable(ctx context.Context) error {
+	_, err := s.probe.Do(ctx, struct{}{})
+	if err == nil {
+		err = s.db.Writes.Trouble()
 	}
 	return err
 }
+
+func (s *Store) probeAll(ctx context.Context, rows []struct{}) ([]struct{}, error) {
+	_, err := s.db.Vital.ExecContext(ctx, `INSERT INTO settings (name, value) VALUES ('write_probe', clock_timestamp()::text)
+		ON CONFLICT (name) DO UPDATE SET value = excluded.value`)
+	return rows, err
+}
+
+// Refused tells whether err proves that what was to be written can never be: a
+// value that the database cannot hold, or a constraint. Whatever else goes wrong,
+// the same call may succeed later.
+func Refused(err error) bool { return pg.Refused(err) }

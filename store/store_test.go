@@ -19,6 +19,7 @@ import (
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -48,7 +49,7 @@ func openLedger(t *testing.T, url string) *ledger {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	s.Units.accept.limit, s.Runs.claim.limit, s.Transcripts.append.limit, s.Runs.finish.limit = testkit.Patience, testkit.Patience, testkit.Patience, testkit.Patience
+	s.Units.accept.Limit, s.Runs.claim.Limit, s.Transcripts.append.Limit, s.Runs.finish.Limit = testkit.Patience, testkit.Patience, testkit.Patience, testkit.Patience
 	l := &ledger{Store: s, t: t, url: url}
 	l.process = l.register(time.Hour)
 	return l
@@ -214,7 +215,7 @@ type statement struct {
 
 func newTap(t *testing.T, url string) (*ledger, *tap) {
 	t.Helper()
-	text, err := dsn(url)
+	text, err := pg.DSN(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +226,7 @@ func newTap(t *testing.T, url string) (*ledger, *tap) {
 	spy := &tap{Connector: connector}
 	db := sqlx.NewDb(sql.OpenDB(spy), "postgres")
 	t.Cleanup(func() { _ = db.Close() })
-	return &ledger{Store: newStore(db, db, db, &pulse{begun: time.Now()}), t: t, url: url}, spy
+	return &ledger{Store: newStore(pg.New(db, db, db)), t: t, url: url}, spy
 }
 
 func (s *tap) Connect(ctx context.Context) (driver.Conn, error) {
@@ -268,23 +269,6 @@ func (c tapped) QueryContext(ctx context.Context, query string, args []driver.Na
 func (c tapped) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	c.tap.note(query, args)
 	return c.Conn.(driver.ExecerContext).ExecContext(ctx, query, args)
-}
-
-func TestDSN(t *testing.T) {
-	t.Parallel()
-	for given, want := range map[string]string{
-		"host=/tmp dbname=x":                      "host=/tmp dbname=x binary_parameters=yes timezone=UTC",
-		"postgres://u:p@h/db?sslmode=disable":     "postgres://u:p@h/db?application_name=piecework&binary_parameters=yes&connect_timeout=5&sslmode=disable&timezone=UTC",
-		"postgresql:///db?application_name=mine":  "postgresql:///db?application_name=mine&binary_parameters=yes&connect_timeout=5&timezone=UTC",
-		"postgres://h/db?connect_timeout=1&foo=2": "postgres://h/db?application_name=piecework&binary_parameters=yes&connect_timeout=1&foo=2&timezone=UTC",
-	} {
-		if got, err := dsn(given); err != nil || got != want {
-			t.Errorf("%s: %s, error %v", given, got, err)
-		}
-	}
-	if _, err := dsn("postgres://%zz"); err == nil {
-		t.Error("an unreadable URL was taken")
-	}
 }
 
 // Every call of a store whose Postgres is gone says so in the house's words,
@@ -370,7 +354,7 @@ func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
 		"Bury":            func(ctx context.Context) error { _, err := l.Processes.EndDead(ctx, []uuid.UUID{id}); return err },
 		"Processes":       func(ctx context.Context) error { _, err := l.Processes.List(ctx); return err },
 		"Place":           func(ctx context.Context) error { _, err := l.Queues.Place(ctx, work.Unit{}); return err },
-		"Lead":            func(ctx context.Context) error { _, err := l.lead(ctx, leadLock, l.Ping); return err },
+		"Lead":            func(ctx context.Context) error { _, err := l.db.LeadOnce(ctx, leadLock, l.Ping); return err },
 		"ExpireLeases":    func(ctx context.Context) error { _, err := l.Runs.ExpireLeases(ctx); return err },
 		"ExpireDeadlines": func(ctx context.Context) error { _, err := l.Units.ExpireDeadlines(ctx); return err },
 		"Unchecked":       func(ctx context.Context) error { _, _, err := l.Queues.Unchecked(ctx, CheckCursor{}, 1); return err },

@@ -15,13 +15,14 @@ import (
 
 	"piecework/internal/transcript"
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Transcripts are the steps of runs.
 type Transcripts struct {
-	*pool
+	db     *pg.DB
 	codec  transcript.Codec
-	append *group[Progress, struct{}]
+	append *pg.Group[Progress, struct{}]
 }
 
 // Progress is what a run has to tell before it ends.
@@ -36,7 +37,7 @@ type Progress struct {
 // Append adds steps to a run's transcript and brings its live status up to
 // date. It returns when the steps are committed.
 func (s *Transcripts) Append(ctx context.Context, p Progress) error {
-	if _, err := s.append.do(ctx, p); err != nil {
+	if _, err := s.append.Do(ctx, p); err != nil {
 		return fmt.Errorf("append to transcript of run %s: %w", p.RunID, err)
 	}
 	return nil
@@ -93,11 +94,11 @@ func (s *Transcripts) appendAll(ctx context.Context, rows []Progress) ([]struct{
 			RenderedPrompt: work.Clean(p.RenderedPrompt), From: bodies.Len() + 1, Length: len(lines), Rev: newestRev(p.Steps)}
 		bodies.Write(lines)
 	}
-	param, err := encode(in)
+	param, err := pg.Encode(in)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.hot.ExecContext(prepare(ctx), appendSteps, param, bodies.Bytes()); err != nil {
+	if _, err := s.db.Hot.ExecContext(pg.Prepare(ctx), appendSteps, param, bodies.Bytes()); err != nil {
 		return nil, err
 	}
 	return make([]struct{}, len(rows)), nil
@@ -137,7 +138,7 @@ type fetched struct {
 
 // Open opens a run's steps. ctx is that of all reads.
 func (s *Transcripts) Open(ctx context.Context, tenant string, run uuid.UUID) (*Transcript, error) {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	var row struct {
 		Piece   []byte        `db:"piece"`
 		Size    int           `db:"size"`
@@ -151,12 +152,12 @@ func (s *Transcripts) Open(ctx context.Context, tenant string, run uuid.UUID) (*
 			ARRAY(SELECT body FROM transcript_chunks c WHERE c.run_id = r.id ORDER BY rev, seq) END AS chunks
 		FROM worker_runs r LEFT JOIN transcripts t ON t.run_id = r.id WHERE r.id = $1 AND r.tenant = $2`, run, tenant, pieceSize)
 	if err != nil {
-		return nil, translate(fmt.Errorf("read transcript of run %s: %w", run, err))
+		return nil, pg.Translate(fmt.Errorf("read transcript of run %s: %w", run, err))
 	}
 	if row.Removed != nil {
 		return nil, &work.RemovedError{What: "the transcript", At: *row.Removed}
 	}
-	t := &Transcript{ctx: ctx, db: s.db, run: run, version: row.Version, left: row.Size, piece: row.Piece, coming: make(chan fetched, 1)}
+	t := &Transcript{ctx: ctx, db: s.db.DB, run: run, version: row.Version, left: row.Size, piece: row.Piece, coming: make(chan fetched, 1)}
 	if row.Size > 0 {
 		t.ask(len(row.Piece))
 		return t, nil
@@ -180,7 +181,7 @@ func (t *Transcript) Read(into []byte) (int, error) {
 		next := <-t.coming
 		if next.err != nil {
 			t.coming <- next // for whoever reads again
-			return 0, translate(fmt.Errorf("read transcript of run %s: %w", t.run, next.err))
+			return 0, pg.Translate(fmt.Errorf("read transcript of run %s: %w", t.run, next.err))
 		}
 		t.piece = next.body
 		t.ask(len(t.piece))
@@ -243,7 +244,7 @@ func (s *Transcripts) StepsAfter(ctx context.Context, run uuid.UUID, rev int) ([
 			ARRAY(SELECT body FROM transcript_chunks c WHERE c.run_id = r.id AND c.rev > $2 ORDER BY rev, seq) END AS chunks
 		FROM worker_runs r LEFT JOIN transcripts t ON t.run_id = r.id WHERE r.id = $1`, run, rev)
 	if err != nil {
-		return nil, translate(fmt.Errorf("read steps of run %s: %w", run, err))
+		return nil, pg.Translate(fmt.Errorf("read steps of run %s: %w", run, err))
 	}
 	var steps []transcript.Step
 	if len(row.Blob) > 0 {
@@ -261,7 +262,7 @@ func (s *Transcripts) chunks(ctx context.Context, run uuid.UUID) ([]transcript.S
 	var bodies [][]byte
 	err := s.db.SelectContext(ctx, &bodies, `SELECT body FROM transcript_chunks WHERE run_id = $1 ORDER BY rev, seq`, run)
 	if err != nil {
-		return nil, translate(fmt.Errorf("read transcript chunks of run %s: %w", run, err))
+		return nil, pg.Translate(fmt.Errorf("read transcript chunks of run %s: %w", run, err))
 	}
 	return transcript.DecodeLines(bodies...)
 }
@@ -276,7 +277,7 @@ func (s *Transcripts) FoldLost(ctx context.Context, limit int) (int, error) {
 	err := s.db.SelectContext(ctx, &runs, `SELECT DISTINCT c.run_id FROM transcript_chunks c
 		JOIN worker_runs r ON r.id = c.run_id WHERE r.status <> 'running' LIMIT $1`, limit)
 	if err != nil {
-		return 0, translate(fmt.Errorf("find unfolded transcripts: %w", err))
+		return 0, pg.Translate(fmt.Errorf("find unfolded transcripts: %w", err))
 	}
 	for _, run := range runs {
 		if err := s.fold(ctx, run); err != nil {
@@ -287,7 +288,7 @@ func (s *Transcripts) FoldLost(ctx context.Context, limit int) (int, error) {
 }
 
 func (s *Transcripts) fold(ctx context.Context, run uuid.UUID) error {
-	ctx = allow(ctx, longLimit)
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	steps, err := s.chunks(ctx, run)
 	if err != nil {
 		return err
@@ -301,16 +302,7 @@ func (s *Transcripts) fold(ctx context.Context, run uuid.UUID) error {
 		INSERT INTO transcripts (run_id, steps, blob) VALUES ($1, $2, $3) ON CONFLICT (run_id) DO NOTHING`,
 		run, len(steps), blob)
 	if err != nil {
-		return translate(fmt.Errorf("fold transcript of run %s: %w", run, err))
+		return pg.Translate(fmt.Errorf("fold transcript of run %s: %w", run, err))
 	}
 	return nil
-}
-
-// pqUUIDs makes an array parameter of ids.
-func pqUUIDs(ids []uuid.UUID) any {
-	text := make([]string, len(ids))
-	for i, id := range ids {
-		text[i] = id.String()
-	}
-	return pq.Array(text)
 }

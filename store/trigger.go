@@ -12,12 +12,13 @@ import (
 	"github.com/lib/pq"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Triggers are names that webhooks are sent to, and what was received for them.
 type Triggers struct {
-	*pool
-	decline *group[work.TriggerDelivery, work.TriggerDelivery]
+	db      *pg.DB
+	decline *pg.Group[work.TriggerDelivery, work.TriggerDelivery]
 }
 
 const triggerColumns = `tenant, name, scheme, secrets, fingerprints, events, filter, event_from, delivery_from, mapping, max_body_bytes, paused, unit, batch, created_at, updated_at`
@@ -68,7 +69,7 @@ func (s *Triggers) Put(ctx context.Context, t work.Trigger) (work.Trigger, error
 	var parts [4]string
 	for i, part := range []any{t.Scheme, t.Events, t.Mapping, t.Unit} {
 		var err error
-		if parts[i], err = encode(part); err != nil {
+		if parts[i], err = pg.Encode(part); err != nil {
 			return t, fmt.Errorf("encode trigger %s: %w", t.Name, err)
 		}
 	}
@@ -76,7 +77,7 @@ func (s *Triggers) Put(ctx context.Context, t work.Trigger) (work.Trigger, error
 	for i, secret := range t.Secrets {
 		fingerprints[i] = secret.Fingerprint
 	}
-	args := []any{t.Tenant, t.Name, parts[0], parts[1], work.Clean(t.Filter), work.Clean(t.EventFrom), work.Clean(t.DeliveryFrom), parts[2], t.Paused, jsonOrNull(bytes.TrimSpace([]byte(parts[3]))), jsonOrNull(t.Batch),
+	args := []any{t.Tenant, t.Name, parts[0], parts[1], work.Clean(t.Filter), work.Clean(t.EventFrom), work.Clean(t.DeliveryFrom), parts[2], t.Paused, pg.JSONOrNull(bytes.TrimSpace([]byte(parts[3]))), pg.JSONOrNull(t.Batch),
 		cmp.Or(t.MaxBodyBytes, work.DefaultTriggerBody)}
 	query := `UPDATE triggers SET scheme = $3, events = $4, filter = $5, event_from = $6, delivery_from = $7, mapping = $8, paused = $9,
 		unit = $10, batch = $11, max_body_bytes = $12, updated_at = clock_timestamp() WHERE tenant = $1 AND name = $2 RETURNING ` + triggerColumns
@@ -91,7 +92,7 @@ func (s *Triggers) Put(ctx context.Context, t work.Trigger) (work.Trigger, error
 	}
 	var row triggerRow
 	if err := s.db.GetContext(ctx, &row, query, args...); err != nil {
-		return t, translate(fmt.Errorf("put trigger %s: %w", t.Name, err))
+		return t, pg.Translate(fmt.Errorf("put trigger %s: %w", t.Name, err))
 	}
 	return row.trigger()
 }
@@ -101,7 +102,7 @@ func (s *Triggers) Get(ctx context.Context, tenant, name string) (work.Trigger, 
 	var row triggerRow
 	err := s.db.GetContext(ctx, &row, `SELECT `+triggerColumns+` FROM triggers WHERE tenant = $1 AND name = $2`, tenant, work.Clean(name))
 	if err != nil {
-		return work.Trigger{}, translate(fmt.Errorf("read trigger %s: %w", name, err))
+		return work.Trigger{}, pg.Translate(fmt.Errorf("read trigger %s: %w", name, err))
 	}
 	return row.trigger()
 }
@@ -114,7 +115,7 @@ func (s *Triggers) List(ctx context.Context, tenant string) ([]work.Trigger, err
 	var rows []triggerRow
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+triggerColumns+` FROM triggers WHERE tenant = $1 ORDER BY name LIMIT $2`, tenant, maxTriggers)
 	if err != nil {
-		return nil, translate(fmt.Errorf("list triggers: %w", err))
+		return nil, pg.Translate(fmt.Errorf("list triggers: %w", err))
 	}
 	list := make([]work.Trigger, 0, len(rows))
 	for _, r := range rows {
@@ -133,7 +134,7 @@ func (s *Triggers) Delete(ctx context.Context, tenant, name string) error {
 	var gone string
 	err := s.db.GetContext(ctx, &gone, `DELETE FROM triggers WHERE tenant = $1 AND name = $2 RETURNING name`, tenant, work.Clean(name))
 	if err != nil {
-		return translate(fmt.Errorf("delete trigger %s: %w", name, err))
+		return pg.Translate(fmt.Errorf("delete trigger %s: %w", name, err))
 	}
 	return nil
 }
@@ -151,23 +152,23 @@ type TriggerDeliveryFilter struct {
 // Received lists what came for a trigger, newest first, and tells the
 // id to go on after when there is more.
 func (s *Triggers) Received(ctx context.Context, f TriggerDeliveryFilter) ([]work.TriggerDelivery, *uuid.UUID, error) {
-	f.Limit = cmp.Or(f.Limit, defaultLimit)
-	var w where
-	w.add("tenant = ?", f.Tenant)
-	w.add("trigger = ?", f.Trigger)
-	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
+	f.Limit = cmp.Or(f.Limit, pg.DefaultLimit)
+	var w pg.Where
+	w.Add("tenant = ?", f.Tenant)
+	w.Add("trigger = ?", f.Trigger)
+	w.AddIf(f.After != uuid.Nil, "id < ?", f.After)
 	rows := []work.TriggerDelivery{}
-	if err := s.page(ctx, &rows, `SELECT `+triggerDeliveryColumns+` FROM trigger_deliveries`, "id", w, f.Limit); err != nil {
+	if err := s.db.Page(ctx, &rows, `SELECT `+triggerDeliveryColumns+` FROM trigger_deliveries`, "id", w, f.Limit); err != nil {
 		return nil, nil, fmt.Errorf("list deliveries of trigger %s: %w", f.Trigger, err)
 	}
-	return cutPage(rows, f.Limit, func(d work.TriggerDelivery) uuid.UUID { return d.ID })
+	return pg.CutPage(rows, f.Limit, func(d work.TriggerDelivery) uuid.UUID { return d.ID })
 }
 
 // Decline notes a delivery that makes nothing, or finds what the same delivery
 // made before: a repeat of what was accepted is told so.
 func (s *Triggers) Decline(ctx context.Context, d work.TriggerDelivery) (work.TriggerDelivery, error) {
 	d.Delivery, d.Event = work.Clean(d.Delivery), work.Clean(d.Event)
-	out, err := s.decline.do(ctx, d)
+	out, err := s.decline.Do(ctx, d)
 	if err != nil {
 		return d, fmt.Errorf("note delivery to trigger %s: %w", d.Trigger, err)
 	}
@@ -199,7 +200,7 @@ func (s *Triggers) declineAll(ctx context.Context, rows []work.TriggerDelivery) 
 			in = append(in, deliveryIn{d, d.Tenant})
 		}
 	}
-	param, err := encode(in)
+	param, err := pg.Encode(in)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +259,7 @@ func (s *Units) redelivered(ctx context.Context, rows []NewUnit, which []int, ou
 		d.ID = rows[row].ID
 		in[i] = deliveryIn{d, d.Tenant}
 	}
-	param, err := encode(in)
+	param, err := pg.Encode(in)
 	if err != nil {
 		return err
 	}
@@ -286,6 +287,6 @@ func (s *Units) redelivered(ctx context.Context, rows []NewUnit, which []int, ou
 // PruneTriggerDeliveries forgets what came for triggers before a time, and returns
 // how many rows that were.
 func (s *Retention) PruneTriggerDeliveries(ctx context.Context, before time.Time, most int) (int, error) {
-	return s.exec(ctx, "forget old deliveries to triggers", `DELETE FROM trigger_deliveries WHERE ctid = ANY(ARRAY(SELECT ctid FROM trigger_deliveries
+	return s.db.ExecCount(ctx, "forget old deliveries to triggers", `DELETE FROM trigger_deliveries WHERE ctid = ANY(ARRAY(SELECT ctid FROM trigger_deliveries
 		WHERE received_at < $1 ORDER BY received_at LIMIT $2 FOR UPDATE SKIP LOCKED))`, before, most)
 }

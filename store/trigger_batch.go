@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // AddBatch commits the batch that a delivery makes together with the note
@@ -28,7 +29,7 @@ func (s *Triggers) AddBatch(ctx context.Context, n NewBatch, d work.TriggerDeliv
 			RETURNING batch_id)
 		`+insertBatch+` FROM first RETURNING id`, append(args, d.Trigger, work.Clean(d.Delivery), work.Clean(d.Event))...)
 	if err != nil {
-		return d, translate(fmt.Errorf("make a batch of a delivery to trigger %s: %w", d.Trigger, err))
+		return d, pg.Translate(fmt.Errorf("make a batch of a delivery to trigger %s: %w", d.Trigger, err))
 	}
 	if len(made) == 1 {
 		d.Outcome, d.BatchID = work.DeliveryAccepted, &made[0]
@@ -44,7 +45,7 @@ func (s *Triggers) Redelivered(ctx context.Context, d work.TriggerDelivery) (wor
 	err := s.db.GetContext(ctx, &found, `UPDATE trigger_deliveries SET duplicates = duplicates + (id <> $4)::integer
 		WHERE tenant = $1 AND trigger = $2 AND delivery = $3 RETURNING `+triggerDeliveryColumns, d.Tenant, d.Trigger, work.Clean(d.Delivery), d.ID)
 	if err != nil {
-		return d, translate(fmt.Errorf("find delivery to trigger %s: %w", d.Trigger, err))
+		return d, pg.Translate(fmt.Errorf("find delivery to trigger %s: %w", d.Trigger, err))
 	}
 	return found, nil
 }
@@ -54,7 +55,7 @@ func (s *Batches) Items(ctx context.Context, batch uuid.UUID) (json.RawMessage, 
 	var items json.RawMessage
 	err := s.db.GetContext(ctx, &items, `SELECT coalesce(items, '[]') FROM batches WHERE id = $1`, batch)
 	if err != nil {
-		return nil, translate(fmt.Errorf("read the items of batch %s: %w", batch, err))
+		return nil, pg.Translate(fmt.Errorf("read the items of batch %s: %w", batch, err))
 	}
 	return items, nil
 }

@@ -11,16 +11,16 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jmoiron/sqlx"
 	"github.com/lib/pq"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Units are units of work: accepted, read, changed, deleted.
 type Units struct {
-	*pool
-	accept *group[NewUnit, accepted]
+	db     *pg.DB
+	accept *pg.Group[NewUnit, accepted]
 }
 
 // NewUnit is a unit that asks to be accepted.
@@ -58,7 +58,7 @@ var ErrMadeBatch = errors.New("this delivery has made a batch before")
 // the same delivery, made before and says so. When it returns nil the unit
 // cannot be lost.
 func (s *Units) Accept(ctx context.Context, n NewUnit) (work.Unit, bool, error) {
-	out, err := s.accept.do(ctx, n)
+	out, err := s.accept.Do(ctx, n)
 	if err = cmp.Or(err, out.err); err != nil {
 		return work.Unit{}, false, fmt.Errorf("accept unit: %w", lostFile(err))
 	}
@@ -179,7 +179,7 @@ func (n NewUnit) row() unitIn {
 // Encoded is the row of a unit of a batch: an object whose first fields are
 // custom_id and id. It may be kept, also for a later version of this program.
 func (n NewUnit) Encoded() (json.RawMessage, error) {
-	text, err := encode(n.row())
+	text, err := pg.Encode(n.row())
 	return json.RawMessage(text), err
 }
 
@@ -205,12 +205,12 @@ func (s *Units) acceptAll(ctx context.Context, rows []NewUnit) ([]accepted, erro
 		return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(deref(a.IdempotencyKey), deref(b.IdempotencyKey)),
 			strings.Compare(a.Trigger, b.Trigger), strings.Compare(a.Delivery, b.Delivery))
 	})
-	param, err := encode(in)
+	param, err := pg.Encode(in)
 	if err != nil {
 		return nil, err
 	}
 	var fresh []freshRow
-	if err := s.hot.SelectContext(prepare(ctx), &fresh, statement, param); err != nil {
+	if err := s.db.Hot.SelectContext(pg.Prepare(ctx), &fresh, statement, param); err != nil {
 		return nil, err
 	}
 	made := make(map[uuid.UUID]freshRow, len(fresh))
@@ -251,7 +251,7 @@ func (s *Units) replay(ctx context.Context, n NewUnit) accepted {
 		WHERE id = $1 OR tenant = $2 AND idempotency_key = $3`, n.ID, n.Tenant, work.Clean(n.IdempotencyKey), n.BodyHash)
 	switch {
 	case err != nil:
-		return accepted{err: translate(err)}
+		return accepted{err: pg.Translate(err)}
 	case row.ID == n.ID:
 		return accepted{unit: row.unit()}
 	case !row.SameBody:
@@ -310,7 +310,7 @@ func (s *Units) Get(ctx context.Context, tenant string, id uuid.UUID) (work.Unit
 		(SELECT result FROM worker_runs WHERE worker_runs.id = work_units.final_run) AS output
 		FROM work_units WHERE id = $1 AND tenant = $2`, id, tenant)
 	if err != nil {
-		return work.Unit{}, translate(fmt.Errorf("read unit %s: %w", id, err))
+		return work.Unit{}, pg.Translate(fmt.Errorf("read unit %s: %w", id, err))
 	}
 	return row.unit(), nil
 }
@@ -319,7 +319,7 @@ func (s *Units) Get(ctx context.Context, tenant string, id uuid.UUID) (work.Unit
 // and again.
 func (s *Units) State(ctx context.Context, tenant string, id uuid.UUID) (state work.State, err error) {
 	if err := s.db.GetContext(ctx, &state, `SELECT state FROM work_units WHERE id = $1 AND tenant = $2`, id, tenant); err != nil {
-		return "", translate(fmt.Errorf("read the state of unit %s: %w", id, err))
+		return "", pg.Translate(fmt.Errorf("read the state of unit %s: %w", id, err))
 	}
 	return state, nil
 }
@@ -341,7 +341,7 @@ func (s *Queues) Place(ctx context.Context, u work.Unit) (Place, error) {
 			AND (priority > $4 OR priority = $4 AND id < $1) LIMIT $5) AS before) AS ahead`,
 		u.ID, u.Queue, u.Backend, u.Priority, maxAhead)
 	if err != nil {
-		return p, translate(fmt.Errorf("find the place of unit %s: %w", u.ID, err))
+		return p, pg.Translate(fmt.Errorf("find the place of unit %s: %w", u.ID, err))
 	}
 	return p, nil
 }
@@ -364,27 +364,27 @@ type UnitFilter struct {
 
 // where is the filter as conditions. $1 is the tenant. What units are searched by is
 // one look into unit_search, from where the page begins.
-func (f UnitFilter) where() (w where) {
-	w.add("tenant = ?", f.Tenant)
-	w.addIf(len(f.States) == 1, "state = ?", first(f.States))
-	w.addIf(len(f.States) > 1, "state = ANY(?)", textArray(f.States))
-	w.addIf(f.Worker != "", "worker = ?", f.Worker)
-	w.addIf(f.Batch != uuid.Nil, "batch_id = ?", f.Batch)
-	w.addIf(f.Class != "", "error_class = ?", string(f.Class))
-	w.addIf(len(f.IDs) > 0, "id = ANY(?)", pq.Array(f.IDs))
-	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
-	s := where{args: w.args}
-	s.addIf(f.Backend != "", "s.backend = ?", f.Backend)
-	s.addIf(f.Search != "", "s.title ILIKE ?", "%"+escapeLike(f.Search)+"%")
-	s.addIf(!f.Since.IsZero(), "s.created_at >= ?", f.Since)
+func (f UnitFilter) where() (w pg.Where) {
+	w.Add("tenant = ?", f.Tenant)
+	w.AddIf(len(f.States) == 1, "state = ?", pg.First(f.States))
+	w.AddIf(len(f.States) > 1, "state = ANY(?)", pg.TextArray(f.States))
+	w.AddIf(f.Worker != "", "worker = ?", f.Worker)
+	w.AddIf(f.Batch != uuid.Nil, "batch_id = ?", f.Batch)
+	w.AddIf(f.Class != "", "error_class = ?", string(f.Class))
+	w.AddIf(len(f.IDs) > 0, "id = ANY(?)", pq.Array(f.IDs))
+	w.AddIf(f.After != uuid.Nil, "id < ?", f.After)
+	s := pg.Where{Args: w.Args}
+	s.AddIf(f.Backend != "", "s.backend = ?", f.Backend)
+	s.AddIf(f.Search != "", "s.title ILIKE ?", "%"+pg.EscapeLike(f.Search)+"%")
+	s.AddIf(!f.Since.IsZero(), "s.created_at >= ?", f.Since)
 	if len(f.Labels) > 0 {
 		labels, _ := json.Marshal(f.Labels) // texts always can be
 		// The index has no unit without labels.
-		s.add("s.labels <> '{}' AND s.labels @> ?", string(labels))
+		s.Add("s.labels <> '{}' AND s.labels @> ?", string(labels))
 	}
-	if len(s.conds) > 0 {
-		s.addIf(f.After != uuid.Nil, "s.unit_id < ?", f.After)
-		w.conds, w.args = append(w.conds, "id IN (SELECT unit_id FROM unit_search s WHERE s.tenant = $1 AND "+s.text()+")"), s.args
+	if len(s.Conds) > 0 {
+		s.AddIf(f.After != uuid.Nil, "s.unit_id < ?", f.After)
+		w.Conds, w.Args = append(w.Conds, "id IN (SELECT unit_id FROM unit_search s WHERE s.tenant = $1 AND "+s.Text()+")"), s.Args
 	}
 	return w
 }
@@ -399,17 +399,17 @@ const listColumns = `id, tenant, state, title, backend, worker, model, queue, pr
 // List lists units, newest first, and tells the id to go on after when there
 // are more.
 func (s *Units) List(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid.UUID, error) {
-	f.Limit = cmp.Or(f.Limit, defaultLimit)
+	f.Limit = cmp.Or(f.Limit, pg.DefaultLimit)
 	w := f.where()
 	var rows []unitRow
-	if err := s.page(ctx, &rows, `SELECT `+listColumns+` FROM work_units`, "id", w, f.Limit); err != nil {
+	if err := s.db.Page(ctx, &rows, `SELECT `+listColumns+` FROM work_units`, "id", w, f.Limit); err != nil {
 		return nil, nil, fmt.Errorf("list units: %w", err)
 	}
 	units := make([]work.Unit, 0, len(rows))
 	for _, r := range rows {
 		units = append(units, r.unit())
 	}
-	return cutPage(units, f.Limit, func(u work.Unit) uuid.UUID { return u.ID })
+	return pg.CutPage(units, f.Limit, func(u work.Unit) uuid.UUID { return u.ID })
 }
 
 // Count tells how many units of a filter are in each state; of one state it
@@ -417,19 +417,19 @@ func (s *Units) List(ctx context.Context, f UnitFilter) ([]work.Unit, *uuid.UUID
 // units that are found: it says whether these are all.
 func (s *Units) Count(ctx context.Context, f UnitFilter, most int) (counts map[work.State]int, whole bool, err error) {
 	w, wide := f.where(), f.wide()
-	query := `SELECT state, count(*) FROM (SELECT state FROM work_units WHERE ` + w.text() + ` ORDER BY id DESC LIMIT ` + w.arg(most) + `) found GROUP BY state`
+	query := `SELECT state, count(*) FROM (SELECT state FROM work_units WHERE ` + w.Text() + ` ORDER BY id DESC LIMIT ` + w.Arg(most) + `) found GROUP BY state`
 	if wide { // each state is the beginning of an index, and one by one Postgres knows which of them are rare
-		limit := fmt.Sprintf("$%d", len(w.args))
+		limit := fmt.Sprintf("$%d", len(w.Args))
 		var each []string
 		for _, state := range work.States {
-			this := w.arg(string(state))
-			each = append(each, `SELECT `+this+`::text AS state, count(*) FROM (SELECT FROM work_units WHERE state = `+this+` AND `+w.text()+` LIMIT `+limit+`) found`)
+			this := w.Arg(string(state))
+			each = append(each, `SELECT `+this+`::text AS state, count(*) FROM (SELECT FROM work_units WHERE state = `+this+` AND `+w.Text()+` LIMIT `+limit+`) found`)
 		}
 		query = strings.Join(each, " UNION ALL ")
 	}
 	var rows []stateCount
-	if err := s.db.SelectContext(ctx, &rows, query, w.args...); err != nil {
-		return nil, false, translate(fmt.Errorf("count units: %w", err))
+	if err := s.db.SelectContext(ctx, &rows, query, w.Args...); err != nil {
+		return nil, false, pg.Translate(fmt.Errorf("count units: %w", err))
 	}
 	counts = make(map[work.State]int, len(work.States))
 	for _, state := range work.States {
@@ -446,75 +446,10 @@ func (s *Units) Count(ctx context.Context, f UnitFilter, most int) (counts map[w
 // wide is true for all units, and for all of a batch.
 func (f UnitFilter) wide() bool {
 	f.Tenant, f.Batch, f.Limit = "", uuid.Nil, 0
-	return len(f.where().conds) == 1
+	return len(f.where().Conds) == 1
 }
 
 type stateCount struct {
 	State work.State
 	Count int
-}
-
-// where collects conditions with their arguments; ? becomes $n.
-type where struct {
-	conds []string
-	args  []any
-}
-
-func (w *where) add(cond string, arg any) {
-	if text, ok := arg.(string); ok {
-		arg = work.Clean(text) // Postgres refuses to look for what it cannot hold
-	}
-	w.conds = append(w.conds, strings.Replace(cond, "?", w.arg(arg), 1))
-}
-
-// arg takes an argument for another part of the statement, and returns how it
-// is called there.
-func (w *where) arg(arg any) string {
-	w.args = append(w.args, arg)
-	return fmt.Sprintf("$%d", len(w.args))
-}
-
-// text is what stands behind WHERE.
-func (w *where) text() string { return strings.Join(w.conds, " AND ") }
-
-func (w *where) addIf(ok bool, cond string, arg any) {
-	if ok {
-		w.add(cond, arg)
-	}
-}
-
-// defaultLimit is the length of a page when none is asked for.
-const defaultLimit = 50
-
-// page selects one row more than limit, newest first.
-func (s *pool) page(ctx context.Context, rows any, query, key string, w where, limit int) error {
-	query += " WHERE " + w.text() + fmt.Sprintf(" ORDER BY %s DESC LIMIT %d", key, limit+1)
-	return translate(sqlx.SelectContext(ctx, s.db, rows, query, w.args...))
-}
-
-func cutPage[T any](items []T, limit int, id func(T) uuid.UUID) ([]T, *uuid.UUID, error) {
-	if len(items) <= limit {
-		return items, nil, nil
-	}
-	next := id(items[limit-1])
-	return items[:limit], &next, nil
-}
-
-func first[T any](items []T) (zero T) {
-	if len(items) == 0 {
-		return zero
-	}
-	return items[0]
-}
-
-func textArray[T ~string](items []T) any {
-	text := make([]string, len(items))
-	for i, item := range items {
-		text[i] = string(item)
-	}
-	return pq.Array(text)
-}
-
-func escapeLike(s string) string {
-	return strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(s)
 }

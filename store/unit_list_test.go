@@ -14,6 +14,7 @@ import (
 
 	"piecework/internal/testkit"
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 func titles(units []work.Unit) (all []string) {
@@ -234,7 +235,7 @@ func (l *ledger) readerOf(hidden map[string][]string) *Store {
 	})
 	for table, columns := range hidden {
 		seen := get[string](l, `SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute
-			WHERE attrelid = $1::regclass AND attnum > 0 AND attname <> ALL ($2::text[])`, table, textArray(columns))
+			WHERE attrelid = $1::regclass AND attnum > 0 AND attname <> ALL ($2::text[])`, table, pg.TextArray(columns))
 		l.exec(fmt.Sprintf(`GRANT SELECT (%s) ON %s TO %s`, seen, table, role))
 	}
 	reader, err := Open(l.t.Context(), l.with("role="+role), 2)
@@ -326,7 +327,7 @@ func TestBacklogIsNotReadThrough(t *testing.T) {
 		l.must(ask())
 		for _, s := range spy.hear() {
 			s.query = "EXPLAIN (ANALYZE, FORMAT JSON) " + s.query
-			for _, node := range explain(t, l.db, s) {
+			for _, node := range explain(t, l.db.DB, s) {
 				if node.Relation == "work_units" && node.Rows+node.Removed > 2*few {
 					t.Errorf("%s: %s reads %g units", name, node.Type, node.Rows+node.Removed)
 				}

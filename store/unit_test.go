@@ -76,9 +76,7 @@ func TestAcceptInFewStatements(t *testing.T) {
 		all.Go(call)
 	}
 	testkit.Eventually(t, "all others wait", func() bool {
-		l.Units.accept.mu.Lock()
-		defer l.Units.accept.mu.Unlock()
-		return len(l.Units.accept.waiting) == callers-1
+		return l.Units.accept.Waiting() == callers-1
 	})
 	l.must(tx.Rollback())
 	all.Wait()

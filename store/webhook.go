@@ -9,10 +9,11 @@ import (
 	"github.com/lib/pq"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Endpoints are the receivers of webhooks, and what signs their messages.
-type Endpoints struct{ *pool }
+type Endpoints struct{ db *pg.DB }
 
 const endpointColumns = `id, tenant, url, description, events, disabled_at, disabled_why,
 	CASE WHEN previous_until > clock_timestamp() THEN previous_until END AS previous_until, created_at`
@@ -35,7 +36,7 @@ func (s *Endpoints) Add(ctx context.Context, e work.Endpoint, secret string) (wo
 		VALUES ($1, $2, $3, $4, $5, $6, clock_timestamp()) RETURNING `+endpointColumns,
 		e.ID, e.Tenant, e.URL, work.Clean(e.Description), pq.Array(e.Events), secret)
 	if err != nil {
-		return e, translate(fmt.Errorf("add webhook endpoint: %w", err))
+		return e, pg.Translate(fmt.Errorf("add webhook endpoint: %w", err))
 	}
 	return row.endpoint(), nil
 }
@@ -45,7 +46,7 @@ func (s *Endpoints) Get(ctx context.Context, tenant string, id uuid.UUID) (work.
 	var row endpointRow
 	err := s.db.GetContext(ctx, &row, `SELECT `+endpointColumns+` FROM webhook_endpoints WHERE tenant = $1 AND id = $2`, tenant, id)
 	if err != nil {
-		return work.Endpoint{}, translate(fmt.Errorf("read webhook endpoint %s: %w", id, err))
+		return work.Endpoint{}, pg.Translate(fmt.Errorf("read webhook endpoint %s: %w", id, err))
 	}
 	return row.endpoint(), nil
 }
@@ -58,7 +59,7 @@ func (s *Endpoints) List(ctx context.Context, tenant string) ([]work.Endpoint, e
 	var rows []endpointRow
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+endpointColumns+` FROM webhook_endpoints WHERE tenant = $1 ORDER BY id LIMIT $2`, tenant, maxEndpoints)
 	if err != nil {
-		return nil, translate(fmt.Errorf("list webhook endpoints: %w", err))
+		return nil, pg.Translate(fmt.Errorf("list webhook endpoints: %w", err))
 	}
 	list := make([]work.Endpoint, len(rows))
 	for i, r := range rows {
@@ -86,7 +87,7 @@ func (s *Endpoints) Put(ctx context.Context, e work.Endpoint, disabled bool) (wo
 		), off AS (SELECT id FROM put WHERE disabled_at IS NOT NULL), `+cancelPending+`
 		SELECT * FROM put`, e.Tenant, e.ID, e.URL, work.Clean(e.Description), pq.Array(e.Events), disabled)
 	if err != nil {
-		return e, translate(fmt.Errorf("put webhook endpoint %s: %w", e.ID, err))
+		return e, pg.Translate(fmt.Errorf("put webhook endpoint %s: %w", e.ID, err))
 	}
 	return row.endpoint(), nil
 }
@@ -100,7 +101,7 @@ func (s *Endpoints) DisableGone(ctx context.Context, id uuid.UUID, url string) (
 			WHERE id = $1 AND url = $2 AND disabled_at IS NULL RETURNING id), `+cancelPending+`
 		SELECT count(*) FROM off`, id, url)
 	if err != nil {
-		return false, translate(fmt.Errorf("disable webhook endpoint %s: %w", id, err))
+		return false, pg.Translate(fmt.Errorf("disable webhook endpoint %s: %w", id, err))
 	}
 	return n > 0, nil
 }
@@ -112,7 +113,7 @@ func (s *Endpoints) Delete(ctx context.Context, tenant string, id uuid.UUID) err
 	err := s.db.GetContext(ctx, &gone, `WITH off AS (DELETE FROM webhook_endpoints WHERE tenant = $1 AND id = $2 RETURNING id), `+cancelPending+`
 		SELECT id FROM off`, tenant, id)
 	if err != nil {
-		return translate(fmt.Errorf("delete webhook endpoint %s: %w", id, err))
+		return pg.Translate(fmt.Errorf("delete webhook endpoint %s: %w", id, err))
 	}
 	return nil
 }
@@ -128,7 +129,7 @@ func (s *Endpoints) Secrets(ctx context.Context, tenant string, id uuid.UUID) (w
 	var secrets work.Secrets
 	err := s.db.GetContext(ctx, &secrets, `SELECT `+secretColumns+` FROM webhook_endpoints WHERE tenant = $1 AND id = $2`, tenant, id)
 	if err != nil {
-		return secrets, translate(fmt.Errorf("read the secret of webhook endpoint %s: %w", id, err))
+		return secrets, pg.Translate(fmt.Errorf("read the secret of webhook endpoint %s: %w", id, err))
 	}
 	return secrets, nil
 }
@@ -140,7 +141,7 @@ func (s *Endpoints) Rotate(ctx context.Context, tenant string, id uuid.UUID, sec
 	err := s.db.GetContext(ctx, &secrets, `UPDATE webhook_endpoints SET `+fmt.Sprintf(rotate, "webhook_endpoints")+`
 		WHERE tenant = $1 AND id = $4 RETURNING `+secretColumns, tenant, secret, overlap.Seconds(), id)
 	if err != nil {
-		return secrets, translate(fmt.Errorf("rotate the secret of webhook endpoint %s: %w", id, err))
+		return secrets, pg.Translate(fmt.Errorf("rotate the secret of webhook endpoint %s: %w", id, err))
 	}
 	return secrets, nil
 }
@@ -149,11 +150,11 @@ func (s *Endpoints) Rotate(ctx context.Context, tenant string, id uuid.UUID, sec
 // made from fresh when there is none yet.
 func (s *Endpoints) CallbackSecrets(ctx context.Context, tenant, fresh string) (work.Secrets, error) {
 	var secrets work.Secrets
-	err := s.makeOnce(ctx, &secrets, `WITH made AS (
+	err := s.db.GetOrMake(ctx, &secrets, `WITH made AS (
 			INSERT INTO callback_secrets (tenant, secret) VALUES ($1, $2) ON CONFLICT (tenant) DO NOTHING RETURNING *)
 		SELECT `+secretColumns+` FROM (SELECT * FROM made UNION ALL SELECT * FROM callback_secrets WHERE tenant = $1) AS c LIMIT 1`, tenant, fresh)
 	if err != nil {
-		return secrets, translate(fmt.Errorf("read the secret of callbacks: %w", err))
+		return secrets, pg.Translate(fmt.Errorf("read the secret of callbacks: %w", err))
 	}
 	return secrets, nil
 }
@@ -165,7 +166,7 @@ func (s *Endpoints) RotateCallbacks(ctx context.Context, tenant, secret string, 
 	err := s.db.GetContext(ctx, &secrets, `INSERT INTO callback_secrets (tenant, secret) VALUES ($1, $2)
 		ON CONFLICT (tenant) DO UPDATE SET `+fmt.Sprintf(rotate, "callback_secrets")+` RETURNING `+secretColumns, tenant, secret, overlap.Seconds())
 	if err != nil {
-		return secrets, translate(fmt.Errorf("rotate the secret of callbacks: %w", err))
+		return secrets, pg.Translate(fmt.Errorf("rotate the secret of callbacks: %w", err))
 	}
 	return secrets, nil
 }
@@ -176,7 +177,7 @@ func (s *Endpoints) SetPublicURL(ctx context.Context, url string) error {
 	_, err := s.db.ExecContext(ctx, `INSERT INTO settings (name, value) VALUES ('public_url', $1)
 		ON CONFLICT (name) DO UPDATE SET value = excluded.value`, url)
 	if err != nil {
-		return translate(fmt.Errorf("note the public address: %w", err))
+		return pg.Translate(fmt.Errorf("note the public address: %w", err))
 	}
 	return nil
 }

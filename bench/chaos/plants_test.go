@@ -127,7 +127,7 @@ var plants = []plant{
 		[]string{"kill api"}, []string{"batches are whole", "one unit per key"}, 1,
 	},
 	{
-		"accepted before it is on disk", []edit{{"store/store.go",
+		"accepted before it is on disk", []edit{{"store/pg/db.go",
 			"q.Set(\"binary_parameters\", \"yes\")", "q.Set(\"binary_parameters\", \"yes\")\n\tq.Set(\"synchronous_commit\", \"off\")"}},
 		[]string{"crash postgres"}, []string{"accepted is kept"}, 1,
 	},
@@ -187,7 +187,7 @@ var plants = []plant{
 		[]string{"pause redis"}, []string{"refusals have a cause"}, 1,
 	},
 	{
-		"refused for ever after Postgres was away", []edit{{"store/group.go",
+		"refused for ever after Postgres was away", []edit{{"store/pg/group.go",
 			"\twritten(o.err)\n", "\twritten(o.err)\n\tif errors.As(o.err, new(*work.Unavailable)) {\n\t\tg.flush = func(context.Context, []In) ([]Out, error) { return nil, &work.Unavailable{What: \"postgres\", Err: o.err} }\n\t}\n"}},
 		[]string{"crash postgres"}, []string{"work is accepted"}, 1,
 	},

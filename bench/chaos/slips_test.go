@@ -124,13 +124,13 @@ var slips = []slip{
 		"./api", "TestManyFaultsAreCounted",
 	},
 	{
-		"a statement waits for its answer without end", []edit{{"store/connect.go",
-			"\t_ = c.link.SetDeadline(by.Add(min(closeAfter, limit/2))) // a closed", "\t_ = c.link.SetDeadline(by.Add(time.Hour)) // a closed"}, {"store/connect.go",
+		"a statement waits for its answer without end", []edit{{"store/pg/connect.go",
+			"\t_ = c.link.SetDeadline(by.Add(min(closeAfter, limit/2))) // a closed", "\t_ = c.link.SetDeadline(by.Add(time.Hour)) // a closed"}, {"store/pg/connect.go",
 			"\tif c.number == number && c.release != nil {\n", "\tif c.number < 0 {\n"}},
 		"./store", "TestHalfOpenConnections",
 	},
 	{
-		"connections that were not heard of are used again", []edit{{"store/connect.go",
+		"connections that were not heard of are used again", []edit{{"store/pg/connect.go",
 			"if c.link.heard.Load() < c.link.pulse.silent.Load() {", "if c.link.heard.Load() < 0 {"}},
 		"./store", "TestHalfOpenConnections",
 	},
@@ -180,7 +180,7 @@ var slips = []slip{
 		"./store", "TestFinishTakesAnyFigures",
 	},
 	{
-		"the ledger's refusal of a row is taken for an outage", []edit{{"store/error.go",
+		"the ledger's refusal of a row is taken for an outage", []edit{{"store/pg/error.go",
 			"\tcase \"22\", \"23\": // bad data, a constraint\n\t\treturn refused\n", "\tcase \"22\", \"23\": // bad data, a constraint\n\t\treturn away\n"}},
 		"./store", "TestFinishBare",
 	},

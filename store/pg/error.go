@@ -1,4 +1,4 @@
-package store
+package pg
 
 import (
 	"context"
@@ -80,9 +80,9 @@ func (b *badRow) Unwrap() error { return b.err }
 // the same call may succeed later.
 func Refused(err error) bool { return err != nil && kindOf(err) == refused }
 
-// translate puts a Postgres error into the house's words: work.ErrNotFound,
+// Translate puts a Postgres error into the house's words: work.ErrNotFound,
 // *work.Unavailable, or the error itself.
-func translate(err error) error {
+func Translate(err error) error {
 	if err == nil {
 		return nil
 	}
