@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -261,72 +261,135 @@ func (s *Batches) List(ctx context.Context, f BatchFilter) ([]work.Batch, *uuid.
 	return pg.CutPage(batches, f.Limit, func(b work.Batch) uuid.UUID { return b.ID })
 }
 
-// BatchResult is one unit of a batch with its whole output.
-type BatchResult struct {
-	work.Unit
-	FinalRun *uuid.UUID `db:"final_run"`
-	work.Usage
-	NumTurns  int    `db:"num_turns"`
-	SessionID string `db:"session_id"`
-	RunModel  string `db:"run_model"`
-	// Of the API's answer to a call.
-	HTTPStatus int    `db:"http_status"`
-	RequestID  string `db:"request_id"`
+// BatchChanges are what a resume or an approval may change about a batch; nil
+// keeps what it was.
+type BatchChanges struct {
+	MaxCostUSD  *float64
+	Concurrency *int
 }
 
-// resultColumns are those of a unit without its call, whose body may be large:
-// of interest is only whether there is one.
-func resultColumns() string {
-	return strings.Replace(unitColumns, "coalesce(request, 'null')", "CASE WHEN request IS NULL THEN 'null'::json ELSE '{}' END", 1)
-}
-
-// resultsPage is how many results are read at once, outputs and all.
-const resultsPage = 100
-
-// Results gives the units of a batch that are in one of the states to f,
-// in the order in which they were submitted, as they stand when it begins.
-// Memory holds their ids and a page of them.
-func (s *Batches) Results(ctx context.Context, batch uuid.UUID, states []work.State, f func(BatchResult) error) error {
-	return s.ResultsAfter(ctx, batch, states, uuid.Nil, 0, f)
-}
-
-// ResultsAfter does so with the units that come after one, limit of them
-// at most unless that is 0.
-func (s *Batches) ResultsAfter(ctx context.Context, batch uuid.UUID, states []work.State, after uuid.UUID, limit int, f func(BatchResult) error) error {
-	var ids []uuid.UUID
-	if err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units WHERE batch_id = $1 AND state = ANY($2) AND id > $3 ORDER BY id LIMIT nullif($4, 0)`,
-		batch, pg.TextArray(states), after, limit); err != nil {
-		return pg.Translate(fmt.Errorf("list results of batch %s: %w", batch, err))
+// move changes a batch that is in one of the statuses and returns it. A
+// conflict says what it is in instead.
+func (s *Batches) move(ctx context.Context, tenant string, id uuid.UUID, from []work.BatchStatus, verb, set string, args ...any) (work.Batch, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
+	args = append([]any{id, tenant, pg.TextArray(from)}, args...)
+	result, err := s.db.ExecContext(ctx, `UPDATE batches SET `+set+` WHERE id = $1 AND tenant = $2 AND status = ANY($3)`, args...)
+	if err != nil {
+		return work.Batch{}, pg.Translate(fmt.Errorf("%s batch %s: %w", verb, id, err))
 	}
-	for len(ids) > 0 {
-		page := ids[:min(resultsPage, len(ids))]
-		ids = ids[len(page):]
-		var rows []struct {
-			unitRow
-			FinalRun *uuid.UUID `db:"final_run"`
-			work.Usage
-			NumTurns   int    `db:"num_turns"`
-			SessionID  string `db:"session_id"`
-			RunModel   string `db:"run_model"`
-			HTTPStatus int    `db:"http_status"`
-			RequestID  string `db:"request_id"`
-		}
-		err := s.db.SelectContext(ctx, &rows, `SELECT u.*, r.result AS output, coalesce(r.input_tokens, 0) AS input_tokens, coalesce(r.output_tokens, 0) AS output_tokens,
-				coalesce(r.cache_read_tokens, 0) AS cache_read_tokens, coalesce(r.cache_creation_tokens, 0) AS cache_creation_tokens,
-				coalesce(r.num_turns, 0) AS num_turns, coalesce(r.session_id, '') AS session_id, coalesce(r.model, '') AS run_model,
-				coalesce(r.http_status, 0) AS http_status, coalesce(r.request_id, '') AS request_id
-			FROM (SELECT `+resultColumns()+`, final_run FROM work_units WHERE id = ANY($1::uuid[])) AS u LEFT JOIN worker_runs r ON r.id = u.final_run
-			ORDER BY u.id`, pg.UUIDs(page))
-		if err != nil {
-			return pg.Translate(fmt.Errorf("read results of batch %s: %w", batch, err))
-		}
-		for _, r := range rows {
-			out := BatchResult{Unit: r.unit(), FinalRun: r.FinalRun, Usage: r.Usage, NumTurns: r.NumTurns, SessionID: r.SessionID, RunModel: r.RunModel,
-				HTTPStatus: r.HTTPStatus, RequestID: r.RequestID}
-			if err := f(out); err != nil {
-				return err
-			}
-		}
+	b, err := s.Get(ctx, tenant, id)
+	if err != nil {
+		return b, err
 	}
-	return nil
+	if n, err := result.RowsAffected(); err == nil && n == 0 {
+		return b, fmt.Errorf("%w: the batch is %s; %s goes with one that is %s", work.ErrConflict, b.Status, verb, orList(from))
+	}
+	return b, nil
+}
+
+func orList(from []work.BatchStatus) string {
+	var text string
+	for i, s := range from {
+		switch {
+		case i == 0:
+		case i == len(from)-1:
+			text += " or "
+		default:
+			text += ", "
+		}
+		text += string(s)
+	}
+	return text
+}
+
+// The statuses that each verb begins from.
+var (
+	goingOn    = []work.BatchStatus{work.BatchTesting, work.BatchInProgress}
+	notOverYet = []work.BatchStatus{work.BatchEnumerating, work.BatchTesting, work.BatchAwaitingApproval, work.BatchInProgress,
+		work.BatchFinalizing, work.BatchCancelling}
+)
+
+const changedBatch = `max_cost_usd = coalesce($4, max_cost_usd), concurrency = coalesce($5, concurrency)`
+
+// Approve lets the rest of a batch run after its test.
+func (s *Batches) Approve(ctx context.Context, tenant string, id uuid.UUID, c BatchChanges) (work.Batch, error) {
+	return s.move(ctx, tenant, id, []work.BatchStatus{work.BatchAwaitingApproval}, "approve",
+		`status = 'in_progress', approved_at = clock_timestamp(), `+changedBatch, c.MaxCostUSD, c.Concurrency)
+}
+
+// Pause lets no further unit of a batch begin; those that run go on.
+func (s *Batches) Pause(ctx context.Context, tenant string, id uuid.UUID, by, why string) (work.Batch, error) {
+	if _, err := s.move(ctx, tenant, id, goingOn, "pause", `paused_at = coalesce(paused_at, clock_timestamp()),
+		paused_by = coalesce(nullif($4, ''), paused_by), paused_why = coalesce(nullif($5, ''), paused_why)`, work.Clean(by), work.Clean(why)); err != nil {
+		return work.Batch{}, err
+	}
+	tx, err := s.db.BeginTxx(ctx, nil)
+	if err != nil {
+		return work.Batch{}, pg.Translate(fmt.Errorf("pause batch %s: %w", id, err))
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after the commit
+	var rows []advancing
+	err = tx.SelectContext(ctx, &rows, `SELECT `+batchColumns+`, released FROM batches
+		WHERE id = $1 AND paused_at IS NOT NULL AND finished_at IS NULL FOR NO KEY UPDATE`, id)
+	if err == nil && len(rows) == 1 {
+		b := &rows[0]
+		b.tx, b.out = tx, &Advanced{}
+		err = b.pause(ctx, b.PausedBy, b.PausedWhy)
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	if err != nil {
+		return work.Batch{}, pg.Translate(fmt.Errorf("pause batch %s: %w", id, err))
+	}
+	return s.Get(ctx, tenant, id)
+}
+
+// Resume lets a paused batch go on. Runs of unknown cost do not stop it
+// again, but further ones do where it has a limit on costs.
+func (s *Batches) Resume(ctx context.Context, tenant string, id uuid.UUID, c BatchChanges) (work.Batch, error) {
+	return s.move(ctx, tenant, id, goingOn, "resume",
+		`paused_at = NULL, paused_by = '', paused_why = '', resumed_at = clock_timestamp(), `+changedBatch, c.MaxCostUSD, c.Concurrency)
+}
+
+// Cancel ends a batch: what has not begun does not, and what runs is asked
+// to stop. One that is over is returned as it is. Anthropic counts what it was
+// sent: a batch of its kind first gets all its units.
+func (s *Batches) Cancel(ctx context.Context, tenant string, id uuid.UUID, why string) (work.Batch, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
+	b, err := s.move(ctx, tenant, id, notOverYet, "cancel", `cancelled_at = coalesce(cancelled_at, clock_timestamp()),
+		status = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN status ELSE 'cancelling' END,
+		filler = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN filler END,
+		fill_until = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN fill_until END, why = coalesce(nullif($4, ''), why)`, work.Clean(why))
+	if errors.Is(err, work.ErrConflict) {
+		return b, nil
+	}
+	return b, err
+}
+
+// Retry puts the failed, timed-out and cancelled units of a batch that is
+// over back in the queue, MaxBulk of them at once, and tells whether others are
+// left.
+func (s *Batches) Retry(ctx context.Context, tenant string, id uuid.UUID, states []work.State) ([]Moved, bool, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
+	return s.units.RetryAll(ctx, UnitFilter{Tenant: tenant, Batch: id, States: states}, Changes{})
+}
+
+// Delete takes a batch that is over away, with its units: Retention.PurgeBatches
+// removes them. Another is a conflict.
+func (s *Batches) Delete(ctx context.Context, tenant string, id uuid.UUID) error {
+	ctx = pg.Allow(ctx, pg.LongLimit)
+	result, err := s.db.ExecContext(ctx, `UPDATE batches SET deleted_at = clock_timestamp()
+		WHERE id = $1 AND tenant = $2 AND finished_at IS NOT NULL AND deleted_at IS NULL`, id, tenant)
+	if err != nil {
+		return pg.Translate(fmt.Errorf("delete batch %s: %w", id, err))
+	}
+	if n, err := result.RowsAffected(); err != nil || n > 0 {
+		return err
+	}
+	b, err := s.Get(ctx, tenant, id)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: the batch is %s; cancel it first", work.ErrConflict, b.Status)
 }

@@ -328,11 +328,3 @@ func (s *Deliveries) ExpireLeases(ctx context.Context) (int64, error) {
 	}
 	return result.RowsAffected()
 }
-
-// PruneDeliveries deletes deliveries that are settled and were written before a
-// time, and returns how many.
-func (s *Retention) PruneDeliveries(ctx context.Context, before time.Time, most int) (int, error) {
-	return s.db.ExecCount(ctx, "prune deliveries", `DELETE FROM webhook_deliveries WHERE id IN (
-		SELECT id FROM webhook_deliveries WHERE id < $1 AND state <> 'pending' AND claimed_by IS NULL
-		ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)`, idOf(before), most)
-}

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -260,64 +259,6 @@ func (s *ProviderBatches) Finish(ctx context.Context, process, batch uuid.UUID, 
 		return 0, pg.Translate(fmt.Errorf("finish provider batch %s: %w", batch, err))
 	}
 	return result.RowsAffected()
-}
-
-// ProviderAnswer is what a provider's batch answered a unit.
-type ProviderAnswer struct {
-	UnitID    uuid.UUID `db:"unit_id"`
-	Status    int       `db:"status"` // of HTTP, or what it would have been
-	RequestID string    `db:"request_id"`
-	Body      []byte    `db:"body"`
-}
-
-// AddAnswers keeps answers and puts their units into the queue, whose runs
-// find them. What a unit was answered first counts; an answer for one that is over
-// and has not run since is kept for its cost. What else comes is let go.
-func (s *ProviderBatches) AddAnswers(ctx context.Context, batch uuid.UUID, answers []ProviderAnswer) error {
-	ctx = pg.Allow(ctx, pg.LongLimit)
-	if len(answers) == 0 {
-		return nil
-	}
-	ids, statuses, requests, lengths := make([]string, len(answers)), make([]int64, len(answers)), make([]string, len(answers)), make([]int64, len(answers))
-	var bodies bytes.Buffer
-	for i, a := range answers {
-		ids[i], statuses[i], requests[i], lengths[i] = a.UnitID.String(), int64(a.Status), work.Clean(a.RequestID), int64(len(a.Body))
-		bodies.Write(a.Body)
-	}
-	_, err := s.db.ExecContext(ctx, `WITH r AS (
-			SELECT DISTINCT ON (unit_id) * FROM (SELECT *, sum(length) OVER (ORDER BY n) - length + 1 AS begins
-				FROM unnest($2::uuid[], $3::smallint[], $4::text[], $5::int[]) WITH ORDINALITY AS r(unit_id, status, request_id, length, n)) AS r ORDER BY unit_id, n
-		), unfinished AS (
-			SELECT created_at FROM provider_batches WHERE id = $1 AND finished_at IS NULL FOR UPDATE
-		), chosen AS (
-			SELECT u.id, u.state FROM work_units u JOIN r ON r.unit_id = u.id
-			WHERE u.provider_batch = $1 AND (u.state = 'waiting' OR u.state = 'queued' AND u.run_count = 0 OR u.state IN ('failed', 'cancelled', 'timed_out')
-				AND EXISTS (SELECT FROM unfinished b WHERE NOT EXISTS (SELECT FROM worker_runs w WHERE w.unit_id = u.id AND w.started_at >= b.created_at)))
-			ORDER BY u.id FOR UPDATE OF u
-		), kept AS (
-			INSERT INTO provider_answers (unit_id, status, request_id, body, answered_at)
-			SELECT r.unit_id, r.status, r.request_id, substr($6::bytea, r.begins::int, r.length), clock_timestamp()
-			FROM r JOIN chosen ON chosen.id = r.unit_id ON CONFLICT (unit_id) DO NOTHING RETURNING unit_id
-		), counted AS (
-			UPDATE provider_batches SET answered = answered + (SELECT count(*) FROM kept) WHERE id = $1
-		) `+takeAnswer, batch, pq.Array(ids), pq.Array(statuses), pq.Array(requests), pq.Array(lengths), bodies.Bytes())
-	return pg.Translate(pg.Wrap("keep the answers of a provider's batch", err))
-}
-
-// Answer returns what a provider's batch answered a unit; nil: nothing that was
-// not used.
-func (s *ProviderBatches) Answer(ctx context.Context, unit uuid.UUID) (*ProviderAnswer, error) {
-	var rows []ProviderAnswer
-	if err := s.db.SelectContext(ctx, &rows, `SELECT unit_id, status, request_id, body FROM provider_answers WHERE unit_id = $1`, unit); err != nil || len(rows) == 0 {
-		return nil, pg.Translate(pg.Wrap("read a provider's answer", err))
-	}
-	return &rows[0], nil
-}
-
-// ForgetAnswer removes an answer that a run has used.
-func (s *ProviderBatches) ForgetAnswer(ctx context.Context, unit uuid.UUID) error {
-	_, err := s.db.ExecContext(ctx, `DELETE FROM provider_answers WHERE unit_id = $1`, unit)
-	return pg.Translate(pg.Wrap("forget a provider's answer", err))
 }
 
 // BatchLane is where a unit of the batch lane waits.

@@ -278,3 +278,47 @@ func (s *Retention) Leftover(ctx context.Context, ids []uuid.UUID) (over, gone m
 	}
 	return over, gone, nil
 }
+
+// PruneCache forgets results that are older than any unit may ask for, and
+// returns how many. Their runs stay.
+func (s *Retention) PruneCache(ctx context.Context, most int) (int, error) {
+	return s.db.ExecCount(ctx, "forget old results", `DELETE FROM result_cache WHERE (tenant, key) IN (
+		SELECT tenant, key FROM result_cache WHERE created_at < clock_timestamp() - $1 * interval '1 second'
+		ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)`, float64(work.MaxCacheTTL), most)
+}
+
+// PruneTriggerDeliveries forgets what came for triggers before a time, and returns
+// how many rows that were.
+func (s *Retention) PruneTriggerDeliveries(ctx context.Context, before time.Time, most int) (int, error) {
+	return s.db.ExecCount(ctx, "forget old deliveries to triggers", `DELETE FROM trigger_deliveries WHERE ctid = ANY(ARRAY(SELECT ctid FROM trigger_deliveries
+		WHERE received_at < $1 ORDER BY received_at LIMIT $2 FOR UPDATE SKIP LOCKED))`, before, most)
+}
+
+// PruneDeliveries deletes deliveries that are settled and were written before a
+// time, and returns how many.
+func (s *Retention) PruneDeliveries(ctx context.Context, before time.Time, most int) (int, error) {
+	return s.db.ExecCount(ctx, "prune deliveries", `DELETE FROM webhook_deliveries WHERE id IN (
+		SELECT id FROM webhook_deliveries WHERE id < $1 AND state <> 'pending' AND claimed_by IS NULL
+		ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)`, idOf(before), most)
+}
+
+// PruneAnswers removes answers whose units are over: the process that used one died
+// before it could forget it, or nobody has told for a week what it has cost. It
+// returns how many.
+func (s *Retention) PruneAnswers(ctx context.Context, most int) (int, error) {
+	return s.db.ExecCount(ctx, "remove answers that nobody needs", `WITH gone AS (
+			SELECT a.unit_id, `+unusedAnswer+` AS unused FROM provider_answers a JOIN work_units u ON u.id = a.unit_id
+			WHERE `+overUnit+` AND (a.answered_at < clock_timestamp() - $2 * interval '1 second' OR NOT `+unusedAnswer+`)
+			ORDER BY a.unit_id LIMIT $1 FOR UPDATE OF u, a SKIP LOCKED
+		), unknown AS (
+			UPDATE work_units u SET unpriced_runs = unpriced_runs + 1 FROM gone WHERE u.id = gone.unit_id AND gone.unused
+		) DELETE FROM provider_answers a USING gone WHERE a.unit_id = gone.unit_id`, most, answerKept.Seconds())
+}
+
+// ExpireFiles takes files whose time is over out of the ledger, as far as
+// nobody needs them, and returns how many; their bytes are removed next.
+func (s *Retention) ExpireFiles(ctx context.Context, most int) (int, error) {
+	return s.db.ExecCount(ctx, "expire files", `DELETE FROM files WHERE id IN (SELECT id FROM files f WHERE expires_at <= clock_timestamp()
+			AND NOT EXISTS (SELECT FROM unit_files n JOIN work_units u ON u.id = n.unit_id WHERE n.file_id = f.id AND u.state IN ('queued', 'running', 'waiting'))
+			AND NOT EXISTS (SELECT FROM batches b WHERE b.input_file = f.id AND b.status = 'enumerating') ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, most)
+}

@@ -1,37 +1,37 @@
-// Package store is the ledger: Postgres, and the only place that changes a
+// Package store is the database: Postgres, and the only place that changes a
 // state. It knows nothing of HTTP, Redis or agents. Every change of a unit's
 // state is one conditional statement, and batches are changed under the lock of
 // their row, so both are safe for any number of processes at once.
 //
-//	store.go       Open: the way in
-//	pg             connections, grouped writes, errors
-//	unit.go        accept, read, list
-//	move.go        cancel and retry, of one unit or of all that a filter chooses
-//	batch.go       batches: add, read, list, results
-//	batch_fill.go  their units, made a piece at a time
-//	batch_move.go  what may begin, when it is over; pause, approve, cancel
-//	batch_file.go  files that are read from a batch; batches that are deleted
-//	batch_trial.go what the rest of a batch is to cost
-//	batch_figures.go  what pages tell of batches
-//	provider_batch.go  the batch lane: units that wait for a provider's batches
-//	provider_answer.go  answers that no run uses, and what they have cost
-//	run.go         runs: claim; read, list
-//	finish.go      how a run ends, and what becomes of its unit
-//	cost.go        what is known of costs, and of how many runs it is not all
-//	file.go        files, and bytes that are none yet or no more
-//	cache.go       results that other units may take over
-//	event.go       what has changed since a reader looked last
-//	transcript.go  chunks while a run goes on, one blob at its end
-//	schedule.go    schedules: put, read, list, due
-//	trigger.go     triggers: put, read, list; what came for them
-//	trigger_batch.go  batches that deliveries make
-//	webhook.go     webhook endpoints and what signs their messages
-//	delivery.go    messages to them: written, claimed, tried
-//	process.go     worker processes: register, beat, stop
-//	overview.go    what happened in an hour, a day, a month; tallies of hours that are over
-//	pause.go       queues and backends that operators hold back
-//	reconcile.go   what a second's look at the ledger finds to do
-//	diagnose.go    whether this Postgres is fit to be a ledger
+//	store.go        Open; whether the database is there, takes writes, is fit
+//	pg              connections, grouped writes, errors
+//
+//	accept.go       units are accepted
+//	unit.go         units are read and listed
+//	move.go         cancel and retry, of one unit or of all that a filter chooses
+//	queue.go        queued units: which are due; pauses of queues and backends
+//	run.go          runs: claim, read, list; results that other units may take over
+//	finish.go       how a run ends, and what becomes of its unit
+//	reconcile.go    what the reconciler finds: dead worker processes, deadlines, a clock set back
+//	transcript.go   chunks while a run goes on, one blob at its end
+//
+//	batch.go        batches: add, read, list; approve, pause, cancel
+//	enumerate.go    their units, made some hundreds at a time
+//	advance.go      what may begin, and when a batch is over
+//	budget.go       what units may still cost; what the rest of a batch is to cost
+//	results.go      what has come of a batch
+//	provider_batch.go   units that wait for a provider's batches
+//	provider_answer.go  what those answer, and what unused answers have cost
+//
+//	schedule.go     schedules: put, read, list, due
+//	trigger.go      triggers: put, read, list; what was received for them
+//	endpoint.go     webhook endpoints and what signs their messages
+//	delivery.go     messages to them: written, claimed, tried
+//	file.go         files, also those that are read from batches; their bytes
+//	process.go      worker processes: register, heartbeat, leases
+//	event.go        what has changed since a reader looked last
+//	overview.go     what happened in an hour, a day, a month
+//	retention.go    what is old is removed
 package store
 
 import (
@@ -39,6 +39,7 @@ import (
 	"fmt"
 	"time"
 
+	"piecework/internal/work"
 	"piecework/migrations"
 	"piecework/store/pg"
 )
@@ -172,3 +173,63 @@ func (s *Store) probeAll(ctx context.Context, rows []struct{}) ([]struct{}, erro
 // value that the database cannot hold, or a constraint. Whatever else goes wrong,
 // the same call may succeed later.
 func Refused(err error) bool { return pg.Refused(err) }
+
+// Diagnose looks whether the Postgres at url is fit to be a ledger, and says
+// how to mend what is not.
+func Diagnose(ctx context.Context, url string) []work.Finding {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	s, err := Open(ctx, url, 1)
+	if err != nil {
+		return []work.Finding{{Name: "postgres", Status: work.FindingFail, Detail: err.Error(),
+			Mend: "Start it, or set DATABASE_URL to postgres://USER:PASSWORD@HOST:5432/DATABASE. Until then no unit is accepted."}}
+	}
+	defer func() { _ = s.Close() }()
+	var version int
+	if err := s.db.GetContext(ctx, &version, `SELECT current_setting('server_version_num')::integer`); err != nil {
+		return []work.Finding{{Name: "postgres", Status: work.FindingFail, Detail: err.Error(), Mend: "Check the user's rights."}}
+	}
+	findings := []work.Finding{{Name: "postgres", Status: work.FindingOK, Detail: fmt.Sprintf("reachable, version %d.%d", version/10000, version%10000)}}
+	if version < 130000 {
+		findings = append(findings, work.Finding{Name: "postgres version", Status: work.FindingFail, Detail: "older than 13", Mend: "Upgrade PostgreSQL to 13 or later."})
+	}
+	findings = append(findings, s.durability(ctx)...)
+	return append(findings, s.schema(ctx))
+}
+
+// durability checks what a committed unit relies on.
+func (s *Store) durability(ctx context.Context) []work.Finding {
+	var findings []work.Finding
+	for _, setting := range []struct {
+		name string
+		why  string
+	}{
+		{"fsync", "a power cut can destroy the database"},
+		{"synchronous_commit", "a crash can forget units that were acknowledged"},
+		{"full_page_writes", "a crash can tear pages"},
+	} {
+		var value string
+		if err := s.db.GetContext(ctx, &value, `SELECT current_setting($1)`, setting.name); err != nil {
+			findings = append(findings, work.Finding{Name: "postgres " + setting.name, Status: work.FindingWarn, Detail: err.Error(), Mend: "Check the user's rights."})
+			continue
+		}
+		f := work.Finding{Name: "postgres " + setting.name, Status: work.FindingOK, Detail: value}
+		if value == "off" {
+			f.Status, f.Detail = work.FindingFail, "off: "+setting.why
+			f.Mend = fmt.Sprintf("ALTER SYSTEM SET %s = on; SELECT pg_reload_conf();", setting.name)
+		}
+		findings = append(findings, f)
+	}
+	return findings
+}
+
+func (s *Store) schema(ctx context.Context) work.Finding {
+	behind, err := s.Behind(ctx)
+	switch {
+	case err != nil:
+		return work.Finding{Name: "postgres schema", Status: work.FindingFail, Detail: err.Error(), Mend: "Run `piecework migrate`."}
+	case behind > 0:
+		return work.Finding{Name: "postgres schema", Status: work.FindingFail, Detail: fmt.Sprintf("%d migrations behind", behind), Mend: "Run `piecework migrate`."}
+	}
+	return work.Finding{Name: "postgres schema", Status: work.FindingOK, Detail: "up to date"}
+}

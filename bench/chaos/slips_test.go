@@ -11,7 +11,7 @@ type slip struct {
 
 var slips = []slip{
 	{
-		"a delivery makes a unit each time", []edit{{"store/unit.go",
+		"a delivery makes a unit each time", []edit{{"store/accept.go",
 			"FROM r WHERE trigger IS NULL OR id IN (SELECT unit_id FROM first)", "FROM r"}},
 		"./store", "TestADeliveryMakesOneUnit",
 	},
@@ -36,7 +36,7 @@ var slips = []slip{
 		"./handlers", "TestFinishedRunIsOnDiskWhilePostgresIsAway",
 	},
 	{
-		"a pause holds nothing", []edit{{"store/pause.go",
+		"a pause holds nothing", []edit{{"store/queue.go",
 			"p.since IS NOT NULL\n\tAND (p.kind", "p.since IS NULL\n\tAND (p.kind"}},
 		"./store", "TestPauseHoldsItsUnits",
 	},
@@ -56,12 +56,12 @@ var slips = []slip{
 		"./handlers", "TestUploadsThatCannotBeHad",
 	},
 	{
-		"a stop rule is never broken", []edit{{"store/batch_budget.go",
+		"a stop rule is never broken", []edit{{"store/budget.go",
 			"return limit != nil && value > *limit", "return limit != nil && value > *limit+1"}},
 		"./store", "TestBatchStopsWhenItGoesWrong",
 	},
 	{
-		"a test lets all units go", []edit{{"store/batch_budget.go",
+		"a test lets all units go", []edit{{"store/budget.go",
 			"room = min(room, b.TestFirst-b.Released)", "room = max(room, b.TestFirst-b.Released)"}},
 		"./store", "TestBatchTestsFirst",
 	},
@@ -155,12 +155,12 @@ var slips = []slip{
 		"./api", "TestRetriesGoThroughTheWindow",
 	},
 	{
-		"results that were reused lower the estimate of a budget", []edit{{"store/batch_budget.go",
+		"results that were reused lower the estimate of a budget", []edit{{"store/budget.go",
 			"const tellsPrice = `(cache IS DISTINCT FROM 'hit' AND ", "const tellsPrice = `("}},
 		"./store", "TestEstimateOfABudget",
 	},
 	{
-		"a cancelled batch is summed up", []edit{{"store/batch_fill.go",
+		"a cancelled batch is summed up", []edit{{"store/enumerate.go",
 			"WHERE id = $1 AND filler = $2 AND status = 'finalizing' AND synthesis_unit IS NULL`", "WHERE id = $1`"}},
 		"./store", "TestSynthesisOfACancelledBatch",
 	},

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -116,4 +117,74 @@ func (s *Batches) Pace(ctx context.Context, tenant string, batch uuid.UUID, back
 		return p, pg.Translate(fmt.Errorf("measure batch %s: %w", batch, err))
 	}
 	return p, nil
+}
+
+// BatchResult is one unit of a batch with its whole output.
+type BatchResult struct {
+	work.Unit
+	FinalRun *uuid.UUID `db:"final_run"`
+	work.Usage
+	NumTurns  int    `db:"num_turns"`
+	SessionID string `db:"session_id"`
+	RunModel  string `db:"run_model"`
+	// Of the API's answer to a call.
+	HTTPStatus int    `db:"http_status"`
+	RequestID  string `db:"request_id"`
+}
+
+// resultColumns are those of a unit without its call, whose body may be large:
+// of interest is only whether there is one.
+func resultColumns() string {
+	return strings.Replace(unitColumns, "coalesce(request, 'null')", "CASE WHEN request IS NULL THEN 'null'::json ELSE '{}' END", 1)
+}
+
+// resultsPage is how many results are read at once, outputs and all.
+const resultsPage = 100
+
+// Results gives the units of a batch that are in one of the states to f,
+// in the order in which they were submitted, as they stand when it begins.
+// Memory holds their ids and a page of them.
+func (s *Batches) Results(ctx context.Context, batch uuid.UUID, states []work.State, f func(BatchResult) error) error {
+	return s.ResultsAfter(ctx, batch, states, uuid.Nil, 0, f)
+}
+
+// ResultsAfter does so with the units that come after one, limit of them
+// at most unless that is 0.
+func (s *Batches) ResultsAfter(ctx context.Context, batch uuid.UUID, states []work.State, after uuid.UUID, limit int, f func(BatchResult) error) error {
+	var ids []uuid.UUID
+	if err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units WHERE batch_id = $1 AND state = ANY($2) AND id > $3 ORDER BY id LIMIT nullif($4, 0)`,
+		batch, pg.TextArray(states), after, limit); err != nil {
+		return pg.Translate(fmt.Errorf("list results of batch %s: %w", batch, err))
+	}
+	for len(ids) > 0 {
+		page := ids[:min(resultsPage, len(ids))]
+		ids = ids[len(page):]
+		var rows []struct {
+			unitRow
+			FinalRun *uuid.UUID `db:"final_run"`
+			work.Usage
+			NumTurns   int    `db:"num_turns"`
+			SessionID  string `db:"session_id"`
+			RunModel   string `db:"run_model"`
+			HTTPStatus int    `db:"http_status"`
+			RequestID  string `db:"request_id"`
+		}
+		err := s.db.SelectContext(ctx, &rows, `SELECT u.*, r.result AS output, coalesce(r.input_tokens, 0) AS input_tokens, coalesce(r.output_tokens, 0) AS output_tokens,
+				coalesce(r.cache_read_tokens, 0) AS cache_read_tokens, coalesce(r.cache_creation_tokens, 0) AS cache_creation_tokens,
+				coalesce(r.num_turns, 0) AS num_turns, coalesce(r.session_id, '') AS session_id, coalesce(r.model, '') AS run_model,
+				coalesce(r.http_status, 0) AS http_status, coalesce(r.request_id, '') AS request_id
+			FROM (SELECT `+resultColumns()+`, final_run FROM work_units WHERE id = ANY($1::uuid[])) AS u LEFT JOIN worker_runs r ON r.id = u.final_run
+			ORDER BY u.id`, pg.UUIDs(page))
+		if err != nil {
+			return pg.Translate(fmt.Errorf("read results of batch %s: %w", batch, err))
+		}
+		for _, r := range rows {
+			out := BatchResult{Unit: r.unit(), FinalRun: r.FinalRun, Usage: r.Usage, NumTurns: r.NumTurns, SessionID: r.SessionID, RunModel: r.RunModel,
+				HTTPStatus: r.HTTPStatus, RequestID: r.RequestID}
+			if err := f(out); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
