@@ -101,7 +101,7 @@ func answerSubmitted(b jobs.SubmittedBatch, err error) (*batchAnswer, error) {
 	return answer, nil
 }
 
-func (a *API) viewBatch(ctx context.Context, b work.Batch, t store.Trial) (BatchView, error) {
+func (a *API) viewBatch(ctx context.Context, b work.Batch, t store.Tested) (BatchView, error) {
 	v := BatchView{Batch: b}
 	if b.Status != work.BatchAwaitingApproval {
 		return v, nil

@@ -35,7 +35,7 @@ func expect(n int, trial store.Spread) expectation {
 }
 
 // expectCost is what n further units will probably cost; nil: nobody knows.
-func expectCost(n int, t store.Trial) *expectation {
+func expectCost(n int, t store.Tested) *expectation {
 	if t.Cost == nil {
 		return nil
 	}

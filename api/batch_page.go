@@ -275,7 +275,7 @@ func (a *API) batchOf(c echo.Context) (web.Batch, error) {
 
 // expected is what the rest of a batch will probably take: what an approval is
 // asked for, and later what is left to pay.
-func (a *API) expected(ctx context.Context, b work.Batch, t store.Trial) (*web.Forecast, error) {
+func (a *API) expected(ctx context.Context, b work.Batch, t store.Tested) (*web.Forecast, error) {
 	view, err := a.viewBatch(ctx, b, t)
 	if err != nil {
 		return nil, err

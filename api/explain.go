@@ -84,7 +84,7 @@ func (a *API) explain(ctx context.Context, id uuid.UUID) (explanation, error) {
 		e.Reasons = append(e.Reasons, reason{Code: "queue_paused", Detail: fmt.Sprintf(
 			"the Asynq queue %s is paused in Redis", a.Bell.Lane(u.Queue, u.Backend, u.Priority))})
 	}
-	if len(e.Reasons) == 0 && a.Bell.Up() && a.Bell.Taken(ctx, store.DispatchOf(u)) {
+	if len(e.Reasons) == 0 && a.Bell.Up() && a.Bell.Taken(ctx, store.MessageOf(u)) {
 		e.Reasons = append(e.Reasons, reason{Code: "taken", Detail: "a worker process has taken its message and has not begun it; " +
 			"after two seconds it is offered to the others again"})
 	}

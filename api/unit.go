@@ -311,7 +311,7 @@ func (a *API) retryUnit(ctx context.Context, in *retryInput) (*unitAnswer, error
 	if err != nil {
 		return nil, err
 	}
-	a.requeued(ctx, []store.Moved{{Dispatch: store.DispatchOf(unit), State: unit.State, BatchID: unit.BatchID, Held: unit.Held}})
+	a.requeued(ctx, []store.Moved{{Message: store.MessageOf(unit), State: unit.State, BatchID: unit.BatchID, Held: unit.Held}})
 	a.hub.poke(id)
 	return a.answerUnit(ctx, id, 0)
 }

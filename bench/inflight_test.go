@@ -132,7 +132,7 @@ func acceptFor(ctx context.Context, ledger *store.Store, bell *jobs.Bell, name s
 	if err != nil {
 		return err
 	}
-	return bell.Ring(ctx, store.DispatchOf(unit))
+	return bell.Ring(ctx, store.MessageOf(unit))
 }
 
 func wantSuccesses(t *testing.T, database string) {

@@ -170,7 +170,7 @@ func (h *house) submit(change func(*work.Spec)) uuid.UUID {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if err := h.bell.Ring(h.t.Context(), store.DispatchOf(u)); err != nil {
+	if err := h.bell.Ring(h.t.Context(), store.MessageOf(u)); err != nil {
 		h.t.Log(err) // the reconciler will
 	}
 	return u.ID

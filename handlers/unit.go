@@ -345,7 +345,7 @@ func (w *Worker) announce(unit uuid.UUID) {
 
 // ringAgain saves a unit that may run again at once the reconciler's round.
 func (w *Worker) ringAgain(unit uuid.UUID, c *store.Claimed) {
-	d := store.DispatchOf(c.Unit)
+	d := store.MessageOf(c.Unit)
 	d.Number++ // the finish took this number
 	if err := w.Bell.Ring(context.Background(), d); err != nil {
 		w.Log.Debug("ring again", "unit", unit, "err", err)

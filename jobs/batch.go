@@ -21,7 +21,7 @@ func (b *Bell) AdvanceBatch(ctx context.Context, s *store.Store, id uuid.UUID) e
 		if err != nil {
 			return err
 		}
-		if err := b.Ring(ctx, a.Bells...); err != nil {
+		if err := b.Ring(ctx, a.Messages...); err != nil {
 			b.log.Debug("ring for units of a batch", "batch", id, "err", err)
 		}
 		if err := b.Cancelled(ctx, a.Stopped...); err != nil {

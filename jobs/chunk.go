@@ -57,7 +57,7 @@ func (f *enumeration) begin(ctx context.Context) {
 	begun, skip := make(chan struct{}), f.source.OnInvalid == onInvalidSkip
 	piece := f.piece
 	piece.Begun = func() { close(begun) }
-	piece.Turn = func(ctx context.Context, repeated []string) (problems []work.BatchProblem, err error) {
+	piece.BeforeCommit = func(ctx context.Context, repeated []string) (problems []work.BatchProblem, err error) {
 		if err := before.await(ctx); err != nil {
 			return nil, err
 		}

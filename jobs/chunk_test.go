@@ -50,8 +50,8 @@ func TestFillingStopsAnywhere(t *testing.T) {
 			t.Fatalf("nobody goes on after %d stops: %v", stops, err)
 		}
 		var place source.Place
-		if len(taken.Place) > 0 {
-			if err := json.Unmarshal(taken.Place, &place); err != nil {
+		if len(taken.Cursor) > 0 {
+			if err := json.Unmarshal(taken.Cursor, &place); err != nil {
 				t.Fatal(err)
 			}
 		}

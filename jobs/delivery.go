@@ -33,7 +33,7 @@ type DeliverTask struct {
 }
 
 // RingDeliveries rings bells for deliveries.
-func (b *Bell) RingDeliveries(ctx context.Context, bells []store.DeliveryBell) error {
+func (b *Bell) RingDeliveries(ctx context.Context, bells []store.DeliveryMessage) error {
 	if len(bells) == 0 {
 		return nil
 	}

@@ -26,14 +26,14 @@ const lookBudget = 2 * time.Second
 
 // Ring rings bells, and returns the first failure. A failure is nobody's
 // problem but the log's: the reconciler rings again.
-func (b *Bell) Ring(ctx context.Context, bells ...store.Dispatch) error {
+func (b *Bell) Ring(ctx context.Context, bells ...store.Message) error {
 	if !b.Up() || len(bells) == 0 {
 		return nil
 	}
 	return b.ring(ctx, bells)
 }
 
-func (b *Bell) ring(ctx context.Context, bells []store.Dispatch) error {
+func (b *Bell) ring(ctx context.Context, bells []store.Message) error {
 	ctx, cancel := context.WithTimeout(ctx, ringBudget+time.Duration(len(bells))*10*time.Millisecond)
 	defer cancel()
 	lanes := map[string]bool{}
@@ -87,13 +87,13 @@ func (b *Bell) ownLanes(ctx context.Context) ([]string, error) {
 func pendingKey(lane string) string { return "asynq:{" + lane + "}:pending" }
 func archiveKey(lane string) string { return "asynq:{" + lane + "}:archived" }
 
-func (b *Bell) stateKey(d store.Dispatch) string {
+func (b *Bell) stateKey(d store.Message) string {
 	return "asynq:{" + b.laneOf(d) + "}:t:" + TaskID(d.UnitID, d.Number)
 }
 
-func (b *Bell) laneOf(d store.Dispatch) string { return b.Lane(d.Queue, d.Backend, d.Priority) }
+func (b *Bell) laneOf(d store.Message) string { return b.Lane(d.Queue, d.Backend, d.Priority) }
 
-func (b *Bell) enqueue(ctx context.Context, d store.Dispatch) error {
+func (b *Bell) enqueue(ctx context.Context, d store.Message) error {
 	payload, err := json.Marshal(Task{Unit: d.UnitID, Dispatch: d.Number})
 	if err != nil {
 		return fmt.Errorf("encode task: %w", err)
@@ -114,7 +114,7 @@ func (b *Bell) enqueue(ctx context.Context, d store.Dispatch) error {
 // or could not claim, so it does not count. Nor does one that waits in a lane
 // which is empty: Redis has evicted the lane. Asynq's inspector would take a round
 // trip for each and fail on a task that lost its message.
-func (b *Bell) pending(ctx context.Context, bells []store.Dispatch) ([]bool, error) {
+func (b *Bell) pending(ctx context.Context, bells []store.Message) ([]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookBudget)
 	defer cancel()
 	look := b.redis.Pipeline()

@@ -71,9 +71,9 @@ func TestRingManyLanes(t *testing.T) {
 
 func ringManyLanes(t *testing.T, h *house) {
 	t.Helper()
-	var bells []store.Dispatch
+	var bells []store.Message
 	for i := range 30 {
-		d := store.DispatchOf(h.put())
+		d := store.MessageOf(h.put())
 		d.Priority = i % 10
 		bells = append(bells, d)
 	}
@@ -141,7 +141,7 @@ func TestRingWhileRedisIsAway(t *testing.T) {
 	h.redis.Stop()
 	var a asked
 	h.bell.redis.AddHook(&a)
-	if err := h.bell.Ring(t.Context(), store.DispatchOf(u)); err == nil {
+	if err := h.bell.Ring(t.Context(), store.MessageOf(u)); err == nil {
 		t.Error("a bell rang in no Redis")
 	}
 	if a.times == 0 || a.longest > 2*ringBudget {

@@ -103,7 +103,7 @@ func (h *house) unit(id uuid.UUID) work.Unit {
 
 func (h *house) ring(u work.Unit) {
 	h.t.Helper()
-	h.must(h.bell.Ring(h.t.Context(), store.DispatchOf(u)))
+	h.must(h.bell.Ring(h.t.Context(), store.MessageOf(u)))
 }
 
 func (h *house) once() {
@@ -113,9 +113,9 @@ func (h *house) once() {
 
 func (h *house) pending(units ...work.Unit) (n int) {
 	h.t.Helper()
-	bells := make([]store.Dispatch, len(units))
+	bells := make([]store.Message, len(units))
 	for i, u := range units {
-		bells[i] = store.DispatchOf(h.unit(u.ID))
+		bells[i] = store.MessageOf(h.unit(u.ID))
 	}
 	states, err := h.bell.pending(h.t.Context(), bells)
 	h.must(err)

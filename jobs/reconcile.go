@@ -339,7 +339,7 @@ func (r *Reconciler) ringLost(ctx context.Context) error {
 	return nil
 }
 
-func (r *Reconciler) ringSilent(ctx context.Context, due []store.Dispatch) error {
+func (r *Reconciler) ringSilent(ctx context.Context, due []store.Message) error {
 	pending, err := r.Bell.pending(ctx, due)
 	if err != nil {
 		return err

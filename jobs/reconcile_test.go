@@ -84,8 +84,8 @@ func TestLostBellsRingAgain(t *testing.T) {
 		},
 		"a ghost without a message": func(u work.Unit) {
 			h.ring(u)
-			h.must(h.bell.redis.Del(t.Context(), h.bell.stateKey(store.DispatchOf(u))).Err())
-			h.must(h.bell.redis.HSet(t.Context(), h.bell.stateKey(store.DispatchOf(u)), "state", "active").Err())
+			h.must(h.bell.redis.Del(t.Context(), h.bell.stateKey(store.MessageOf(u))).Err())
+			h.must(h.bell.redis.HSet(t.Context(), h.bell.stateKey(store.MessageOf(u)), "state", "active").Err())
 		},
 	} {
 		u := h.put()
@@ -106,7 +106,7 @@ func TestEvictedLaneRingsAgain(t *testing.T) {
 	u, gone := h.put(), h.put()
 	h.ring(u)
 	h.ring(gone)
-	h.must(h.bell.redis.Del(t.Context(), pendingKey("default:mock"), h.bell.stateKey(store.DispatchOf(gone))).Err())
+	h.must(h.bell.redis.Del(t.Context(), pendingKey("default:mock"), h.bell.stateKey(store.MessageOf(gone))).Err())
 	h.doubt()
 	h.once()
 	if got := h.unit(u.ID).Dispatch; got != 2 || h.pending(u, gone) != 2 {
@@ -122,7 +122,7 @@ func TestGhostDoesNotKeepTheArchiveFromBeingTrimmed(t *testing.T) {
 	h.real()
 	u := h.put()
 	h.ring(u)
-	h.must(h.bell.redis.Del(t.Context(), h.bell.stateKey(store.DispatchOf(u))).Err())
+	h.must(h.bell.redis.Del(t.Context(), h.bell.stateKey(store.MessageOf(u))).Err())
 	if _, err := h.bell.inspector.GetQueueInfo("default:mock"); err == nil {
 		t.Error("Asynq can look at a ghost by now: ask it for the size of the archive")
 	}

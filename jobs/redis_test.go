@@ -193,7 +193,7 @@ func TestFailoverIsNoticed(t *testing.T) {
 			go h.bell.Listen(ctx, func(n Notice) { heard <- n }, NoticeUnit)
 			h.once() // marks the masters
 			u := h.put()
-			key := h.bell.stateKey(store.DispatchOf(u))
+			key := h.bell.stateKey(store.MessageOf(u))
 			h.must(h.store.Queues.Defer(t.Context(), u.ID, uuid.Nil, time.Minute)) // as if it had rung, and the bell were lost
 			old := g.KillMaster(key)
 			_ = h.bell.Probe(t.Context())

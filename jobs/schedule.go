@@ -50,7 +50,7 @@ func (r *Reconciler) makeUnits(ctx context.Context, s work.Schedule, now time.Ti
 			return fmt.Errorf("schedule %s: make the unit of %s: %w", s.Name, at, err)
 		}
 		last = u.ID
-		if err := r.Bell.Ring(ctx, store.DispatchOf(u)); err != nil {
+		if err := r.Bell.Ring(ctx, store.MessageOf(u)); err != nil {
 			r.Log.Debug("ring for a scheduled unit", "unit", u.ID, "err", err)
 		}
 	}

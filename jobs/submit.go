@@ -66,7 +66,7 @@ func (s *Submitter) Submitted(ctx context.Context, u work.Unit) {
 	}
 	ctx = context.WithoutCancel(ctx)
 	s.enqueues.Go(func() {
-		if err := s.bell.Ring(ctx, store.DispatchOf(u)); err != nil {
+		if err := s.bell.Ring(ctx, store.MessageOf(u)); err != nil {
 			s.log.Warn("unit accepted, but its bell did not ring; the reconciler will", "unit", u.ID, "err", err)
 		}
 	})
@@ -84,12 +84,12 @@ const advancedAtOnce = 20
 // caller's problem. It returns the batches.
 func (s *Submitter) Requeued(ctx context.Context, moved []store.Moved) []uuid.UUID {
 	ctx = context.WithoutCancel(ctx)
-	var bells []store.Dispatch
+	var bells []store.Message
 	var batches []uuid.UUID
 	for _, m := range moved {
 		switch {
 		case !m.Held && m.State == work.Queued:
-			bells = append(bells, m.Dispatch)
+			bells = append(bells, m.Message)
 		case m.Held && !slices.Contains(batches, *m.BatchID) && len(batches) < advancedAtOnce:
 			batches = append(batches, *m.BatchID)
 		}

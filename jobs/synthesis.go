@@ -81,7 +81,7 @@ func (s synthesis) body(unit json.RawMessage, c work.BatchCounts) (json.RawMessa
 // synthesize makes the unit that sums a batch up and is given its results as a
 // file. File and unit are named after the batch, so whoever does it again after
 // a death makes nothing twice.
-func (e *Enumerator) synthesize(ctx context.Context, process uuid.UUID, f *store.Filling) error {
+func (e *Enumerator) synthesize(ctx context.Context, process uuid.UUID, f *store.Enumeration) error {
 	var s synthesis
 	if err := json.Unmarshal(f.Synthesis, &s); err != nil {
 		return fmt.Errorf("read the synthesis of batch %s: %w", f.ID, err)

@@ -79,7 +79,7 @@ func (r *Reconciler) ringTaken(ctx context.Context) error {
 
 // active returns the bells of units that worker processes have taken from Redis
 // and not put aside: most of them run.
-func (b *Bell) active(ctx context.Context) ([]store.Dispatch, error) {
+func (b *Bell) active(ctx context.Context) ([]store.Message, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookBudget)
 	defer cancel()
 	lanes, err := b.ownLanes(ctx)
@@ -106,7 +106,7 @@ func (b *Bell) active(ctx context.Context) ([]store.Dispatch, error) {
 	if _, err := look.Exec(ctx); err != nil {
 		return nil, fmt.Errorf("look at taken bells: %w", err)
 	}
-	var bells []store.Dispatch
+	var bells []store.Message
 	for _, ids := range active {
 		for _, id := range ids.Val() {
 			if d, ok := bellOf(id); ok {
@@ -118,19 +118,19 @@ func (b *Bell) active(ctx context.Context) ([]store.Dispatch, error) {
 }
 
 // bellOf reads what TaskID has made.
-func bellOf(id string) (store.Dispatch, bool) {
+func bellOf(id string) (store.Message, bool) {
 	unit, number, ok := strings.Cut(id, ".")
 	if !ok || len(unit) != 32 {
-		return store.Dispatch{}, false
+		return store.Message{}, false
 	}
 	n, numberErr := strconv.Atoi(number)
 	parsed, unitErr := uuid.Parse(unit)
-	return store.Dispatch{UnitID: parsed, Number: n}, numberErr == nil && unitErr == nil
+	return store.Message{UnitID: parsed, Number: n}, numberErr == nil && unitErr == nil
 }
 
 // Taken tells whether a worker process has taken a unit's newest bell. When Redis
 // does not answer nobody knows of one.
-func (b *Bell) Taken(ctx context.Context, d store.Dispatch) bool {
+func (b *Bell) Taken(ctx context.Context, d store.Message) bool {
 	ctx, cancel := context.WithTimeout(ctx, ringBudget)
 	defer cancel()
 	state, err := b.redis.HGet(ctx, b.stateKey(d), "state").Result()

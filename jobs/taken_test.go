@@ -44,7 +44,7 @@ func TestTakenAndNotBegun(t *testing.T) {
 	t.Cleanup(func() { close(hold); server.Shutdown() })
 	<-took
 	<-took
-	if !h.bell.Taken(t.Context(), store.DispatchOf(eaten)) {
+	if !h.bell.Taken(t.Context(), store.MessageOf(eaten)) {
 		t.Error("nobody knows that the message was taken")
 	}
 	if c, err := h.store.Runs.Claim(t.Context(), store.Claim{UnitID: begun.ID, RunID: uuid.New(), Process: process.ID, SessionID: "s", Backends: []string{"mock"}}); err != nil || c == nil {

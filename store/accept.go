@@ -22,7 +22,7 @@ type NewUnit struct {
 	Delay          work.Seconds // runs no sooner than this after it was accepted
 	IdempotencyKey string       // empty: none
 	BodyHash       []byte       // of the request that carries the key
-	Turn           int          // when its batch lets it go: before those with a higher one
+	StartOrder     int          // when its batch lets it go: before those with a higher one
 	// Row is what Encoded has made of the unit, for Batches.AddChunk; nil: it is made there.
 	Row json.RawMessage
 	// Delivery is the webhook that the unit is made of; nil for none. Only the
@@ -68,7 +68,7 @@ type unitIn struct {
 	Delay          work.Seconds `json:"delay"`
 	BatchID        *uuid.UUID   `json:"batch_id,omitempty"`
 	Held           bool         `json:"held"`
-	Turn           int          `json:"turn,omitempty"`
+	StartOrder     int          `json:"turn,omitempty"`
 	Uploads        []uuid.UUID  `json:"uploads,omitempty"`
 	IdempotencyKey *string      `json:"idempotency_key"`
 	BodyHash       string       `json:"body_hash"`
@@ -154,7 +154,7 @@ func (r freshRow) unit(n NewUnit) work.Unit {
 }
 
 func (n NewUnit) row() unitIn {
-	in := unitIn{ID: n.ID, Tenant: n.Tenant, Title: n.Title, Spec: n.Spec, Delay: n.Delay, BatchID: n.BatchID, Held: n.Held, Turn: n.Turn,
+	in := unitIn{ID: n.ID, Tenant: n.Tenant, Title: n.Title, Spec: n.Spec, Delay: n.Delay, BatchID: n.BatchID, Held: n.Held, StartOrder: n.StartOrder,
 		Uploads: n.Uploads(), BodyHash: fmt.Sprintf("%x", n.BodyHash)}
 	if n.BatchID != nil {
 		id := work.Clean(n.CustomID)

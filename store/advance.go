@@ -17,10 +17,10 @@ import (
 
 // Advanced is what a look at a batch has changed.
 type Advanced struct {
-	Bells   []Dispatch  // of the units that were let go
-	Stopped []uuid.UUID // units that were cancelled, or asked to stop
-	More    bool        // it is worth to look again at once
-	Moved   bool        // the batch itself has another status, or was paused
+	Messages []Message   // to enqueue, of the units that were admitted
+	Stopped  []uuid.UUID // units that were cancelled, or asked to stop
+	More     bool        // it is worth to look again at once
+	Moved    bool        // the batch itself has another status, or was paused
 }
 
 // cancelPiece is how many units of a batch are cancelled in one transaction.
@@ -146,9 +146,9 @@ func (b *advancing) letGo(ctx context.Context) error {
 
 // released is a unit that was let go.
 type released struct {
-	Dispatch
-	State work.State `db:"state"`
-	Turn  int        `db:"turn"`
+	Message
+	State      work.State `db:"state"`
+	StartOrder int        `db:"turn"`
 }
 
 // release lets n units go and tells how many there were: those that begin alike
@@ -171,14 +171,14 @@ func (b *advancing) release(ctx context.Context, n int) (int, error) {
 		return 0, err
 	}
 	slices.SortFunc(let, func(a, b released) int {
-		return cmp.Or(cmp.Compare(a.Turn, b.Turn), bytes.Compare(a.UnitID[:], b.UnitID[:]))
+		return cmp.Or(cmp.Compare(a.StartOrder, b.StartOrder), bytes.Compare(a.UnitID[:], b.UnitID[:]))
 	})
 	for _, u := range let {
 		if u.State == work.Queued {
-			b.out.Bells = append(b.out.Bells, u.Dispatch)
+			b.out.Messages = append(b.out.Messages, u.Message)
 		}
 	}
-	b.out.More = len(b.out.Bells) == 0 // those that wait take no room
+	b.out.More = len(b.out.Messages) == 0 // those that wait take no room
 	_, err = b.tx.ExecContext(ctx, `UPDATE batches SET released = released + $2 WHERE id = $1`, b.ID, len(let))
 	return len(let), err
 }

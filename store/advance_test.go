@@ -26,10 +26,10 @@ func (l *ledger) runsToItsEnd(batch uuid.UUID, fail func(int) bool, cost float64
 	for {
 		a := l.advance(batch)
 		most = max(most, l.admitted(batch))
-		if len(a.Bells) == 0 && !a.More {
+		if len(a.Messages) == 0 && !a.More {
 			return most
 		}
-		l.works(a.Bells, fail, cost)
+		l.works(a.Messages, fail, cost)
 	}
 }
 
@@ -95,12 +95,12 @@ func TestRetryOfATestedUnit(t *testing.T) {
 		}
 		return moved[0].UnitID
 	}
-	l.works(l.advance(id).Bells, func(i int) bool { return i == 1 }, 0)
+	l.works(l.advance(id).Messages, func(i int) bool { return i == 1 }, 0)
 	l.advance(id)
 	l.is(id, work.BatchAwaitingApproval)
 	unit := retryOne()
 	l.is(id, work.BatchTesting)
-	bells := l.advance(id).Bells
+	bells := l.advance(id).Messages
 	if len(bells) != 1 || bells[0].UnitID != unit {
 		t.Fatalf("%d units were admitted; want the one that was retried", len(bells))
 	}
@@ -130,7 +130,7 @@ func TestRetryWhileTheBatchEnds(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	id := l.batch(1)
-	l.works(l.advance(id).Bells, func(int) bool { return true }, 0)
+	l.works(l.advance(id).Messages, func(int) bool { return true }, 0)
 	tx, err := l.db.BeginTxx(t.Context(), nil) // it ends the batch
 	l.must(err)
 	defer func() { _ = tx.Rollback() }()
@@ -151,7 +151,7 @@ func TestRetryInABatchThatEnds(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	id := l.batch(2, func(b *NewBatch) { b.Synthesis = json.RawMessage(`{"despite_failures":true}`) })
-	bells := l.advance(id).Bells
+	bells := l.advance(id).Messages
 	l.works(bells, func(i int) bool { return i == 0 }, 0)
 	l.advance(id)
 	l.is(id, work.BatchFinalizing)
@@ -169,7 +169,7 @@ func TestPausedBatchRepeatsNoRun(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	id := l.batch(2)
-	c := l.take(l.advance(id).Bells[0].UnitID, l.process)
+	c := l.take(l.advance(id).Messages[0].UnitID, l.process)
 	_, err := l.Batches.Pause(t.Context(), work.DefaultTenant, id, "ann", "")
 	l.must(err)
 	l.end(ending(c, work.Queued), Recorded)
@@ -179,7 +179,7 @@ func TestPausedBatchRepeatsNoRun(t *testing.T) {
 	}
 	_, err = l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{})
 	l.must(err)
-	if bells := l.advance(id).Bells; len(bells) != 2 {
+	if bells := l.advance(id).Messages; len(bells) != 2 {
 		t.Errorf("%d units were admitted after the resume", len(bells))
 	}
 }
@@ -191,7 +191,7 @@ func TestSpentBudgetTakesBack(t *testing.T) {
 	budget := 1.0
 	id := l.batch(50, func(b *NewBatch) { b.MaxCostUSD = &budget })
 	for range 3 {
-		l.works(l.advance(id).Bells, nil, 0.01)
+		l.works(l.advance(id).Messages, nil, 0.01)
 	}
 	if l.advance(id); l.admitted(id) < 5 {
 		t.Fatalf("%d units are admitted", l.admitted(id))
@@ -219,7 +219,7 @@ func TestEstimateOfABudget(t *testing.T) {
 	l.end(ending(source, work.Succeeded), Recorded)
 	hit := func(f *Finish) { f.TotalCostUSD, f.Cache, f.CachedFrom = new(0.0), work.CacheHit, &source.RunID }
 	for i := range 20 {
-		bells := l.advance(id).Bells
+		bells := l.advance(id).Messages
 		if len(bells) != 1 {
 			t.Fatalf("%d units were admitted after %d that tell nothing", len(bells), i)
 		}
@@ -230,8 +230,8 @@ func TestEstimateOfABudget(t *testing.T) {
 			l.end(ending(c, work.Failed, func(f *Finish) { f.TotalCostUSD = new(0.0) }), Recorded)
 		}
 	}
-	l.works(l.advance(id).Bells, nil, 0.4)
-	if bells := l.advance(id).Bells; len(bells) != 1 { // $0.60 are left for units of $0.40
+	l.works(l.advance(id).Messages, nil, 0.4)
+	if bells := l.advance(id).Messages; len(bells) != 1 { // $0.60 are left for units of $0.40
 		t.Errorf("%d units were admitted", len(bells))
 	}
 }
@@ -289,7 +289,7 @@ func TestSynthesisOfACancelledBatch(t *testing.T) {
 	finalizing := func() uuid.UUID {
 		t.Helper()
 		id := l.batch(1, func(b *NewBatch) { b.Synthesis = json.RawMessage(`{}`) })
-		l.works(l.advance(id).Bells, nil, 0.5)
+		l.works(l.advance(id).Messages, nil, 0.5)
 		l.advance(id)
 		l.is(id, work.BatchFinalizing)
 		_, err := l.Batches.ClaimEnumeration(t.Context(), l.process)
@@ -355,7 +355,7 @@ func TestSynthesisCounts(t *testing.T) {
 	l.must(err)
 	u, err := l.Batches.Synthesize(t.Context(), id, l.process, newUnit())
 	l.must(err)
-	l.works([]Dispatch{DispatchOf(u)}, func(int) bool { return true }, 0.25)
+	l.works([]Message{MessageOf(u)}, func(int) bool { return true }, 0.25)
 	if b, _, err := l.Batches.GetTested(t.Context(), work.DefaultTenant, id); err != nil || b.Counts.Known() != 1.25 {
 		t.Errorf("it has cost $%v before its end, %v", b.Counts.Known(), err)
 	}
@@ -367,7 +367,7 @@ func TestSynthesisCounts(t *testing.T) {
 	again, err := l.Units.Retry(t.Context(), work.DefaultTenant, u.ID, Changes{})
 	l.must(err)
 	l.is(id, work.BatchFinalizing)
-	l.works([]Dispatch{DispatchOf(again)}, func(int) bool { return true }, 0.75)
+	l.works([]Message{MessageOf(again)}, func(int) bool { return true }, 0.75)
 	l.advance(id)
 	if b := l.is(id, work.BatchCompletedWithFailures); b.Counts.Known() != 2 {
 		t.Errorf("it has cost $%v", b.Counts.Known())

@@ -259,7 +259,7 @@ func (b *randomBatch) admits() {
 	b.looked = slices.ContainsFunc(b.units, func(u unitState) bool { return u.State == work.Queued })
 	a, err := b.Batches.Advance(b.t.Context(), b.id)
 	b.check(err)
-	if len(a.Bells) == 0 {
+	if len(a.Messages) == 0 {
 		if b.look(); before == nil && b.why != nil {
 			b.sum.stopped.Add(1)
 			if strings.Contains(*b.why, "not known") {
@@ -269,14 +269,14 @@ func (b *randomBatch) admits() {
 		}
 		return
 	}
-	b.note("admitted %d, spent %d of %d", len(a.Bells), b.spent, b.budget)
+	b.note("admitted %d, spent %d of %d", len(a.Messages), b.spent, b.budget)
 	switch {
 	case before != nil:
-		b.failf("a paused batch has admitted %d units", len(a.Bells))
+		b.failf("a paused batch has admitted %d units", len(a.Messages))
 	case b.budget > 0 && b.spent >= b.budget:
-		b.failf("%d units were admitted although the budget was spent", len(a.Bells))
+		b.failf("%d units were admitted although the budget was spent", len(a.Messages))
 	case b.budget > 0 && b.unknown > 0:
-		b.failf("%d units were admitted although the cost of a run is not known", len(a.Bells))
+		b.failf("%d units were admitted although the cost of a run is not known", len(a.Messages))
 	}
 }
 

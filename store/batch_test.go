@@ -43,8 +43,8 @@ func (l *ledger) enumerating(change ...func(*NewBatch)) uuid.UUID {
 }
 
 // piece is a piece of a batch that is refused when the batch has a custom id of it.
-func piece(batch uuid.UUID, from, to int) (f Filled) {
-	f = Filled{Batch: batch, Place: json.RawMessage(fmt.Sprint(to)), Begun: func() {}, Turn: func(_ context.Context, repeated []string) ([]work.BatchProblem, error) {
+func piece(batch uuid.UUID, from, to int) (f Chunk) {
+	f = Chunk{Batch: batch, Cursor: json.RawMessage(fmt.Sprint(to)), Begun: func() {}, BeforeCommit: func(_ context.Context, repeated []string) ([]work.BatchProblem, error) {
 		if len(repeated) > 0 {
 			return nil, fmt.Errorf("repeated: %v", repeated)
 		}
@@ -91,7 +91,7 @@ func (l *ledger) is(batch uuid.UUID, status work.BatchStatus) work.Batch {
 
 // works runs the units that were let go to their end; fail chooses those that
 // fail.
-func (l *ledger) works(bells []Dispatch, fail func(i int) bool, cost float64) {
+func (l *ledger) works(bells []Message, fail func(i int) bool, cost float64) {
 	l.t.Helper()
 	for i, d := range bells {
 		c := l.take(d.UnitID, l.process)
@@ -112,13 +112,13 @@ func TestBatchRunsToItsEnd(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	id := l.batch(2500)
-	if a := l.advance(id); len(a.Bells) != work.BatchWindow {
-		t.Fatalf("%d units were let go at once", len(a.Bells))
+	if a := l.advance(id); len(a.Messages) != work.BatchWindow {
+		t.Fatalf("%d units were let go at once", len(a.Messages))
 	} else {
-		l.works(a.Bells[:5], nil, 0.5)
+		l.works(a.Messages[:5], nil, 0.5)
 	}
-	if a := l.advance(id); len(a.Bells) != 5 {
-		t.Errorf("%d units were let go for 5 that ended", len(a.Bells))
+	if a := l.advance(id); len(a.Messages) != 5 {
+		t.Errorf("%d units were let go for 5 that ended", len(a.Messages))
 	}
 	b := l.is(id, work.BatchInProgress)
 	if b.Counts.Succeeded != 5 || b.Counts.Total != 2500 || b.Counts.Known() != 2.5 {
@@ -145,12 +145,12 @@ func TestUnitsThatBeginAlikeAreLetGoTogether(t *testing.T) {
 		p := piece(id, 0, 6)
 		p.Process = l.process
 		for i := range p.Units {
-			p.Units[i].Turn = 1 + i%2
+			p.Units[i].StartOrder = 1 + i%2
 		}
 		l.must(l.Batches.AddChunk(t.Context(), p))
 		l.must(l.Batches.FinishEnumeration(t.Context(), id, l.process))
 		var got []string
-		for _, d := range l.advance(id).Bells {
+		for _, d := range l.advance(id).Messages {
 			u, err := l.Units.Get(t.Context(), work.DefaultTenant, d.UnitID)
 			l.must(err)
 			got = append(got, u.CustomID)
@@ -166,7 +166,7 @@ func TestHeldUnitsDoNotBegin(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	id := l.batch(3, func(b *NewBatch) { b.Concurrency = 1 })
-	bells := l.advance(id).Bells
+	bells := l.advance(id).Messages
 	if len(bells) != 1 {
 		t.Fatalf("%d units were let go", len(bells))
 	}
@@ -192,7 +192,7 @@ func TestHeldUnitsDoNotBegin(t *testing.T) {
 	if due := l.due(); len(due) != 1 {
 		t.Errorf("%d units are due", len(due))
 	}
-	if a := l.advance(id); len(a.Bells) != 0 {
+	if a := l.advance(id); len(a.Messages) != 0 {
 		t.Error("more than the concurrency was let go")
 	}
 }
@@ -215,7 +215,7 @@ func TestBatchEnds(t *testing.T) {
 		{"synthesis of nothing", func(b *NewBatch) { b.Synthesis = json.RawMessage(`{"despite_failures":true}`) }, 3, work.BatchCompletedWithFailures},
 	} {
 		id := l.batch(3, c.change)
-		l.works(l.advance(id).Bells, func(i int) bool { return i < c.fail }, 0)
+		l.works(l.advance(id).Messages, func(i int) bool { return i < c.fail }, 0)
 		l.advance(id)
 		b := l.read(id)
 		if b.Status != c.status || b.Counts.Failed != c.fail || b.Counts.Succeeded != 3-c.fail {
@@ -232,7 +232,7 @@ func TestBatchEnds(t *testing.T) {
 		l.must(err)
 		l.advance(id)
 		l.is(id, work.BatchFinalizing)
-		l.works([]Dispatch{DispatchOf(u)}, nil, 0)
+		l.works([]Message{MessageOf(u)}, nil, 0)
 		l.advance(id)
 		if b := l.read(id); !b.Status.Final() {
 			t.Errorf("%s: %s after the synthesis", c.name, b.Status)
@@ -244,7 +244,7 @@ func TestBatchTestsFirst(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	id := l.batch(10, func(b *NewBatch) { b.TestFirst = 3 })
-	bells := l.advance(id).Bells
+	bells := l.advance(id).Messages
 	if len(bells) != 3 {
 		t.Fatalf("%d units were let go for a test of 3", len(bells))
 	}
@@ -254,7 +254,7 @@ func TestBatchTestsFirst(t *testing.T) {
 	l.works(bells[2:], nil, 1)
 	l.advance(id)
 	l.is(id, work.BatchAwaitingApproval)
-	if a := l.advance(id); len(a.Bells) > 0 {
+	if a := l.advance(id); len(a.Messages) > 0 {
 		t.Error("units were let go without approval")
 	}
 	b, trial, err := l.Batches.GetTested(t.Context(), work.DefaultTenant, id)
@@ -266,12 +266,12 @@ func TestBatchTestsFirst(t *testing.T) {
 	}
 	_, err = l.Batches.Approve(t.Context(), work.DefaultTenant, id, BatchChanges{})
 	l.must(err)
-	l.works(l.advance(id).Bells, nil, 1)
+	l.works(l.advance(id).Messages, nil, 1)
 	l.advance(id)
 	l.is(id, work.BatchCompleted)
 
 	small := l.batch(2, func(b *NewBatch) { b.TestFirst = 3 })
-	l.works(l.advance(small).Bells, nil, 0)
+	l.works(l.advance(small).Messages, nil, 0)
 	l.advance(small)
 	l.is(small, work.BatchCompleted) // nobody is asked about nothing
 }
@@ -280,7 +280,7 @@ func TestBatchPausesAndGoesOn(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	id := l.batch(30)
-	bells := l.advance(id).Bells
+	bells := l.advance(id).Messages
 	l.works(bells[:4], nil, 0)
 	running := l.take(bells[4].UnitID, l.process)
 	_, err := l.Batches.Pause(t.Context(), work.DefaultTenant, id, "ann", "too dear")
@@ -293,12 +293,12 @@ func TestBatchPausesAndGoesOn(t *testing.T) {
 		t.Error("a unit of a paused batch began")
 	}
 	l.end(ending(running, work.Succeeded), Recorded)
-	if a := l.advance(id); len(a.Bells) > 0 {
+	if a := l.advance(id); len(a.Messages) > 0 {
 		t.Error("units of a paused batch were let go")
 	}
 	_, err = l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{})
 	l.must(err)
-	bells = l.advance(id).Bells
+	bells = l.advance(id).Messages
 	if len(bells) != 25 {
 		t.Fatalf("%d units were let go after the resume", len(bells))
 	}
@@ -314,8 +314,8 @@ func TestBatchKeepsToItsBudget(t *testing.T) {
 	id := l.batch(100, func(b *NewBatch) { b.MaxCostUSD = &budget })
 	for rounds := 0; ; rounds++ {
 		a := l.advance(id)
-		l.works(a.Bells, nil, 0.5)
-		if len(a.Bells) == 0 {
+		l.works(a.Messages, nil, 0.5)
+		if len(a.Messages) == 0 {
 			break
 		}
 	}
@@ -326,8 +326,8 @@ func TestBatchKeepsToItsBudget(t *testing.T) {
 	budget = 6
 	_, err := l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{MaxCostUSD: &budget})
 	l.must(err)
-	if a := l.advance(id); len(a.Bells) != 2 {
-		t.Errorf("%d units were let go for one more dollar", len(a.Bells))
+	if a := l.advance(id); len(a.Messages) != 2 {
+		t.Errorf("%d units were let go for one more dollar", len(a.Messages))
 	}
 }
 
@@ -349,8 +349,8 @@ func TestBatchStopsWhenItGoesWrong(t *testing.T) {
 	} {
 		l := newLedger(t)
 		id := l.batch(40, func(b *NewBatch) { b.Concurrency, b.StopWhen = 12, &c.rule })
-		l.works(l.advance(id).Bells, c.fail, c.cost)
-		more := l.advance(id).Bells
+		l.works(l.advance(id).Messages, c.fail, c.cost)
+		more := l.advance(id).Messages
 		b := l.read(id)
 		if c.why == "" {
 			if b.Paused != nil || len(more) != 12 {
@@ -363,7 +363,7 @@ func TestBatchStopsWhenItGoesWrong(t *testing.T) {
 		}
 		_, err := l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{})
 		l.must(err)
-		if more := l.advance(id).Bells; len(more) != 12 { // what was seen before a person said so does not count
+		if more := l.advance(id).Messages; len(more) != 12 { // what was seen before a person said so does not count
 			t.Errorf("%s: %d let go after the resume", c.name, len(more))
 		}
 	}
@@ -373,7 +373,7 @@ func TestBatchIsCancelled(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	id := l.batch(cancelPiece + 100)
-	running := l.take(l.advance(id).Bells[0].UnitID, l.process)
+	running := l.take(l.advance(id).Messages[0].UnitID, l.process)
 	_, err := l.Batches.Cancel(t.Context(), work.DefaultTenant, id, "no need")
 	l.must(err)
 	stopped := 0
@@ -397,7 +397,7 @@ func TestRetryBeginsABatchAgain(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	id := l.batch(3)
-	l.works(l.advance(id).Bells, func(i int) bool { return i == 0 }, 0)
+	l.works(l.advance(id).Messages, func(i int) bool { return i == 0 }, 0)
 	l.advance(id)
 	l.is(id, work.BatchCompletedWithFailures)
 	moved, more, err := l.Batches.Retry(t.Context(), work.DefaultTenant, id, nil)
@@ -406,7 +406,7 @@ func TestRetryBeginsABatchAgain(t *testing.T) {
 	}
 	l.advance(id)
 	l.is(id, work.BatchInProgress)
-	l.works([]Dispatch{moved[0].Dispatch}, nil, 0)
+	l.works([]Message{moved[0].Message}, nil, 0)
 	l.advance(id)
 	l.is(id, work.BatchCompleted)
 }
@@ -470,7 +470,7 @@ func TestFillingGoesOnElsewhere(t *testing.T) {
 	}
 	l.exec(`UPDATE batches SET fill_until = now() - interval '1 second'`)
 	f, err := l.Batches.ClaimEnumeration(t.Context(), other)
-	if l.must(err); f == nil || string(f.Place) != "50" {
+	if l.must(err); f == nil || string(f.Cursor) != "50" {
 		t.Fatalf("it goes on at %+v", f)
 	}
 	late := piece(id, 50, 60)
@@ -535,14 +535,14 @@ func TestManyAdvanceABatch(t *testing.T) {
 					return
 				}
 				mu.Lock()
-				for _, b := range a.Bells {
+				for _, b := range a.Messages {
 					bells[b.UnitID]++
 				}
 				if a.Moved {
 					ends++
 				}
 				mu.Unlock()
-				l.works(a.Bells, nil, 0)
+				l.works(a.Messages, nil, 0)
 			}
 		})
 	}
@@ -563,7 +563,7 @@ func TestPromptCacheOfABatch(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	id := l.batch(4)
-	for i, d := range l.advance(id).Bells {
+	for i, d := range l.advance(id).Messages {
 		f := ending(l.take(d.UnitID, l.process), work.Succeeded)
 		if f.Usage = (work.Usage{InputTokens: 100, OutputTokens: 9}); i > 0 {
 			f.Usage.CacheReadTokens = 300
@@ -581,7 +581,7 @@ func TestPromptCacheOfABatch(t *testing.T) {
 		t.Errorf("%+v", b.Counts)
 	}
 	none := l.batch(1)
-	l.works(l.advance(none).Bells, nil, 0)
+	l.works(l.advance(none).Messages, nil, 0)
 	l.exec(`UPDATE worker_runs SET input_tokens = 0, cache_read_tokens = 0, cache_creation_tokens = 0`)
 	l.advance(none)
 	if c := l.is(none, work.BatchCompleted).Counts; c.PromptCacheHitRate != nil {
@@ -593,7 +593,7 @@ func TestBatchResults(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	id := l.batch(250)
-	l.works(l.advance(id).Bells, func(i int) bool { return i == 7 }, 0.25)
+	l.works(l.advance(id).Messages, func(i int) bool { return i == 7 }, 0.25)
 	l.exec(`UPDATE work_units SET prompt = '', request = '{"endpoint":"/v1/responses","body":{"model":"m"}}' WHERE custom_id = 'c8'`)
 	var got []string
 	l.must(l.Batches.Results(t.Context(), id, []work.State{work.Succeeded, work.Failed}, func(r BatchResult) error {

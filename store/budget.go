@@ -219,8 +219,8 @@ func (b *advancing) brokenRule(ctx context.Context, known knownCosts) (string, e
 	return "", nil
 }
 
-// Trial is what the units of a batch that were run first have cost.
-type Trial struct {
+// Tested is what the units of a batch that were run first have cost.
+type Tested struct {
 	Finished  int
 	Succeeded int
 	Cost      *Spread // USD, of those that tell what another costs; nil when that is not known
@@ -248,7 +248,7 @@ func (s Spread) with(o Spread) Spread {
 // GetTested returns one batch with what its units have come to, and what to
 // expect of the rest, from one look at the units. There is no rest of a batch
 // that is over.
-func (s *Batches) GetTested(ctx context.Context, tenant string, id uuid.UUID) (b work.Batch, t Trial, err error) {
+func (s *Batches) GetTested(ctx context.Context, tenant string, id uuid.UUID) (b work.Batch, t Tested, err error) {
 	ctx = pg.Allow(ctx, pg.LongLimit)
 	row, err := s.row(ctx, tenant, id)
 	if err != nil {

@@ -162,8 +162,8 @@ const pendingReceivers = `RECURSIVE receivers AS (
 		FROM receivers r WHERE r.receiver IS NOT NULL
 	)`
 
-// DeliveryBell is one bell: something may be due for a receiver.
-type DeliveryBell struct {
+// DeliveryMessage is one bell: something may be due for a receiver.
+type DeliveryMessage struct {
 	ID       uuid.UUID `db:"id"`
 	Number   int       `db:"dispatch"`
 	Receiver uuid.UUID `db:"receiver"`
@@ -172,8 +172,8 @@ type DeliveryBell struct {
 // Redispatch gives due deliveries whose bell nobody has seen for a while
 // a new one, and returns the bells to ring: for each receiver no more than most.
 // Whoever hears one goes on with the receiver's others by itself.
-func (s *Deliveries) Redispatch(ctx context.Context, most int) ([]DeliveryBell, error) {
-	var bells []DeliveryBell
+func (s *Deliveries) Redispatch(ctx context.Context, most int) ([]DeliveryMessage, error) {
+	var bells []DeliveryMessage
 	err := s.db.SelectContext(ctx, &bells, `WITH `+pendingReceivers+`, due AS (
 			SELECT d.id FROM receivers r, LATERAL (SELECT id FROM webhook_deliveries
 				WHERE receiver = r.receiver AND `+unheard+`

@@ -144,12 +144,12 @@ func TestBatchesAreAnnounced(t *testing.T) {
 	callback := "https://example.com/batch"
 	id := l.batch(3, func(b *NewBatch) { b.TestFirst = 1 })
 	l.exec(`UPDATE batches SET callback_url = $1`, callback)
-	l.works(l.advance(id).Bells, nil, 0)
+	l.works(l.advance(id).Messages, nil, 0)
 	l.advance(id)
 	l.is(id, work.BatchAwaitingApproval)
 	_, err := l.Batches.Approve(t.Context(), work.DefaultTenant, id, BatchChanges{})
 	l.must(err)
-	l.works(l.advance(id).Bells, func(i int) bool { return i == 0 }, 0)
+	l.works(l.advance(id).Messages, func(i int) bool { return i == 0 }, 0)
 	l.advance(id)
 	l.is(id, work.BatchCompletedWithFailures)
 	got := map[string]int{}

@@ -49,11 +49,11 @@ func TestBatchStopsForDenials(t *testing.T) {
 	id := l.batch(20, func(b *NewBatch) {
 		b.Concurrency, b.StopWhen = 10, &work.StopWhen{Window: 10, DenialRate: &tenth}
 	})
-	for i, d := range l.advance(id).Bells {
+	for i, d := range l.advance(id).Messages {
 		denials := max(0, i-7) // two of ten
 		l.end(ending(l.take(d.UnitID, l.process), work.Succeeded, func(f *Finish) { f.Denials = &denials }), Recorded)
 	}
-	more, b := l.advance(id).Bells, l.read(id)
+	more, b := l.advance(id).Messages, l.read(id)
 	if len(more) > 0 || b.Paused == nil || !strings.Contains(b.Paused.Why, "denied in 2 of the last 10 units") || b.Counts.Denied != 2 || b.Counts.Total != 20 {
 		t.Errorf("%d let go, paused %+v, counts %+v", len(more), b.Paused, b.Counts)
 	}

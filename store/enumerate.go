@@ -21,21 +21,21 @@ const (
 	// another goes on in its place. It is short, for people look on: whoever is
 	// alive renews it, and one that is too slow loses no more than a piece.
 	fillLease = 2 * time.Second
-	// RenewFilling is how often a process says that it is still filling a batch.
-	RenewFilling = fillLease / 4
+	// RenewEnumeration is how often a process says that it is still filling a batch.
+	RenewEnumeration = fillLease / 4
 )
 
-// Filling is a batch whose units this process makes, or whose synthesis it
+// Enumeration is a batch whose units this process makes, or whose synthesis it
 // prepares.
-type Filling struct {
+type Enumeration struct {
 	work.Batch
-	Place json.RawMessage // in the source; nil: its beginning
-	Round int             // how often the batch was begun
+	Cursor json.RawMessage // in the source; nil: its beginning
+	Round  int             // how often the batch was begun
 }
 
 // ClaimEnumeration takes a batch that is to be enumerated or finalized and that no
 // other process is at work on. It returns nil when there is none.
-func (s *Batches) ClaimEnumeration(ctx context.Context, process uuid.UUID) (*Filling, error) {
+func (s *Batches) ClaimEnumeration(ctx context.Context, process uuid.UUID) (*Enumeration, error) {
 	var rows []struct {
 		batchRow
 		Place []byte `db:"place"`
@@ -53,7 +53,7 @@ func (s *Batches) ClaimEnumeration(ctx context.Context, process uuid.UUID) (*Fil
 		return nil, nil
 	}
 	b, err := s.counted(ctx, rows[0].batchRow)
-	return &Filling{Batch: b, Place: rows[0].Place, Round: rows[0].Round}, err
+	return &Enumeration{Batch: b, Cursor: rows[0].Place, Round: rows[0].Round}, err
 }
 
 // RenewEnumeration renews the lease on a batch that the process fills. It is
@@ -80,21 +80,21 @@ func (s *Batches) LeaveEnumeration(ctx context.Context, batch, process uuid.UUID
 	return nil
 }
 
-// Filled is a piece of a batch: the units made of it, and where the next begins.
-type Filled struct {
+// Chunk is a piece of a batch: the units made of it, and where the next begins.
+type Chunk struct {
 	Batch    uuid.UUID
 	Process  uuid.UUID
 	Units    []NewUnit // with their custom ids; all of this batch
-	Place    json.RawMessage
+	Cursor   json.RawMessage
 	Problems []work.BatchProblem // items that no unit could be made of
 	// Begun is called when the piece has its connection. Whoever adds the next
 	// piece waits for that: else this one could wait for the next one's.
 	Begun func()
-	// Turn is called when the units are in and nothing of the piece is committed,
+	// BeforeCommit is called when the units are in and nothing of the piece is committed,
 	// with the custom ids that the batch had already, whose units are left out. It
 	// waits until the piece before is committed, and returns what is wrong with the
 	// items of these ids. With an error nothing of the piece is kept.
-	Turn func(ctx context.Context, repeated []string) ([]work.BatchProblem, error)
+	BeforeCommit func(ctx context.Context, repeated []string) ([]work.BatchProblem, error)
 }
 
 // AddChunk adds a piece to a batch and renews the lease. Both are committed
@@ -102,7 +102,7 @@ type Filled struct {
 // may be under way, in different transactions, if no custom id is in two of them:
 // they are committed one after another. It is work.ErrConflict when the batch is
 // no longer this process's to fill.
-func (s *Batches) AddChunk(ctx context.Context, f Filled) error {
+func (s *Batches) AddChunk(ctx context.Context, f Chunk) error {
 	ctx = pg.Allow(ctx, pg.LongLimit)
 	units, err := f.rows()
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *Batches) AddChunk(ctx context.Context, f Filled) error {
 	if err := tx.SelectContext(pg.Prepare(ctx), &made, f.statement(), units); err != nil {
 		return fmt.Errorf("fill batch %s: %w", f.Batch, lostFile(pg.Translate(err)))
 	}
-	more, err := f.Turn(ctx, f.without(made))
+	more, err := f.BeforeCommit(ctx, f.without(made))
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (s *Batches) AddChunk(ctx context.Context, f Filled) error {
 			rejected = rejected + $7,
 			problems = CASE WHEN rejected < $6 AND json_array_length($5::json) > 0 THEN problems || $5::jsonb ELSE problems END
 		WHERE id = $1 AND filler = $2 AND status = 'enumerating'`,
-		f.Batch, f.Process, pg.JSONOr(f.Place, "null"), fillLease.Seconds(), problems, work.MaxBatchProblems, len(all))
+		f.Batch, f.Process, pg.JSONOr(f.Cursor, "null"), fillLease.Seconds(), problems, work.MaxBatchProblems, len(all))
 	if err != nil {
 		return pg.Translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
 	}
@@ -150,7 +150,7 @@ func (s *Batches) AddChunk(ctx context.Context, f Filled) error {
 
 // statement inserts the rows. Only those of units that name uploaded files have
 // the field; one in a payload does no harm.
-func (f Filled) statement() string {
+func (f Chunk) statement() string {
 	for _, n := range f.Units {
 		if bytes.Contains(n.Row, []byte(`"uploads":`)) {
 			return insertWithFiles
@@ -165,7 +165,7 @@ var (
 )
 
 // without is the custom ids of the units that were not made.
-func (f Filled) without(made []string) (repeated []string) {
+func (f Chunk) without(made []string) (repeated []string) {
 	if len(made) == len(f.Units) {
 		return nil
 	}
@@ -184,7 +184,7 @@ func (f Filled) without(made []string) (repeated []string) {
 }
 
 // rows is the array of the units' rows.
-func (f Filled) rows() (string, error) {
+func (f Chunk) rows() (string, error) {
 	size := 2
 	for i := range f.Units {
 		if n := &f.Units[i]; n.Row == nil {

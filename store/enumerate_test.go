@@ -23,7 +23,7 @@ func TestPiecesUnderWay(t *testing.T) {
 		inserted[i], over[i], turn[i] = make(chan struct{}), make(chan error, 1), make(chan error)
 		p := piece(id, 10*i, 10*i+10)
 		p.Process = l.process
-		p.Turn = func(context.Context, []string) ([]work.BatchProblem, error) {
+		p.BeforeCommit = func(context.Context, []string) ([]work.BatchProblem, error) {
 			close(inserted[i])
 			return nil, <-turn[i]
 		}
@@ -44,7 +44,7 @@ func TestPiecesUnderWay(t *testing.T) {
 	other := uuid.New()
 	l.exec(`UPDATE batches SET fill_until = now() - interval '1 second'`)
 	f, err := l.Batches.ClaimEnumeration(t.Context(), other)
-	if l.must(err); f == nil || string(f.Place) != "10" {
+	if l.must(err); f == nil || string(f.Cursor) != "10" {
 		t.Fatalf("it goes on at %+v", f)
 	}
 	turn[1] <- nil
@@ -75,7 +75,7 @@ func TestPieceWithoutWhatWasThere(t *testing.T) {
 	l.fillMore(id, 0, 5)
 	p := piece(id, 3, 8)
 	p.Process, p.Problems = l.process, []work.BatchProblem{{Line: 9, Detail: "wrong"}}
-	p.Turn = func(_ context.Context, repeated []string) (problems []work.BatchProblem, err error) {
+	p.BeforeCommit = func(_ context.Context, repeated []string) (problems []work.BatchProblem, err error) {
 		for _, id := range repeated {
 			problems = append(problems, work.BatchProblem{CustomID: id, Detail: "is there"})
 		}

@@ -229,7 +229,7 @@ func TestDeletedBatchesAreRemoved(t *testing.T) {
 	if err := l.Batches.Delete(t.Context(), work.DefaultTenant, id); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("delete of a batch that goes on: %v", err)
 	}
-	l.works(l.advance(id).Bells, nil, 1)
+	l.works(l.advance(id).Messages, nil, 1)
 	l.advance(id)
 	if b := l.is(id, work.BatchCompleted); b.Counts.Usage == nil {
 		t.Errorf("%+v has no usage", b.Counts)

@@ -100,10 +100,10 @@ func TestPauseOfABatchInTheLane(t *testing.T) {
 			if n := l.admitted(id); n != 1 {
 				t.Errorf("%d units may run during the pause; want the one that is answered", n)
 			}
-			l.works([]Dispatch{{UnitID: units[0].ID}}, nil, 0)
+			l.works([]Message{{UnitID: units[0].ID}}, nil, 0)
 			_, err = l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{})
 			l.must(err)
-			bells := l.advance(id).Bells
+			bells := l.advance(id).Messages
 			if len(bells) != 2 {
 				t.Fatalf("%d units run live after the resume", len(bells))
 			}

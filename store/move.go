@@ -160,7 +160,7 @@ func (s *Units) Retry(ctx context.Context, tenant string, id uuid.UUID, c Change
 
 // Moved is one of many units that were retried or cancelled.
 type Moved struct {
-	Dispatch
+	Message
 	State work.State `db:"state"`
 	costRow
 	BatchID *uuid.UUID `db:"batch_id"`

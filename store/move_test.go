@@ -53,7 +53,7 @@ func TestRetryAll(t *testing.T) {
 		t.Errorf("moved %+v, more %t, error %v", moved, more, err)
 	}
 	u := l.unit(first)
-	if u.State != work.Queued || u.Model != model || u.Error != nil || DispatchOf(u) != moved[slices.IndexFunc(moved, func(m Moved) bool { return m.UnitID == first })].Dispatch {
+	if u.State != work.Queued || u.Model != model || u.Error != nil || MessageOf(u) != moved[slices.IndexFunc(moved, func(m Moved) bool { return m.UnitID == first })].Message {
 		t.Errorf("unit %+v, moved %+v", u, moved)
 	}
 	// A repeat, as after a lost answer, finds nothing left.

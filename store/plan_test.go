@@ -216,8 +216,8 @@ func TestPlans(t *testing.T) {
 		}
 		return nil
 	})
-	bell := Dispatch{UnitID: backlog[1], Number: 1}
-	byID("untaken", func() error { _, err := p.Queues.Untaken(ctx, []Dispatch{bell}); return err })
+	bell := Message{UnitID: backlog[1], Number: 1}
+	byID("untaken", func() error { _, err := p.Queues.Untaken(ctx, []Message{bell}); return err })
 	byID("redispatch", func() error { _, err := p.Queues.Redispatch(ctx, backlog[1:3]); return err })
 	byID("doubt", func() error { return p.Queues.Recheck(ctx, backlog[1:3]) })
 	byID("defer", func() error { return p.Queues.Defer(ctx, backlog[1], p.process, time.Second) })

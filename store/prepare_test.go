@@ -72,7 +72,7 @@ func TestPlansOfAnEmptyQueue(t *testing.T) {
 	l.must(err)
 	_, err = l.Queues.Redispatch(t.Context(), []uuid.UUID{id})
 	l.must(err)
-	_, err = l.Queues.Untaken(t.Context(), []Dispatch{{UnitID: id, Number: 1}})
+	_, err = l.Queues.Untaken(t.Context(), []Message{{UnitID: id, Number: 1}})
 	l.must(err)
 	_, err = l.Runs.Finish(t.Context(), Finish{UnitID: id, RunID: id, Attempt: 1, Status: work.RunSucceeded, Next: work.Succeeded})
 	l.must(err)

@@ -46,8 +46,8 @@ type Owned struct {
 	Cancel  bool // its unit was asked to stop
 }
 
-// News is what a worker process hears of its work.
-type News struct {
+// Assignments are what a worker process hears of its work.
+type Assignments struct {
 	Owned  []Owned // the runs it still owns: one that it holds and that is missing has been given to another, so it must stop
 	Pauses []Pause
 }
@@ -91,8 +91,8 @@ func vitalContext(ctx context.Context, lease time.Duration) (context.Context, ti
 
 // Assignments returns what has become of a worker process's work. It reads tables that
 // others may have locked, so no sign of life waits for it.
-func (s *Processes) Assignments(ctx context.Context, process uuid.UUID) (News, error) {
-	var news News
+func (s *Processes) Assignments(ctx context.Context, process uuid.UUID) (Assignments, error) {
+	var news Assignments
 	var rows []struct {
 		RunID   *uuid.UUID `db:"run_id"`
 		UnitID  *uuid.UUID `db:"unit_id"`

@@ -201,10 +201,10 @@ func TestBatchInTheLane(t *testing.T) {
 	b := l.batch(work.BatchWindow+10, func(b *NewBatch) { b.TestFirst = 2 })
 	l.exec(`UPDATE work_units SET lane = 'batch'`)
 	test := l.advance(b)
-	if len(test.Bells) != 2 {
-		t.Fatalf("%d bells for a test of two", len(test.Bells))
+	if len(test.Messages) != 2 {
+		t.Fatalf("%d bells for a test of two", len(test.Messages))
 	}
-	for _, bell := range test.Bells {
+	for _, bell := range test.Messages {
 		l.end(ending(l.take(bell.UnitID, l.process), work.Succeeded), Recorded)
 	}
 	for l.advance(b).More {
@@ -212,8 +212,8 @@ func TestBatchInTheLane(t *testing.T) {
 	_, err := l.Batches.Approve(t.Context(), work.DefaultTenant, b, BatchChanges{})
 	l.must(err)
 	for a := l.advance(b); a.More; a = l.advance(b) {
-		if len(a.Bells) > 0 {
-			t.Fatalf("%d bells for units that wait", len(a.Bells))
+		if len(a.Messages) > 0 {
+			t.Fatalf("%d bells for units that wait", len(a.Messages))
 		}
 	}
 	if n := get[int](l, `SELECT count(*) FROM work_units WHERE state = 'waiting'`); n != work.BatchWindow+8 {

@@ -22,8 +22,8 @@ const recheck = time.Minute
 // more comes with the next, so that nobody waits long for a row.
 const pieceRows = 1000
 
-// Dispatch is one bell: unit X may be runnable.
-type Dispatch struct {
+// Message is one bell: unit X may be runnable.
+type Message struct {
 	UnitID   uuid.UUID `db:"id"`
 	Number   int       `db:"dispatch"`
 	Queue    string    `db:"queue"`
@@ -31,9 +31,9 @@ type Dispatch struct {
 	Priority int       `db:"priority"`
 }
 
-// DispatchOf returns the newest bell of a unit.
-func DispatchOf(u work.Unit) Dispatch {
-	return Dispatch{UnitID: u.ID, Number: u.Dispatch, Queue: u.Queue, Backend: u.Backend, Priority: u.Priority}
+// MessageOf returns the newest bell of a unit.
+func MessageOf(u work.Unit) Message {
+	return Message{UnitID: u.ID, Number: u.Dispatch, Queue: u.Queue, Backend: u.Backend, Priority: u.Priority}
 }
 
 // CheckCursor is how far a walk over the units that are due has come.
@@ -57,9 +57,9 @@ func (c CheckCursor) Back() CheckCursor {
 // Unchecked returns queued units that are due after a cursor, in the order in which
 // they became so, and the cursor behind them: whoever walks on sees those that have
 // become due meanwhile. What waits is not written to for being looked at.
-func (s *Queues) Unchecked(ctx context.Context, after CheckCursor, limit int) ([]Dispatch, CheckCursor, error) {
+func (s *Queues) Unchecked(ctx context.Context, after CheckCursor, limit int) ([]Message, CheckCursor, error) {
 	var rows []struct {
-		Dispatch
+		Message
 		CheckAt time.Time `db:"check_at"`
 	}
 	err := s.db.SelectContext(ctx, &rows, `SELECT id, dispatch, queue, backend, priority, check_at FROM work_units
@@ -68,9 +68,9 @@ func (s *Queues) Unchecked(ctx context.Context, after CheckCursor, limit int) ([
 	if err != nil {
 		return nil, after, pg.Translate(fmt.Errorf("find units whose messages may be lost: %w", err))
 	}
-	due := make([]Dispatch, len(rows))
+	due := make([]Message, len(rows))
 	for i, r := range rows {
-		due[i], after = r.Dispatch, CheckCursor{r.CheckAt, r.UnitID}
+		due[i], after = r.Message, CheckCursor{r.CheckAt, r.UnitID}
 	}
 	return due, after, nil
 }
@@ -114,8 +114,8 @@ const stillQueued = `queued AS (
 
 // Redispatch gives each unit that is still queued a new bell and returns the
 // bells to ring.
-func (s *Queues) Redispatch(ctx context.Context, units []uuid.UUID) ([]Dispatch, error) {
-	var bells []Dispatch
+func (s *Queues) Redispatch(ctx context.Context, units []uuid.UUID) ([]Message, error) {
+	var bells []Message
 	err := s.db.SelectContext(ctx, &bells, `WITH `+stillQueued+` UPDATE work_units u SET dispatch = dispatch + 1,
 		check_at = clock_timestamp() + $2 * interval '1 second'
 		FROM queued WHERE u.id = queued.id RETURNING u.id, dispatch, queue, backend, priority`,
@@ -144,7 +144,7 @@ func (s *Queues) RecheckAll(ctx context.Context) (n int64, err error) {
 
 // Untaken returns those of the bells whose unit is still queued and due, and
 // waits for no worker process to be alone with it.
-func (s *Queues) Untaken(ctx context.Context, bells []Dispatch) ([]uuid.UUID, error) {
+func (s *Queues) Untaken(ctx context.Context, bells []Message) ([]uuid.UUID, error) {
 	units, numbers := make([]uuid.UUID, len(bells)), make([]int64, len(bells))
 	for i, b := range bells {
 		units[i], numbers[i] = b.UnitID, int64(b.Number)
@@ -165,12 +165,12 @@ func (s *Queues) Untaken(ctx context.Context, bells []Dispatch) ([]uuid.UUID, er
 // first few of each queue and backend, as the index has them: to sort the whole
 // backlog at every look would cost more than the work. Units of the shut models
 // are passed over.
-func (s *Queues) Due(ctx context.Context, queues, backends []string, shut []ModelOf, limit int) ([]Dispatch, error) {
+func (s *Queues) Due(ctx context.Context, queues, backends []string, shut []ModelOf, limit int) ([]Message, error) {
 	names := make([]string, len(shut)) // a backend's name has no colon
 	for i, m := range shut {
 		names[i] = m.Backend + ":" + m.Model
 	}
-	var due []Dispatch
+	var due []Message
 	err := s.db.SelectContext(ctx, &due, `SELECT u.* FROM unnest($1::text[]) AS q, unnest($2::text[]) AS b, LATERAL (
 			SELECT id, dispatch, queue, backend, priority FROM work_units u
 			WHERE state = 'queued' AND NOT held AND queue = q AND backend = b AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused+`

@@ -41,7 +41,7 @@ func TestBells(t *testing.T) {
 	}
 	l.overdue(u.ID, running.ID)
 	due, cursor, err := l.Queues.Unchecked(t.Context(), CheckCursor{}, 10)
-	if want := (Dispatch{UnitID: u.ID, Number: 1, Queue: "q", Backend: "mock", Priority: 9}); err != nil || !slices.Equal(due, []Dispatch{want}) || DispatchOf(u) != want {
+	if want := (Message{UnitID: u.ID, Number: 1, Queue: "q", Backend: "mock", Priority: 9}); err != nil || !slices.Equal(due, []Message{want}) || MessageOf(u) != want {
 		t.Errorf("in doubt: %+v, error %v", due, err)
 	}
 	both := []uuid.UUID{u.ID, running.ID}

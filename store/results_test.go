@@ -19,7 +19,7 @@ func TestBatchFigures(t *testing.T) {
 	if l.must(err); before[id] == "" || before[other] == "" {
 		t.Errorf("heads: %v", before)
 	}
-	bells := l.advance(id).Bells
+	bells := l.advance(id).Messages
 	l.works(bells[:5], func(i int) bool { return i < 3 }, 0.5)
 	l.exec(`UPDATE work_units SET error_class = 'crash', error_message = 'killed' WHERE id = $1`, bells[0].UnitID)
 

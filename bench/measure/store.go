@@ -65,7 +65,7 @@ func storeJob(ctx context.Context, s childSettings, begin, _ func()) (childResul
 		if err != nil {
 			return err
 		}
-		return queue.Ring(ctx, store.DispatchOf(unit))
+		return queue.Ring(ctx, store.MessageOf(unit))
 	})
 	return childResult{Units: s.Units, Seconds: took.Seconds()}, err
 }
