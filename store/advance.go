@@ -23,8 +23,8 @@ type Advanced struct {
 	Moved    bool        // the batch itself has another status, or was paused
 }
 
-// cancelPiece is how many units of a batch are cancelled in one transaction.
-const cancelPiece = 2000
+// cancelChunk is how many units of a batch are cancelled in one transaction.
+const cancelChunk = 2000
 
 // Live returns the batches that may go on by themselves, oldest first: with
 // idle those that are paused, in which only what runs can end, else the others.
@@ -43,7 +43,7 @@ const goesOn = `status NOT IN ('enumerating', 'awaiting_approval') AND (paused_a
 
 // Advance lets go what may begin, and ends the batch when nothing is left.
 // Whoever sees a unit of it end may call it, and the reconciler does: it looks
-// at the ledger alone, so a call that was lost costs nothing but time.
+// at the database alone, so a call that was lost costs nothing but time.
 func (s *Batches) Advance(ctx context.Context, id uuid.UUID) (a Advanced, err error) {
 	ctx = pg.Allow(ctx, pg.LongLimit)
 	tx, err := s.db.BeginTxx(ctx, nil)
@@ -82,7 +82,7 @@ type advancing struct {
 func (b *advancing) advance(ctx context.Context) error {
 	switch b.Status {
 	case work.BatchTesting, work.BatchInProgress:
-		return b.letGo(ctx)
+		return b.admitMore(ctx)
 	case work.BatchCancelling:
 		return b.cancelMore(ctx)
 	case work.BatchFinalizing:
@@ -105,8 +105,8 @@ func (b *advancing) admitted(ctx context.Context) (n admitted, err error) {
 	return n, err
 }
 
-// letGo lets units begin, as far as the batch allows.
-func (b *advancing) letGo(ctx context.Context) error {
+// admitMore admits units, as far as the batch allows.
+func (b *advancing) admitMore(ctx context.Context) error {
 	n, err := b.admitted(ctx)
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (b *advancing) letGo(ctx context.Context) error {
 	if b.PausedAt == nil {
 		room, why, err = b.room(ctx, n)
 	} else if n.Live > 0 {
-		err = b.takeBack(ctx) // a run that has failed since is not repeated before the resume
+		err = b.holdAgain(ctx) // a run that has failed since is not repeated before the resume
 	}
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (b *advancing) letGo(ctx context.Context) error {
 		return b.pause(ctx, work.BySystem, why)
 	}
 	if room > 0 {
-		if n, err := b.release(ctx, room); err != nil || n > 0 {
+		if n, err := b.admit(ctx, room); err != nil || n > 0 {
 			return err
 		}
 	}
@@ -144,23 +144,23 @@ func (b *advancing) letGo(ctx context.Context) error {
 	return b.over(ctx)
 }
 
-// released is a unit that was let go.
-type released struct {
+// admittedUnit is a unit that was admitted.
+type admittedUnit struct {
 	Message
 	State      work.State `db:"state"`
 	StartOrder int        `db:"turn"`
 }
 
-// release lets n units go and tells how many there were: those that begin alike
+// admit admits n units and tells how many there were: those that begin alike
 // one after another, but a test takes the first that were submitted. Those of the batch
-// lane have no bell: they wait for a provider's batch, but for a test, whose
+// lane have no message: they wait for a provider's batch, but for a test, whose
 // answers somebody wants to see, and for those that run live after all.
-func (b *advancing) release(ctx context.Context, n int) (int, error) {
+func (b *advancing) admit(ctx context.Context, n int) (int, error) {
 	order := "turn, id"
 	if b.Status == work.BatchTesting {
 		order = "id"
 	}
-	var let []released
+	var let []admittedUnit
 	err := b.tx.SelectContext(ctx, &let, `WITH next AS (SELECT id FROM work_units WHERE batch_id = $1 AND held AND state = 'queued'
 			ORDER BY `+order+` LIMIT $2 FOR UPDATE SKIP LOCKED)
 		UPDATE work_units u SET held = false, dispatch = dispatch + 1, runs_live = runs_live OR `+laneEnded+`,
@@ -170,7 +170,7 @@ func (b *advancing) release(ctx context.Context, n int) (int, error) {
 	if err != nil || len(let) == 0 {
 		return 0, err
 	}
-	slices.SortFunc(let, func(a, b released) int {
+	slices.SortFunc(let, func(a, b admittedUnit) int {
 		return cmp.Or(cmp.Compare(a.StartOrder, b.StartOrder), bytes.Compare(a.UnitID[:], b.UnitID[:]))
 	})
 	for _, u := range let {
@@ -191,12 +191,12 @@ func (b *advancing) pause(ctx context.Context, by, why string) error {
 	if err != nil {
 		return err
 	}
-	return b.takeBack(ctx)
+	return b.holdAgain(ctx)
 }
 
-// takeBack holds the units that were let go and have not begun. What a
+// holdAgain holds the units that were let go and have not begun. What a
 // provider's batch has goes on: it is paid for.
-func (b *advancing) takeBack(ctx context.Context) error {
+func (b *advancing) holdAgain(ctx context.Context) error {
 	_, err := b.tx.ExecContext(ctx, `WITH back AS (
 			UPDATE work_units SET held = true, check_at = 'infinity', state = 'queued', runs_live = runs_live OR provider_batch IS NOT NULL WHERE id IN (
 				SELECT id FROM work_units WHERE batch_id = $1 AND NOT held AND (state = 'queued' OR state = 'waiting' AND provider_batch IS NULL)
@@ -205,7 +205,7 @@ func (b *advancing) takeBack(ctx context.Context) error {
 	return err
 }
 
-// cancelMore ends units of a batch, a piece at a time, and its synthesis; those
+// cancelMore ends units of a batch, some at a time, and its synthesis; those
 // that run are asked to stop.
 func (b *advancing) cancelMore(ctx context.Context) error {
 	var moved []struct {
@@ -220,7 +220,7 @@ func (b *advancing) cancelMore(ctx context.Context) error {
 		UPDATE work_units SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
 			finished_at = CASE WHEN state IN ('queued', 'waiting') THEN clock_timestamp() END,
 			state = CASE WHEN state IN ('queued', 'waiting') THEN 'cancelled' ELSE state END
-		FROM chosen WHERE id = unit_id RETURNING id, state`, b.ID, cancelPiece, b.SynthesisUnit)
+		FROM chosen WHERE id = unit_id RETURNING id, state`, b.ID, cancelChunk, b.SynthesisUnit)
 	if err != nil {
 		return err
 	}
@@ -323,7 +323,7 @@ func (b *advancing) become(ctx context.Context, status work.BatchStatus) error {
 	return err
 }
 
-// synthesisWish is the part of a batch's synthesis that the ledger reads.
+// synthesisWish is the part of a batch's synthesis that the database reads.
 type synthesisWish struct {
 	DespiteFailures bool `json:"despite_failures"`
 }

@@ -15,13 +15,13 @@ import (
 )
 
 // admitted counts the units of a batch that may begin or have begun.
-func (l *ledger) admitted(batch uuid.UUID) int {
+func (l *fixture) admitted(batch uuid.UUID) int {
 	return get[int](l, `SELECT count(*) FROM work_units WHERE batch_id = $1 AND NOT held AND state IN ('queued', 'running', 'waiting')`, batch)
 }
 
 // runsToItsEnd advances a batch and works off what it admits, until it is over
 // or admits nothing more. It returns how many were admitted at once, at most.
-func (l *ledger) runsToItsEnd(batch uuid.UUID, fail func(int) bool, cost float64) (most int) {
+func (l *fixture) runsToItsEnd(batch uuid.UUID, fail func(int) bool, cost float64) (most int) {
 	l.t.Helper()
 	for {
 		a := l.advance(batch)
@@ -37,18 +37,18 @@ func (l *ledger) runsToItsEnd(batch uuid.UUID, fail func(int) bool, cost float64
 // they are retried, and whether the batch was over or not.
 func TestRetriedUnitsAreAdmittedByTheirBatch(t *testing.T) {
 	t.Parallel()
-	for name, retry := range map[string]func(*ledger, uuid.UUID){
-		"batch": func(l *ledger, id uuid.UUID) {
+	for name, retry := range map[string]func(*fixture, uuid.UUID){
+		"batch": func(l *fixture, id uuid.UUID) {
 			moved, more, err := l.Batches.Retry(t.Context(), work.DefaultTenant, id, nil)
 			if l.must(err); len(moved) != 20 || more || !moved[0].Held || *moved[0].BatchID != id {
 				t.Errorf("%d units were retried, others left: %t", len(moved), more)
 			}
 		},
-		"filter": func(l *ledger, _ uuid.UUID) {
+		"filter": func(l *fixture, _ uuid.UUID) {
 			_, _, err := l.Units.RetryAll(t.Context(), UnitFilter{Tenant: work.DefaultTenant, States: []work.State{work.Failed}}, Changes{})
 			l.must(err)
 		},
-		"one by one": func(l *ledger, id uuid.UUID) {
+		"one by one": func(l *fixture, id uuid.UUID) {
 			units, _, err := l.Units.List(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Batch: id})
 			l.must(err)
 			for _, u := range units {
@@ -61,7 +61,7 @@ func TestRetriedUnitsAreAdmittedByTheirBatch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(t)
+			l := newFixture(t)
 			budget := 1.0
 			id := l.batch(20, func(b *NewBatch) { b.Concurrency, b.MaxCostUSD = 2, &budget })
 			l.runsToItsEnd(id, func(int) bool { return true }, 0.02)
@@ -85,7 +85,7 @@ func TestRetriedUnitsAreAdmittedByTheirBatch(t *testing.T) {
 // A unit of the test that is retried is tested again before a person is asked.
 func TestRetryOfATestedUnit(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(10, func(b *NewBatch) { b.TestFirst = 3 })
 	retryOne := func() uuid.UUID {
 		t.Helper()
@@ -128,7 +128,7 @@ func TestRetryOfATestedUnit(t *testing.T) {
 // A retry that commits while its batch ends is not lost.
 func TestRetryWhileTheBatchEnds(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(1)
 	l.works(l.advance(id).Messages, func(int) bool { return true }, 0)
 	tx, err := l.db.BeginTxx(t.Context(), nil) // it ends the batch
@@ -149,7 +149,7 @@ func TestRetryWhileTheBatchEnds(t *testing.T) {
 // Units of a batch that is about to end are not retried, and say why.
 func TestRetryInABatchThatEnds(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(2, func(b *NewBatch) { b.Synthesis = json.RawMessage(`{"despite_failures":true}`) })
 	bells := l.advance(id).Messages
 	l.works(bells, func(i int) bool { return i == 0 }, 0)
@@ -167,7 +167,7 @@ func TestRetryInABatchThatEnds(t *testing.T) {
 // fails meanwhile and would be run again.
 func TestPausedBatchRepeatsNoRun(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(2)
 	c := l.take(l.advance(id).Messages[0].UnitID, l.process)
 	_, err := l.Batches.Pause(t.Context(), work.DefaultTenant, id, "ann", "")
@@ -187,7 +187,7 @@ func TestPausedBatchRepeatsNoRun(t *testing.T) {
 // A budget that is spent takes back what was admitted and has not begun.
 func TestSpentBudgetTakesBack(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	budget := 1.0
 	id := l.batch(50, func(b *NewBatch) { b.MaxCostUSD = &budget })
 	for range 3 {
@@ -212,7 +212,7 @@ func TestSpentBudgetTakesBack(t *testing.T) {
 // costs: they let no more units begin.
 func TestEstimateOfABudget(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	budget := 1.0
 	id := l.batch(100, func(b *NewBatch) { b.MaxCostUSD = &budget })
 	source := l.run()
@@ -242,7 +242,7 @@ func TestLaneUnitsThatRunLiveAreAdmitted(t *testing.T) {
 	for _, how := range []string{"unanswered", "late", "no line"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(t)
+			l := newFixture(t)
 			id := l.enumerating(func(b *NewBatch) { b.Concurrency = 3 })
 			f := piece(id, 0, 30)
 			f.Process = l.process
@@ -285,7 +285,7 @@ func TestLaneUnitsThatRunLiveAreAdmitted(t *testing.T) {
 // its batch.
 func TestSynthesisOfACancelledBatch(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	finalizing := func() uuid.UUID {
 		t.Helper()
 		id := l.batch(1, func(b *NewBatch) { b.Synthesis = json.RawMessage(`{}`) })
@@ -334,7 +334,7 @@ func TestSynthesisOfACancelledBatch(t *testing.T) {
 // What sums a batch up is paid from its budget, and its cost is the batch's.
 func TestSynthesisCounts(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	budget := 1.0
 	id := l.batch(2, func(b *NewBatch) { b.MaxCostUSD, b.Synthesis = &budget, json.RawMessage(`{}`) })
 	l.runsToItsEnd(id, nil, 0.5)

@@ -27,7 +27,7 @@ var (
 // the budget and what was under way when it was reached. Each comes to its end.
 func TestBudgetsHold(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	source := l.run()
 	l.end(ending(source, work.Succeeded), Recorded)
 	seeds := make(chan uint64)
@@ -40,7 +40,7 @@ func TestBudgetsHold(t *testing.T) {
 				if t.Failed() {
 					continue
 				}
-				b := &randomBatch{ledger: l, rand: rand.New(rand.NewPCG(seed, 0)), seed: seed, dead: dead, source: source.RunID, sum: &sum}
+				b := &randomBatch{fixture: l, rand: rand.New(rand.NewPCG(seed, 0)), seed: seed, dead: dead, source: source.RunID, sum: &sum}
 				b.live()
 			}
 		})
@@ -57,10 +57,10 @@ func TestBudgetsHold(t *testing.T) {
 // happened counts what the batches of a test went through; money is in cents.
 type happened struct{ runs, retried, paused, stopped, unknown, hits, lost, over, underWay atomic.Int64 }
 
-// randomBatch is a batch with what is true of it beside what the ledger knows.
+// randomBatch is a batch with what is true of it beside what the database knows.
 // Money is in cents, so that sums are exact.
 type randomBatch struct {
-	*ledger
+	*fixture
 	rand   *rand.Rand
 	seed   uint64
 	dead   uuid.UUID
@@ -76,7 +76,7 @@ type randomBatch struct {
 	why     *string // it is paused
 	running map[uuid.UUID]randomRun
 
-	spent   int  // as far as the ledger can know
+	spent   int  // as far as the database can know
 	cover   int  // what may be spent beyond the budget: it was under way when that was reached
 	unknown int  // runs without a price that no person let pass
 	looked  bool // the batch was looked at since money was spent

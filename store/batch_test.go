@@ -15,8 +15,8 @@ import (
 	"piecework/internal/work"
 )
 
-// batch adds a batch of n units, filled in pieces, and lets it begin.
-func (l *ledger) batch(n int, change ...func(*NewBatch)) uuid.UUID {
+// batch adds a batch of n units, filled some at a time, and lets it begin.
+func (l *fixture) batch(n int, change ...func(*NewBatch)) uuid.UUID {
 	l.t.Helper()
 	id := l.enumerating(change...)
 	for from := 0; from < n; from += 100 {
@@ -26,7 +26,7 @@ func (l *ledger) batch(n int, change ...func(*NewBatch)) uuid.UUID {
 	return id
 }
 
-func (l *ledger) enumerating(change ...func(*NewBatch)) uuid.UUID {
+func (l *fixture) enumerating(change ...func(*NewBatch)) uuid.UUID {
 	l.t.Helper()
 	b := NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: "a batch", Protocol: work.ProtocolNative}}
 	for _, f := range change {
@@ -56,21 +56,21 @@ func piece(batch uuid.UUID, from, to int) (f Chunk) {
 	return f
 }
 
-func (l *ledger) fillMore(batch uuid.UUID, from, to int) {
+func (l *fixture) fillMore(batch uuid.UUID, from, to int) {
 	l.t.Helper()
 	f := piece(batch, from, to)
 	f.Process = l.process
 	l.must(l.Batches.AddChunk(l.t.Context(), f))
 }
 
-func (l *ledger) advance(batch uuid.UUID) Advanced {
+func (l *fixture) advance(batch uuid.UUID) Advanced {
 	l.t.Helper()
 	a, err := l.Batches.Advance(l.t.Context(), batch)
 	l.must(err)
 	return a
 }
 
-func (l *ledger) read(batch uuid.UUID) work.Batch {
+func (l *fixture) read(batch uuid.UUID) work.Batch {
 	l.t.Helper()
 	b, err := l.Batches.Get(l.t.Context(), work.DefaultTenant, batch)
 	l.must(err)
@@ -80,7 +80,7 @@ func (l *ledger) read(batch uuid.UUID) work.Batch {
 	return b
 }
 
-func (l *ledger) is(batch uuid.UUID, status work.BatchStatus) work.Batch {
+func (l *fixture) is(batch uuid.UUID, status work.BatchStatus) work.Batch {
 	l.t.Helper()
 	b := l.read(batch)
 	if b.Status != status {
@@ -91,7 +91,7 @@ func (l *ledger) is(batch uuid.UUID, status work.BatchStatus) work.Batch {
 
 // works runs the units that were let go to their end; fail chooses those that
 // fail.
-func (l *ledger) works(bells []Message, fail func(i int) bool, cost float64) {
+func (l *fixture) works(bells []Message, fail func(i int) bool, cost float64) {
 	l.t.Helper()
 	for i, d := range bells {
 		c := l.take(d.UnitID, l.process)
@@ -110,7 +110,7 @@ func (l *ledger) works(bells []Message, fail func(i int) bool, cost float64) {
 
 func TestBatchRunsToItsEnd(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(2500)
 	if a := l.advance(id); len(a.Messages) != work.BatchWindow {
 		t.Fatalf("%d units were let go at once", len(a.Messages))
@@ -136,7 +136,7 @@ func TestBatchRunsToItsEnd(t *testing.T) {
 // that were submitted first.
 func TestUnitsThatBeginAlikeAreLetGoTogether(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for _, c := range []struct {
 		first int
 		want  string
@@ -164,7 +164,7 @@ func TestUnitsThatBeginAlikeAreLetGoTogether(t *testing.T) {
 // A held unit cannot begin, whoever rings for it and however.
 func TestHeldUnitsDoNotBegin(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(3, func(b *NewBatch) { b.Concurrency = 1 })
 	bells := l.advance(id).Messages
 	if len(bells) != 1 {
@@ -199,7 +199,7 @@ func TestHeldUnitsDoNotBegin(t *testing.T) {
 
 func TestBatchEnds(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	later := `{"prompt":"sum up"}`
 	for _, c := range []struct {
 		name   string
@@ -242,7 +242,7 @@ func TestBatchEnds(t *testing.T) {
 
 func TestBatchTestsFirst(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(10, func(b *NewBatch) { b.TestFirst = 3 })
 	bells := l.advance(id).Messages
 	if len(bells) != 3 {
@@ -278,7 +278,7 @@ func TestBatchTestsFirst(t *testing.T) {
 
 func TestBatchPausesAndGoesOn(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(30)
 	bells := l.advance(id).Messages
 	l.works(bells[:4], nil, 0)
@@ -309,7 +309,7 @@ func TestBatchPausesAndGoesOn(t *testing.T) {
 
 func TestBatchKeepsToItsBudget(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	budget := 5.0
 	id := l.batch(100, func(b *NewBatch) { b.MaxCostUSD = &budget })
 	for rounds := 0; ; rounds++ {
@@ -347,7 +347,7 @@ func TestBatchStopsWhenItGoesWrong(t *testing.T) {
 		{"all is well", work.StopWhen{Window: 10, FailureRate: &half, RefusalRate: &half, MeanCostUSD: &half}, func(i int) bool { return i%2 == 0 }, 0.5, ""},
 		{"too few to tell", work.StopWhen{Window: 13, FailureRate: &half}, func(int) bool { return true }, 0, ""},
 	} {
-		l := newLedger(t)
+		l := newFixture(t)
 		id := l.batch(40, func(b *NewBatch) { b.Concurrency, b.StopWhen = 12, &c.rule })
 		l.works(l.advance(id).Messages, c.fail, c.cost)
 		more := l.advance(id).Messages
@@ -371,8 +371,8 @@ func TestBatchStopsWhenItGoesWrong(t *testing.T) {
 
 func TestBatchIsCancelled(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
-	id := l.batch(cancelPiece + 100)
+	l := newFixture(t)
+	id := l.batch(cancelChunk + 100)
 	running := l.take(l.advance(id).Messages[0].UnitID, l.process)
 	_, err := l.Batches.Cancel(t.Context(), work.DefaultTenant, id, "no need")
 	l.must(err)
@@ -384,7 +384,7 @@ func TestBatchIsCancelled(t *testing.T) {
 	l.end(ending(running, work.Cancelled), Recorded)
 	l.advance(id)
 	b := l.is(id, work.BatchCancelled)
-	if stopped != cancelPiece+100 || b.Counts.Cancelled != stopped || b.Why != "no need" {
+	if stopped != cancelChunk+100 || b.Counts.Cancelled != stopped || b.Why != "no need" {
 		t.Errorf("%d stopped, %+v, %q", stopped, b.Counts, b.Why)
 	}
 	again, err := l.Batches.Cancel(t.Context(), work.DefaultTenant, id, "")
@@ -395,7 +395,7 @@ func TestBatchIsCancelled(t *testing.T) {
 
 func TestRetryBeginsABatchAgain(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(3)
 	l.works(l.advance(id).Messages, func(i int) bool { return i == 0 }, 0)
 	l.advance(id)
@@ -416,7 +416,7 @@ func TestRetryBeginsABatchAgain(t *testing.T) {
 // that met an error leaves it to others after a pause.
 func TestFillingIsHeldShortly(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.enumerating()
 	left := func() float64 {
 		t.Helper()
@@ -461,7 +461,7 @@ func TestFillingIsHeldShortly(t *testing.T) {
 // who was thought dead makes nothing more.
 func TestFillingGoesOnElsewhere(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.enumerating()
 	l.fillMore(id, 0, 50)
 	other := uuid.New()
@@ -500,7 +500,7 @@ func TestFillingGoesOnElsewhere(t *testing.T) {
 
 func TestBatchIsAddedOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	add := func(key, body string) (work.Batch, bool, error) {
 		return l.Batches.Add(t.Context(), NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Protocol: work.ProtocolNative},
 			IdempotencyKey: key, BodyHash: []byte(body)})
@@ -521,7 +521,7 @@ func TestBatchIsAddedOnce(t *testing.T) {
 // forgotten, and it ends once.
 func TestManyAdvanceABatch(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(40, func(b *NewBatch) { b.Concurrency = 8 })
 	var mu sync.Mutex
 	bells, ends := map[uuid.UUID]int{}, 0
@@ -561,7 +561,7 @@ func TestManyAdvanceABatch(t *testing.T) {
 // What came from the provider's prompt cache is told when the batch is over.
 func TestPromptCacheOfABatch(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(4)
 	for i, d := range l.advance(id).Messages {
 		f := ending(l.take(d.UnitID, l.process), work.Succeeded)
@@ -591,7 +591,7 @@ func TestPromptCacheOfABatch(t *testing.T) {
 
 func TestBatchResults(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(250)
 	l.works(l.advance(id).Messages, func(i int) bool { return i == 7 }, 0.25)
 	l.exec(`UPDATE work_units SET prompt = '', request = '{"endpoint":"/v1/responses","body":{"model":"m"}}' WHERE custom_id = 'c8'`)
@@ -613,7 +613,7 @@ func TestBatchResults(t *testing.T) {
 
 func TestBatches(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	var ids []uuid.UUID
 	for range 5 {
 		ids = append(ids, l.batch(1))

@@ -276,7 +276,7 @@ func (s *Batches) GetTested(ctx context.Context, tenant string, id uuid.UUID) (b
 		FROM (SELECT state, cost_usd, unpriced_runs, date_part('epoch', finished_at - started_at) AS took,
 				finished_at IS NOT NULL AND started_at IS NOT NULL AND `+tellsPrice+` AS tells FROM work_units WHERE batch_id = $1) AS u GROUP BY state`, id)
 	if err != nil {
-		return b, t, pg.Translate(fmt.Errorf("look at the trial of batch %s: %w", id, err))
+		return b, t, pg.Translate(fmt.Errorf("look at the test of batch %s: %w", id, err))
 	}
 	var cost Spread
 	dark := 0

@@ -12,7 +12,7 @@ import (
 
 // worksWithoutPrice runs what was admitted to its end at a cost that nobody
 // knows.
-func (l *ledger) worksWithoutPrice(bells []Message) {
+func (l *fixture) worksWithoutPrice(bells []Message) {
 	l.t.Helper()
 	for _, d := range bells {
 		l.end(ending(l.take(d.UnitID, l.process), work.Succeeded, func(f *Finish) { f.TotalCostUSD, f.Model = nil, "new-model" }), Recorded)
@@ -32,7 +32,7 @@ func TestUnknownCostStopsABatch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(t)
+			l := newFixture(t)
 			id := l.batch(50, c.change)
 			for want := 1; want <= 2; want++ { // a resume lets pass what is unknown so far, and nothing more
 				bells := l.advance(id).Messages
@@ -61,7 +61,7 @@ func TestUnknownCostStopsABatch(t *testing.T) {
 // A batch whose last unit has no price ends as any other.
 func TestUnknownCostOfTheLastUnit(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	budget := 1.0
 	id := l.batch(1, func(b *NewBatch) {
 		b.MaxCostUSD, b.StopWhen = &budget, &work.StopWhen{Window: 20, MeanCostUSD: &budget}
@@ -75,7 +75,7 @@ func TestUnknownCostOfTheLastUnit(t *testing.T) {
 // it is known of none, three of them stop the batch.
 func TestLostRunsOfABudget(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.exec(`UPDATE work_units SET backend = 'claude'`)
 	budget := 1.0
 	lose := func(unit uuid.UUID) {
@@ -136,7 +136,7 @@ func TestLostRunsOfABudget(t *testing.T) {
 // that has run, and none tells: neither is it nothing.
 func TestTrialOfUnknownCost(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(10, func(b *NewBatch) { b.TestFirst = 3 })
 	bells := l.advance(id).Messages
 	source := l.run()
@@ -166,7 +166,7 @@ func TestTrialOfUnknownCost(t *testing.T) {
 // The mean of stop_when is that of units that were paid for.
 func TestMeanCostWithoutCacheHits(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	source := l.run()
 	l.end(ending(source, work.Succeeded), Recorded)
 	most := 0.5
@@ -187,7 +187,7 @@ func TestMeanCostWithoutCacheHits(t *testing.T) {
 // The end of a test is not the end of the money.
 func TestTestOfABatchWithABudget(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	budget := 10.0
 	id := l.batch(5, func(b *NewBatch) { b.TestFirst, b.MaxCostUSD = 2, &budget })
 	l.runsToItsEnd(id, nil, 0.5)
@@ -201,7 +201,7 @@ func TestTestOfABatchWithABudget(t *testing.T) {
 // cost here, for each has a run of unknown cost.
 func TestBudgetThatIsSpentToTheCent(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	budget := 0.67
 	id := l.batch(4, func(b *NewBatch) { b.MaxCostUSD = &budget })
 	for _, cost := range []float64{0.49, 0.18} {

@@ -20,7 +20,7 @@ func keptAs(name string) func(*Finish) {
 	return func(f *Finish) { f.Cache, f.CacheKey, f.Model = work.CacheMiss, cacheKey(name), "m" }
 }
 
-func (l *ledger) cached(name string, ttl time.Duration) *Cached {
+func (l *fixture) cached(name string, ttl time.Duration) *Cached {
 	l.t.Helper()
 	c, err := l.Runs.Cached(l.t.Context(), work.DefaultTenant, cacheKey(name), ttl)
 	l.must(err)
@@ -29,7 +29,7 @@ func (l *ledger) cached(name string, ttl time.Duration) *Cached {
 
 func TestResultIsKeptAndTakenOver(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	asks := func(n *NewUnit) { n.CacheTTL = 60 }
 	first := l.run(asks)
 	if first.CacheTTL != 60 || l.cached("a", time.Minute) != nil {
@@ -81,7 +81,7 @@ func TestResultIsKeptAndTakenOver(t *testing.T) {
 
 func TestWhatIsNotKept(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	asks := func(n *NewUnit) { n.CacheTTL = 60 }
 	l.end(ending(l.run(asks), work.Failed, keptAs("failed")), Recorded)
 	l.end(ending(l.run(asks), work.Queued, keptAs("queued"), func(f *Finish) { f.Delay = time.Hour }), Recorded)
@@ -99,7 +99,7 @@ func TestWhatIsNotKept(t *testing.T) {
 // What a unit looked for is forgotten when it is to run again.
 func TestRetryForgetsTheLook(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run(func(n *NewUnit) { n.CacheTTL = 60 })
 	l.end(ending(c, work.Queued, keptAs("a")), Recorded)
 	if u := l.unit(c.ID); u.Cache != "" {
@@ -120,7 +120,7 @@ func TestRetryForgetsTheLook(t *testing.T) {
 // same keys in another order.
 func TestManyResultsOfOneKeyAtOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	done := make(chan error)
 	for p := range 2 {
 		rows := make([]Finish, 30)
@@ -147,7 +147,7 @@ func TestManyResultsOfOneKeyAtOnce(t *testing.T) {
 // removed in the same moment, the finish must not bring them back.
 func TestFilesOfATakenOverResult(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	asks := func(n *NewUnit) { n.CacheTTL = 60 }
 	first, id := l.run(asks), uuid.Must(uuid.NewV7())
 	l.must(l.Files.ExpectBlobs(t.Context(), []uuid.UUID{id}))
@@ -173,7 +173,7 @@ func TestFilesOfATakenOverResult(t *testing.T) {
 
 func TestOldResultsAreForgotten(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	old, young := l.run(), l.run()
 	l.end(ending(old, work.Succeeded, keptAs("old")), Recorded)
 	l.end(ending(young, work.Succeeded, keptAs("young")), Recorded)

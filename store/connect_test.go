@@ -15,8 +15,8 @@ import (
 	"piecework/store/pg"
 )
 
-// behindProxy is a ledger whose connections lead through a proxy.
-func behindProxy(t *testing.T) (*ledger, *testkit.Proxy) {
+// behindProxy is a database whose connections lead through a proxy.
+func behindProxy(t *testing.T) (*fixture, *testkit.Proxy) {
 	t.Helper()
 	proxy, url := testkit.PostgresProxy(t, testkit.DB(t, migrate))
 	s, err := Open(t.Context(), url, 20)
@@ -24,13 +24,13 @@ func behindProxy(t *testing.T) (*ledger, *testkit.Proxy) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	l := &ledger{Store: s, t: t, url: url}
+	l := &fixture{Store: s, t: t, url: url}
 	l.process = l.register(time.Hour)
 	return l, proxy
 }
 
 // busy opens n connections, which are idle afterwards.
-func (l *ledger) busy(n int) {
+func (l *fixture) busy(n int) {
 	l.t.Helper()
 	var group errgroup.Group
 	for _, pool := range []*sqlx.DB{l.db.DB, l.db.Hot} {

@@ -9,7 +9,7 @@ import (
 )
 
 // checkCosts compares the cost of every unit with that of its runs.
-func (l *ledger) checkCosts() {
+func (l *fixture) checkCosts() {
 	l.t.Helper()
 	wrong := get[int](l, `SELECT count(*) FROM work_units u, LATERAL (SELECT coalesce(sum(total_cost_usd), 0) AS known,
 			count(*) FILTER (WHERE `+unpriced("r")+`) AS unpriced FROM worker_runs r WHERE unit_id = u.id AND status <> 'running') AS r
@@ -23,7 +23,7 @@ func (l *ledger) checkCosts() {
 // whatever way and order they end, and come back late, and how often they say so.
 func TestUnitHasTheCostOfItsRuns(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	var late []*Claimed
 	tell := func(f *Finish) {
@@ -65,7 +65,7 @@ func TestUnitHasTheCostOfItsRuns(t *testing.T) {
 // What is not known of a cost is told wherever the cost is.
 func TestUnknownCostIsCounted(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	cost := 0.5
 	silent, mock := l.run(func(n *NewUnit) { n.Backend = "claude" }), l.run()
 	for _, c := range []*Claimed{silent, mock} {

@@ -162,19 +162,19 @@ const pendingReceivers = `RECURSIVE receivers AS (
 		FROM receivers r WHERE r.receiver IS NOT NULL
 	)`
 
-// DeliveryMessage is one bell: something may be due for a receiver.
+// DeliveryMessage is one message: something may be due for a receiver.
 type DeliveryMessage struct {
 	ID       uuid.UUID `db:"id"`
 	Number   int       `db:"dispatch"`
 	Receiver uuid.UUID `db:"receiver"`
 }
 
-// Redispatch gives due deliveries whose bell nobody has seen for a while
-// a new one, and returns the bells to ring: for each receiver no more than most.
+// Redispatch gives due deliveries whose message nobody has seen for a while
+// a new one, and returns the messages to enqueue: for each receiver no more than most.
 // Whoever hears one goes on with the receiver's others by itself.
 func (s *Deliveries) Redispatch(ctx context.Context, most int) ([]DeliveryMessage, error) {
-	var bells []DeliveryMessage
-	err := s.db.SelectContext(ctx, &bells, `WITH `+pendingReceivers+`, due AS (
+	var messages []DeliveryMessage
+	err := s.db.SelectContext(ctx, &messages, `WITH `+pendingReceivers+`, due AS (
 			SELECT d.id FROM receivers r, LATERAL (SELECT id FROM webhook_deliveries
 				WHERE receiver = r.receiver AND `+unheard+`
 				ORDER BY next_at LIMIT $1 FOR UPDATE SKIP LOCKED) AS d)
@@ -183,20 +183,20 @@ func (s *Deliveries) Redispatch(ctx context.Context, most int) ([]DeliveryMessag
 	if err != nil {
 		return nil, pg.Translate(fmt.Errorf("find unheard deliveries: %w", err))
 	}
-	return bells, nil
+	return messages, nil
 }
 
-// RecheckAll makes the bells of all due deliveries doubtful, some rows at a
+// RecheckAll makes the messages of all due deliveries doubtful, some rows at a
 // time: an endless backlog is no endless statement. One that another holds is
 // being sent just now.
 func (s *Deliveries) RecheckAll(ctx context.Context) error {
 	now, err := s.db.Clock(ctx)
-	for done := pieceRows; err == nil && done == pieceRows; {
-		done, err = s.db.ExecCount(ctx, "doubt the bells of deliveries", `WITH due AS (
+	for done := maxRows; err == nil && done == maxRows; {
+		done, err = s.db.ExecCount(ctx, "recheck all deliveries", `WITH due AS (
 				SELECT id FROM webhook_deliveries WHERE state = 'pending' AND next_at <= $1 AND check_at > $1 LIMIT $2 FOR UPDATE SKIP LOCKED)
-			UPDATE webhook_deliveries d SET check_at = $1 FROM due WHERE d.id = due.id`, now, pieceRows)
+			UPDATE webhook_deliveries d SET check_at = $1 FROM due WHERE d.id = due.id`, now, maxRows)
 	}
-	return pg.Translate(pg.Wrap("doubt the bells of deliveries", err))
+	return pg.Translate(pg.Wrap("recheck all deliveries", err))
 }
 
 // DueReceivers returns receivers that something is due for: what a worker
@@ -322,7 +322,7 @@ func (s *Deliveries) ExpireLeases(ctx context.Context) (int64, error) {
 			SELECT id FROM webhook_deliveries d WHERE `+undone+`
 			ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
 		UPDATE webhook_deliveries d SET claimed_by = NULL, lease_until = NULL, check_at = clock_timestamp()
-		FROM late WHERE d.id = late.id`, pieceRows)
+		FROM late WHERE d.id = late.id`, maxRows)
 	if err != nil {
 		return 0, pg.Translate(fmt.Errorf("expire deliveries: %w", err))
 	}

@@ -15,7 +15,7 @@ import (
 	"piecework/internal/work"
 )
 
-func (l *ledger) endpoint(events ...string) work.Endpoint {
+func (l *fixture) endpoint(events ...string) work.Endpoint {
 	l.t.Helper()
 	e, err := l.Endpoints.Add(l.t.Context(), work.Endpoint{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
 		URL: "https://example.com/" + uuid.NewString(), Events: events}, "whsec_c2VjcmV0")
@@ -23,7 +23,7 @@ func (l *ledger) endpoint(events ...string) work.Endpoint {
 	return e
 }
 
-func (l *ledger) deliveries(f DeliveryFilter) []work.Delivery {
+func (l *fixture) deliveries(f DeliveryFilter) []work.Delivery {
 	l.t.Helper()
 	f.Tenant = work.DefaultTenant
 	list, _, err := l.Deliveries.List(l.t.Context(), f)
@@ -31,14 +31,14 @@ func (l *ledger) deliveries(f DeliveryFilter) []work.Delivery {
 	return list
 }
 
-func (l *ledger) claimDelivery(receiver uuid.UUID) *ClaimedDelivery {
+func (l *fixture) claimDelivery(receiver uuid.UUID) *ClaimedDelivery {
 	l.t.Helper()
 	d, err := l.Deliveries.Claim(l.t.Context(), receiver, l.process, time.Hour, "whsec_ZnJlc2g=")
 	l.must(err)
 	return d
 }
 
-func (l *ledger) tried(t Try) work.DeliveryState {
+func (l *fixture) tried(t Try) work.DeliveryState {
 	l.t.Helper()
 	state, err := l.Deliveries.Finish(l.t.Context(), t)
 	l.must(err)
@@ -49,7 +49,7 @@ func (l *ledger) tried(t Try) work.DeliveryState {
 // transaction.
 func TestEveryEndOfAUnitIsAnnounced(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	ctx := t.Context()
 	e := l.endpoint("work_unit.*")
 	callback := "https://Example.com:8443/done?token=1"
@@ -139,7 +139,7 @@ func TestEveryEndOfAUnitIsAnnounced(t *testing.T) {
 
 func TestBatchesAreAnnounced(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	e := l.endpoint("batch.*")
 	callback := "https://example.com/batch"
 	id := l.batch(3, func(b *NewBatch) { b.TestFirst = 1 })
@@ -171,7 +171,7 @@ func TestBatchesAreAnnounced(t *testing.T) {
 
 func TestEndpointsGetWhatTheyAskFor(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	all, failed, batches, off := l.endpoint("*"), l.endpoint("work_unit.failed", "work_unit.timed_out"), l.endpoint("batch.*"), l.endpoint("*")
 	_, err := l.Endpoints.Put(t.Context(), off, true)
 	l.must(err)
@@ -205,7 +205,7 @@ func TestEndpointsGetWhatTheyAskFor(t *testing.T) {
 // The fence: of two that try the same, the number of the attempt decides.
 func TestATryIsNotedByItsNumber(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	ctx := t.Context()
 	e := l.endpoint("*")
 	l.exec(`SELECT announce('default', 'work_unit.failed', '{}', NULL, NULL, NULL)`)
@@ -256,7 +256,7 @@ func TestATryIsNotedByItsNumber(t *testing.T) {
 
 func TestAnEndpointThatIsGoneGetsNothingMore(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	ctx := t.Context()
 	gone, deleted := l.endpoint("*"), l.endpoint("*")
 	for range 3 {
@@ -303,11 +303,11 @@ func TestAnEndpointThatIsGoneGetsNothingMore(t *testing.T) {
 	}
 }
 
-// A receiver with a long backlog leaves the bells of others room, and a bell
+// A receiver with a long backlog leaves the messages of others room, and a message
 // that was rung is not rung again at once.
 func TestBellsOfDeliveriesAreFair(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	ctx := t.Context()
 	busy, quiet := l.endpoint("work_unit.*"), l.endpoint("batch.*")
 	for range 50 {
@@ -348,7 +348,7 @@ func TestBellsOfDeliveriesAreFair(t *testing.T) {
 
 func TestSecretsOverlap(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	ctx := t.Context()
 	e := l.endpoint("*")
 	rotated, err := l.Endpoints.Rotate(ctx, work.DefaultTenant, e.ID, "whsec_bmV3", time.Hour)
@@ -387,7 +387,7 @@ func TestSecretsOverlap(t *testing.T) {
 
 func TestOldDeliveriesArePruned(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.endpoint("*")
 	for range 3 {
 		l.exec(`SELECT announce('default', 'work_unit.failed', '{}', NULL, NULL, NULL)`)
@@ -408,9 +408,9 @@ func TestOldDeliveriesArePruned(t *testing.T) {
 // passes over what others hold.
 func TestDoubtOfDeliveriesIsTakenPieceByPiece(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.endpoint("work_unit.*")
-	l.exec(`SELECT announce('default', 'work_unit.failed', '{}', NULL, NULL, NULL) FROM generate_series(1, 2 * $1 + 500)`, pieceRows)
+	l.exec(`SELECT announce('default', 'work_unit.failed', '{}', NULL, NULL, NULL) FROM generate_series(1, 2 * $1 + 500)`, maxRows)
 	l.exec(`UPDATE webhook_deliveries SET check_at = next_at + interval '1 hour'`)
 	l.exec(`CREATE FUNCTION piece() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
 		IF (SELECT count(*) > 1000 FROM changed) THEN RAISE EXCEPTION ''too many rows in one statement''; END IF; RETURN NULL; END'`)

@@ -11,7 +11,7 @@ import (
 // also of one that comes too late. What nobody counted is unknown.
 func TestDenialsAreCounted(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	with := func(n int) func(*Finish) { return func(f *Finish) { f.Denials = &n } }
 	c := l.run()
 	if u := l.unit(c.ID); u.Denials != nil || u.OnDenied != work.OnDeniedFail || l.theRun(c.RunID).Denials != nil {
@@ -44,7 +44,7 @@ func TestDenialsAreCounted(t *testing.T) {
 // A batch counts the units in which a tool was denied, and may stop for them.
 func TestBatchStopsForDenials(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	tenth := 0.1
 	id := l.batch(20, func(b *NewBatch) {
 		b.Concurrency, b.StopWhen = 10, &work.StopWhen{Window: 10, DenialRate: &tenth}
@@ -62,7 +62,7 @@ func TestBatchStopsForDenials(t *testing.T) {
 // A retry may say that denials are only to be noted.
 func TestRetryChangesOnDenied(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id, note := l.endAs(work.ClassToolDenied), work.OnDeniedNote
 	if _, err := l.Units.Retry(t.Context(), work.DefaultTenant, id, Changes{OnDenied: &note}); err != nil {
 		t.Fatal(err)

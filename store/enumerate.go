@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// fillLease is how long a process that fills a batch may be silent before
+	// enumerationLease is how long a process that enumerates a batch may be silent before
 	// another goes on in its place. It is short, for people look on: whoever is
-	// alive renews it, and one that is too slow loses no more than a piece.
-	fillLease = 2 * time.Second
-	// RenewEnumeration is how often a process says that it is still filling a batch.
-	RenewEnumeration = fillLease / 4
+	// alive renews it, and one that is too slow loses no more than a chunk.
+	enumerationLease = 2 * time.Second
+	// RenewEnumeration is how often a process says that it is still enumerating a batch.
+	RenewEnumeration = enumerationLease / 4
 )
 
 // Enumeration is a batch whose units this process makes, or whose synthesis it
@@ -45,9 +45,9 @@ func (s *Batches) ClaimEnumeration(ctx context.Context, process uuid.UUID) (*Enu
 		WHERE id = (SELECT id FROM batches WHERE finished_at IS NULL
 			AND (status = 'enumerating' OR status = 'finalizing' AND synthesis_unit IS NULL)
 			AND (fill_until IS NULL OR fill_until < clock_timestamp()) ORDER BY id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
-		RETURNING `+batchColumns+`, place, rounds`, process, fillLease.Seconds())
+		RETURNING `+batchColumns+`, place, rounds`, process, enumerationLease.Seconds())
 	if err != nil {
-		return nil, pg.Translate(fmt.Errorf("take a batch to fill: %w", err))
+		return nil, pg.Translate(fmt.Errorf("take a batch to enumerate: %w", err))
 	}
 	if len(rows) == 0 {
 		return nil, nil
@@ -56,16 +56,16 @@ func (s *Batches) ClaimEnumeration(ctx context.Context, process uuid.UUID) (*Enu
 	return &Enumeration{Batch: b, Cursor: rows[0].Place, Round: rows[0].Round}, err
 }
 
-// RenewEnumeration renews the lease on a batch that the process fills. It is
+// RenewEnumeration renews the lease on a batch that the process enumerates. It is
 // work.ErrConflict when that is no longer its own.
 func (s *Batches) RenewEnumeration(ctx context.Context, batch, process uuid.UUID) error {
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET fill_until = clock_timestamp() + $3 * interval '1 second'
-		WHERE id = $1 AND filler = $2`, batch, process, fillLease.Seconds())
+		WHERE id = $1 AND filler = $2`, batch, process, enumerationLease.Seconds())
 	if err != nil {
 		return pg.Translate(fmt.Errorf("keep batch %s: %w", batch, err))
 	}
 	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return fmt.Errorf("%w: another process fills batch %s, or it is over", work.ErrConflict, batch)
+		return fmt.Errorf("%w: another process enumerates batch %s, or it is over", work.ErrConflict, batch)
 	}
 	return nil
 }
@@ -80,28 +80,28 @@ func (s *Batches) LeaveEnumeration(ctx context.Context, batch, process uuid.UUID
 	return nil
 }
 
-// Chunk is a piece of a batch: the units made of it, and where the next begins.
+// Chunk is a part of a batch: the units made of it, and where the next begins.
 type Chunk struct {
 	Batch    uuid.UUID
 	Process  uuid.UUID
 	Units    []NewUnit // with their custom ids; all of this batch
 	Cursor   json.RawMessage
 	Problems []work.BatchProblem // items that no unit could be made of
-	// Begun is called when the piece has its connection. Whoever adds the next
-	// piece waits for that: else this one could wait for the next one's.
+	// Begun is called when the chunk has its connection. Whoever adds the next
+	// chunk waits for that: else this one could wait for the next one's.
 	Begun func()
-	// BeforeCommit is called when the units are in and nothing of the piece is committed,
+	// BeforeCommit is called when the units are in and nothing of the chunk is committed,
 	// with the custom ids that the batch had already, whose units are left out. It
-	// waits until the piece before is committed, and returns what is wrong with the
-	// items of these ids. With an error nothing of the piece is kept.
+	// waits until the chunk before is committed, and returns what is wrong with the
+	// items of these ids. With an error nothing of the chunk is kept.
 	BeforeCommit func(ctx context.Context, repeated []string) ([]work.BatchProblem, error)
 }
 
-// AddChunk adds a piece to a batch and renews the lease. Both are committed
-// together, so whoever goes on after a death makes no unit twice. Several pieces
+// AddChunk adds a chunk to a batch and renews the lease. Both are committed
+// together, so whoever goes on after a death makes no unit twice. Several chunks
 // may be under way, in different transactions, if no custom id is in two of them:
 // they are committed one after another. It is work.ErrConflict when the batch is
-// no longer this process's to fill.
+// no longer this process's to enumerate.
 func (s *Batches) AddChunk(ctx context.Context, f Chunk) error {
 	ctx = pg.Allow(ctx, pg.LongLimit)
 	units, err := f.rows()
@@ -112,13 +112,13 @@ func (s *Batches) AddChunk(ctx context.Context, f Chunk) error {
 	defer cancel()
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return pg.Translate(fmt.Errorf("fill batch: %w", err))
+		return pg.Translate(fmt.Errorf("enumerate batch: %w", err))
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	f.Begun()
 	var made []string
 	if err := tx.SelectContext(pg.Prepare(ctx), &made, f.statement(), units); err != nil {
-		return fmt.Errorf("fill batch %s: %w", f.Batch, lostFile(pg.Translate(err)))
+		return fmt.Errorf("enumerate batch %s: %w", f.Batch, lostFile(pg.Translate(err)))
 	}
 	more, err := f.BeforeCommit(ctx, f.without(made))
 	if err != nil {
@@ -135,15 +135,15 @@ func (s *Batches) AddChunk(ctx context.Context, f Chunk) error {
 			rejected = rejected + $7,
 			problems = CASE WHEN rejected < $6 AND json_array_length($5::json) > 0 THEN problems || $5::jsonb ELSE problems END
 		WHERE id = $1 AND filler = $2 AND status = 'enumerating'`,
-		f.Batch, f.Process, pg.JSONOr(f.Cursor, "null"), fillLease.Seconds(), problems, work.MaxBatchProblems, len(all))
+		f.Batch, f.Process, pg.JSONOr(f.Cursor, "null"), enumerationLease.Seconds(), problems, work.MaxBatchProblems, len(all))
 	if err != nil {
-		return pg.Translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
+		return pg.Translate(fmt.Errorf("enumerate batch %s: %w", f.Batch, err))
 	}
 	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return fmt.Errorf("%w: another process fills the batch, or it is not enumerating any more", work.ErrConflict)
+		return fmt.Errorf("%w: another process enumerates the batch, or it is not enumerating any more", work.ErrConflict)
 	}
 	if err := tx.Commit(); err != nil {
-		return pg.Translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
+		return pg.Translate(fmt.Errorf("enumerate batch %s: %w", f.Batch, err))
 	}
 	return nil
 }
@@ -178,7 +178,7 @@ func (f Chunk) without(made []string) (repeated []string) {
 		if !fresh[id] {
 			repeated = append(repeated, id)
 		}
-		delete(fresh, id) // it may come twice in this piece
+		delete(fresh, id) // it may come twice in this chunk
 	}
 	return repeated
 }

@@ -15,7 +15,7 @@ import (
 // their order. What was not committed when its process dies was never there.
 func TestPiecesUnderWay(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.enumerating()
 	inserted, over := make([]chan struct{}, 3), make([]chan error, 3)
 	turn := make([]chan error, 3)
@@ -70,7 +70,7 @@ func TestPiecesUnderWay(t *testing.T) {
 // A piece finds the custom ids that its batch has, and may do without them.
 func TestPieceWithoutWhatWasThere(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.enumerating()
 	l.fillMore(id, 0, 5)
 	p := piece(id, 3, 8)

@@ -103,7 +103,7 @@ func (s *Events) Heads(ctx context.Context, units []uuid.UUID) ([]Head, error) {
 	return heads, nil
 }
 
-// Moment is a point in the history of the ledger: which transactions were over
+// Moment is a point in the history of the database: which transactions were over
 // by then. Numbers of transactions alone would not tell, as they do not end in
 // the order of their numbers.
 type Moment struct {
@@ -112,7 +112,7 @@ type Moment struct {
 	open      []int64 // those between that were not over
 }
 
-var errMoment = errors.New("this is no moment of a ledger")
+var errMoment = errors.New("this is no moment of a database")
 
 // ParseMoment reads what String wrote.
 func ParseMoment(text string) (Moment, error) {
@@ -151,8 +151,8 @@ func (m Moment) Saw(transaction int64) bool {
 	return !open
 }
 
-// Before tells whether a later moment can be one of the same ledger. It cannot
-// when m knows transactions that had not begun by then: the ledger was restored
+// Before tells whether a later moment can be one of the same database. It cannot
+// when m knows transactions that had not begun by then: the database was restored
 // from a dump. The zero moment is before none.
 func (m Moment) Before(later Moment) bool { return m.low > 0 && m.high <= later.high }
 

@@ -117,7 +117,7 @@ func (s *Files) List(ctx context.Context, f FileFilter) ([]work.File, *uuid.UUID
 	return pg.CutPage(files, f.Limit, func(f work.File) uuid.UUID { return f.ID })
 }
 
-// Delete takes a file out of the ledger; its bytes are to be removed next.
+// Delete takes a file out of the database; its bytes are to be removed next.
 // One that a unit may still need is a conflict. The row is locked before the
 // units are looked at: a unit that is being accepted with this file holds the
 // row, and is seen when it lets go.
@@ -168,7 +168,7 @@ func lostFile(err error) error {
 	return err
 }
 
-// The files of an OpenAI-compatible batch that are read from the ledger.
+// The files of an OpenAI-compatible batch that are read from the database.
 const (
 	PartOutput = "output"
 	PartError  = "error"

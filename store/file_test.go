@@ -14,7 +14,7 @@ import (
 var aSum = strings.Repeat("ab", 32)
 
 // upload makes a file, with its bytes noted before.
-func (l *ledger) upload(name string) work.File {
+func (l *fixture) upload(name string) work.File {
 	l.t.Helper()
 	id := uuid.Must(uuid.NewV7())
 	l.must(l.Files.ExpectBlobs(l.t.Context(), []uuid.UUID{id}))
@@ -23,7 +23,7 @@ func (l *ledger) upload(name string) work.File {
 	return f
 }
 
-func (l *ledger) strays() int { return get[int](l, `SELECT count(*) FROM stray_blobs`) }
+func (l *fixture) strays() int { return get[int](l, `SELECT count(*) FROM stray_blobs`) }
 
 func uses(ids ...uuid.UUID) func(*NewUnit) {
 	return func(n *NewUnit) {
@@ -35,7 +35,7 @@ func uses(ids ...uuid.UUID) func(*NewUnit) {
 
 func TestFileIsAddedReadAndDeleted(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	f := l.upload("a.txt")
 	if f.Name != "a.txt" || f.Size != 3 || f.MediaType != "text/plain" || f.SHA256 != aSum || f.CreatedAt.IsZero() || f.RunID != nil || l.strays() != 0 {
 		t.Errorf("file %+v, %d strays", f, l.strays())
@@ -68,7 +68,7 @@ func TestFileIsAddedReadAndDeleted(t *testing.T) {
 
 func TestStraysAreLeftAloneWhileTheyMayBeWritten(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	ids := []uuid.UUID{uuid.New(), uuid.New()}
 	l.must(l.Files.ExpectBlobs(t.Context(), ids))
 	l.must(l.Files.ExpectBlobs(t.Context(), ids)) // a statement that the driver repeats
@@ -80,7 +80,7 @@ func TestStraysAreLeftAloneWhileTheyMayBeWritten(t *testing.T) {
 
 func TestFileOfAUnitThatIsNotFinalStays(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	f := l.upload("a.txt")
 	for _, state := range []work.State{work.Queued, work.Running, work.Waiting} {
 		c := l.run(uses(f.ID))
@@ -106,7 +106,7 @@ func TestFileOfAUnitThatIsNotFinalStays(t *testing.T) {
 
 func TestUnitWhoseFileIsGoneFailsAlone(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	f := l.upload("a.txt")
 	outs := make([]error, 20)
 	var all sync.WaitGroup
@@ -130,7 +130,7 @@ func TestUnitWhoseFileIsGoneFailsAlone(t *testing.T) {
 // and a file of an accepted unit is never deleted.
 func TestAcceptAndDeleteAtOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for range 30 {
 		f := l.upload("a.txt")
 		var accepted, deleted error
@@ -146,7 +146,7 @@ func TestAcceptAndDeleteAtOnce(t *testing.T) {
 
 func TestOutputFilesBecomeFilesWithTheEndOfTheRun(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	id := uuid.Must(uuid.NewV7())
 	l.must(l.Files.ExpectBlobs(t.Context(), []uuid.UUID{id}))
@@ -172,7 +172,7 @@ func TestOutputFilesBecomeFilesWithTheEndOfTheRun(t *testing.T) {
 // A finish that comes when its bytes were swept must not promise them.
 func TestSweptOutputFilesBecomeNone(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c, id := l.run(), uuid.Must(uuid.NewV7())
 	l.end(ending(c, work.Succeeded, func(f *Finish) {
 		f.OutputFiles = []work.OutputFile{{ID: &id, Name: "a", Size: 3, MediaType: "text/plain", SHA256: aSum}}
@@ -184,7 +184,7 @@ func TestSweptOutputFilesBecomeNone(t *testing.T) {
 
 func TestFencedRunKeepsItsFiles(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	stale := l.run()
 	l.lose(stale)
 	id := uuid.Must(uuid.NewV7())
@@ -201,7 +201,7 @@ func TestFencedRunKeepsItsFiles(t *testing.T) {
 // over.
 func TestFilesOfBatches(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	f, old := l.upload("lines.jsonl"), l.upload("old.jsonl")
 	id := l.enumerating(func(b *NewBatch) { b.InputFile = &f.ID })
 	l.exec(`UPDATE files SET expires_at = now() - interval '1 second'`)
@@ -224,7 +224,7 @@ func TestFilesOfBatches(t *testing.T) {
 
 func TestDeletedBatchesAreRemoved(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id, other := l.batch(5), l.batch(1)
 	if err := l.Batches.Delete(t.Context(), work.DefaultTenant, id); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("delete of a batch that goes on: %v", err)
@@ -252,7 +252,7 @@ func TestDeletedBatchesAreRemoved(t *testing.T) {
 // A cancel of Anthropic's kind of batch lets all its units be made first.
 func TestCancelWhileFilling(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.enumerating(func(b *NewBatch) { b.Protocol = work.ProtocolAnthropic })
 	l.fillMore(id, 0, 2)
 	_, err := l.Batches.Cancel(t.Context(), work.DefaultTenant, id, "")

@@ -40,7 +40,7 @@ type Finish struct {
 	TotalCostUSD   *float64
 	CostIncomplete bool
 	// SessionTotalUSD is what the session has cost until now, where the backend
-	// counts that: the ledger then takes the run's own cost from the runs before.
+	// counts that: the database then takes the run's own cost from the runs before.
 	SessionTotalUSD *float64
 	SessionResumed  bool // the run went on with the session of an earlier one
 	DurationMS      int64
@@ -59,7 +59,7 @@ type Finish struct {
 	Blob  []byte // the transcript, gzipped; empty: what has come of it so far stays
 }
 
-// Verdict is what the ledger made of a finish.
+// Verdict is what the database made of a finish.
 type Verdict string
 
 // The verdicts.
@@ -130,7 +130,7 @@ const sumOfDenials = `CASE WHEN e.denials IS NULL THEN u.denials ELSE coalesce(u
 
 // In: $1 a JSON array of finishIn, $2 all their transcripts end to end, $3
 // after how many lost runs in a row a unit ends. Out: for each run whether the
-// ledger has taken its end.
+// database has taken its end.
 //
 // The unit moves only while it is running this very attempt. A run that is
 // over already is left alone (a repeated finish), except one that was given
@@ -340,7 +340,7 @@ func (f Finish) Plausible() Finish {
 	return f
 }
 
-// Bare is the finish of a run whose end the ledger has refused: it failed, for
+// Bare is the finish of a run whose end the database has refused: it failed, for
 // that reason, and has cost what it has. Nothing that may be to blame is left.
 func (f Finish) Bare(why error) Finish {
 	f = f.Plausible()

@@ -13,7 +13,7 @@ import (
 )
 
 // laneBatch is a batch of n units of the batch lane that were let go.
-func (l *ledger) laneBatch(n int, change ...func(*NewBatch)) uuid.UUID {
+func (l *fixture) laneBatch(n int, change ...func(*NewBatch)) uuid.UUID {
 	l.t.Helper()
 	id := l.enumerating(change...)
 	f := piece(id, 0, n)
@@ -32,7 +32,7 @@ func (l *ledger) laneBatch(n int, change ...func(*NewBatch)) uuid.UUID {
 // running live that no unit may be in, whatever the statement.
 func TestWhereAUnitWaits(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.laneBatch(1)
 	seen := map[string]bool{}
 	for _, state := range []string{"queued", "running", "waiting"} {
@@ -73,7 +73,7 @@ func TestPauseOfABatchInTheLane(t *testing.T) {
 	for _, when := range []string{"before the answers", "after the answers"} {
 		t.Run(when, func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(t)
+			l := newFixture(t)
 			id := l.laneBatch(3)
 			b := l.packed(l.process)
 			units, err := l.ProviderBatches.Units(t.Context(), b.ID, uuid.Nil, 10)
@@ -125,14 +125,14 @@ func TestOlderProcessesBesideTheLane(t *testing.T) {
 		pauseBefore = `UPDATE work_units SET held = true, check_at = 'infinity', state = 'queued'
 			WHERE NOT held AND (state = 'queued' OR state = 'waiting' AND lane = 'batch' AND provider_batch IS NULL)`
 	)
-	try := func(l *ledger, query string, refused bool) {
+	try := func(l *fixture, query string, refused bool) {
 		l.t.Helper()
 		_, err := l.db.ExecContext(l.t.Context(), query)
 		if got := err != nil && strings.Contains(err.Error(), "where_it_waits"); got != refused || err != nil && !got {
 			l.t.Errorf("refused %t, %v; want refused %t", got, err, refused)
 		}
 	}
-	goOn := func(l *ledger, id uuid.UUID) {
+	goOn := func(l *fixture, id uuid.UUID) {
 		l.t.Helper()
 		_, err := l.Batches.Pause(t.Context(), work.DefaultTenant, id, "me", "")
 		l.must(err)
@@ -143,7 +143,7 @@ func TestOlderProcessesBesideTheLane(t *testing.T) {
 		l.is(id, work.BatchCompleted)
 	}
 	t.Run("not packed", func(t *testing.T) {
-		l := newLedger(t)
+		l := newFixture(t)
 		id := l.laneBatch(2)
 		try(l, pauseBefore, false)
 		try(l, releaseBefore, false)
@@ -152,7 +152,7 @@ func TestOlderProcessesBesideTheLane(t *testing.T) {
 		l.must(err)
 	})
 	t.Run("packed", func(t *testing.T) {
-		l := newLedger(t)
+		l := newFixture(t)
 		id := l.laneBatch(2)
 		l.packed(l.process)
 		try(l, goLiveBefore, false)
@@ -160,7 +160,7 @@ func TestOlderProcessesBesideTheLane(t *testing.T) {
 		goOn(l, id)
 	})
 	t.Run("unanswered", func(t *testing.T) {
-		l := newLedger(t)
+		l := newFixture(t)
 		id := l.laneBatch(2)
 		b := l.packed(l.process)
 		_, err := l.ProviderBatches.Finish(t.Context(), l.process, b.ID, nil)

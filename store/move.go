@@ -101,7 +101,7 @@ func (s *Units) retry(ctx context.Context, rows any, w pg.Where, lock, columns s
 			deadline = CASE WHEN deadline > clock_timestamp() THEN deadline END,
 			expires_at = CASE WHEN expires_at > clock_timestamp() THEN expires_at END,
 			failures = 0, losses = 0, waits = 0, crashes = 0, deaths = 0, dispatch = dispatch + 1,
-			-- Many bells take their time to ring, about a sixth of a millisecond each.
+			-- It takes time to enqueue many messages, about a sixth of a millisecond each.
 			check_at = CASE WHEN batch_id IS NULL THEN clock_timestamp() + interval '2 seconds' + (SELECT count(*) FROM chosen) * interval '1 millisecond'
 				ELSE 'infinity' END,
 			resume_session = CASE WHEN `+model+`::text IS NULL AND `+prompt+`::text IS NULL THEN resume_session END,

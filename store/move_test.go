@@ -24,7 +24,7 @@ func ofTenant(f UnitFilter) UnitFilter {
 }
 
 // endAs runs a unit that ends with an error of the class.
-func (l *ledger) endAs(class work.Class, change ...func(*NewUnit)) uuid.UUID {
+func (l *fixture) endAs(class work.Class, change ...func(*NewUnit)) uuid.UUID {
 	l.t.Helper()
 	c, cost := l.run(change...), 0.5
 	l.end(ending(c, work.Failed, func(f *Finish) { f.Error, f.TotalCostUSD = work.Fail(class, "no"), &cost }), Recorded)
@@ -33,7 +33,7 @@ func (l *ledger) endAs(class work.Class, change ...func(*NewUnit)) uuid.UUID {
 
 func TestRetryAll(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	first, second := l.endAs(work.ClassRefusal), l.endAs(work.ClassRefusal)
 	other := l.endAs(work.ClassInfra)
 	done := l.run()
@@ -73,7 +73,7 @@ func TestRetryAll(t *testing.T) {
 
 func TestCancelAll(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	queued, running, stays := l.put(), l.run(), l.put(func(n *NewUnit) { n.Backend = "claude" })
 	f := ofTenant(UnitFilter{Backend: "mock"})
 	if p, err := l.Units.PreviewCancel(t.Context(), f, 20); err != nil || p.Count != 2 || len(p.Units) != 2 {
@@ -101,7 +101,7 @@ func TestCancelAll(t *testing.T) {
 // A bulk has a bound, takes the oldest first, and says that others are left.
 func TestBulkIsBounded(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.exec(`INSERT INTO work_units (id, tenant, state, title, backend, queue, priority, prompt, payload, missing_key, timeout,
 			idle_timeout, check_at, created_at, started_at, finished_at, error_class)
 		SELECT (lpad(to_hex(g), 12, '0') || '70008000000000000000')::uuid, 'default', 'failed', 't', 'mock', 'default', 5, '', '{}',
@@ -129,7 +129,7 @@ func TestBulkIsBounded(t *testing.T) {
 // counts as left.
 func TestBulkWaitsForNobody(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	busy, free := l.endAs(work.ClassInfra), l.endAs(work.ClassInfra)
 	l.locked(busy, func() {
 		moved, more, err := l.Units.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{})
@@ -145,7 +145,7 @@ func TestBulkWaitsForNobody(t *testing.T) {
 // Several at once move each unit once.
 func TestBulksAtOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	const units = 40
 	for range units {
 		l.endAs(work.ClassInfra)

@@ -20,7 +20,7 @@ import (
 // Overview counts what happened in an hour, a day, a month.
 type Overview struct{ db *pg.DB }
 
-// How the ledger counts for the overview. Minutes that are over are counted
+// How the database counts for the overview. Minutes that are over are counted
 // once, into tallies, hours from their minutes and days from their hours.
 // Figures are those and what came since.
 const (

@@ -26,7 +26,7 @@ func window(t *testing.T, name string) work.Window {
 // happened enters a unit that was accepted at a time, waited, and whose runs
 // ended one after the other in the given ways. A status may carry an error
 // class behind a colon.
-func (l *ledger) happened(at time.Time, backend string, wait, each time.Duration, cost float64, statuses ...string) {
+func (l *fixture) happened(at time.Time, backend string, wait, each time.Duration, cost float64, statuses ...string) {
 	l.t.Helper()
 	id := uuid.Must(uuid.NewV7())
 	started := at.Add(wait)
@@ -44,7 +44,7 @@ func (l *ledger) happened(at time.Time, backend string, wait, each time.Duration
 	}
 }
 
-func (l *ledger) tallyAll() {
+func (l *fixture) tallyAll() {
 	l.t.Helper()
 	for more := true; more; {
 		var err error
@@ -92,7 +92,7 @@ func TestFiguresReadTallies(t *testing.T) {
 
 func TestFiguresAreTheSameFromTallies(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	now := time.Now().UTC()
 	for hours := range 24 * 32 {
 		at := now.Add(-time.Duration(hours)*time.Hour - 7*time.Minute)
@@ -125,7 +125,7 @@ func TestFiguresAreTheSameFromTallies(t *testing.T) {
 
 func TestFiguresAddUp(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	now := time.Now().UTC()
 	recent := now.Add(-5 * time.Minute)
 	for range 9 {
@@ -167,7 +167,7 @@ func TestFiguresAddUp(t *testing.T) {
 // A caller's delay is no wait, nor is the pause before a retry.
 func TestWaitBeginsWhenAUnitIsDue(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	now := time.Now().UTC()
 	l.happened(now.Add(-30*time.Minute), "mock", 20*time.Minute, time.Second, 0, "succeeded")
 	l.exec(`UPDATE work_units SET not_before = started_at - interval '4 seconds'`)
@@ -184,7 +184,7 @@ func TestWaitBeginsWhenAUnitIsDue(t *testing.T) {
 
 func TestTallyCountsAnHourOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	if ago, err := l.Overview.ReconcilerSeen(t.Context()); ago != nil || err != nil {
 		t.Errorf("%v, %v", ago, err)
 	}

@@ -10,14 +10,14 @@ import (
 	"piecework/internal/work"
 )
 
-func (l *ledger) pause(kind PauseKind, name string) Pause {
+func (l *fixture) pause(kind PauseKind, name string) Pause {
 	l.t.Helper()
 	p, err := l.Pauses.Pause(l.t.Context(), kind, name, "ann", "rent is due")
 	l.must(err)
 	return p
 }
 
-func (l *ledger) resume(kind PauseKind, name string) Pause {
+func (l *fixture) resume(kind PauseKind, name string) Pause {
 	l.t.Helper()
 	p, err := l.Pauses.Resume(l.t.Context(), kind, name)
 	l.must(err)
@@ -25,7 +25,7 @@ func (l *ledger) resume(kind PauseKind, name string) Pause {
 }
 
 // due is what a worker process finds without Redis.
-func (l *ledger) due() (ids []uuid.UUID) {
+func (l *fixture) due() (ids []uuid.UUID) {
 	l.t.Helper()
 	found, err := l.Queues.Due(l.t.Context(), []string{"default", "slow"}, []string{"mock", "claude"}, nil, 100)
 	l.must(err)
@@ -49,7 +49,7 @@ func TestPauseHoldsItsUnits(t *testing.T) {
 	} {
 		t.Run(string(test.kind), func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(t)
+			l := newFixture(t)
 			before, held, free := l.run(test.held), l.put(test.held), l.put()
 			l.pause(test.kind, test.name)
 			l.pause(PauseQueue, test.name+"-other")
@@ -77,7 +77,7 @@ func TestPauseHoldsItsUnits(t *testing.T) {
 
 func TestPauseIsIdempotent(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	first := l.pause(PauseQueue, "q")
 	again, err := l.Pauses.Pause(t.Context(), PauseQueue, "q", "", "another reason")
 	if err != nil || !again.Since.Equal(*first.Since) || again.By != "ann" || again.Why != "another reason" {
@@ -96,11 +96,11 @@ func TestPauseIsIdempotent(t *testing.T) {
 	}
 }
 
-// A worker process hears of pauses with each sign of life, also when it runs
+// A worker process hears of pauses with each heartbeat, also when it runs
 // nothing.
 func TestPausesComeWithTheNews(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.pause(PauseBackend, "claude")
 	l.run()
 	l.run()
@@ -122,7 +122,7 @@ func TestPausesComeWithTheNews(t *testing.T) {
 // waits on.
 func TestResumeHurriesRefusedUnits(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	waits := func(class work.Class) uuid.UUID {
 		c := l.run()
 		l.end(ending(c, work.Queued, func(f *Finish) { f.Error, f.Delay = work.Fail(class, "no"), time.Hour }), Recorded)
@@ -144,7 +144,7 @@ func TestResumeHurriesRefusedUnits(t *testing.T) {
 
 func TestQueues(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	later := time.Now().Add(time.Hour)
 	slow := func(n *NewUnit) { n.Queue = "slow" }
 	old := l.put(slow)

@@ -55,7 +55,7 @@ type plan struct {
 
 // planned is a store whose statements tell their plans, those of triggers too.
 type planned struct {
-	*ledger
+	*fixture
 	mu   sync.Mutex
 	said []string
 }
@@ -86,7 +86,7 @@ func newPlanned(t *testing.T, url string) *planned {
 		return db
 	}
 	db := open(nil)
-	p.ledger = &ledger{Store: newStore(pg.New(db, db, open(pg.ByKey))), t: t, url: url}
+	p.fixture = &fixture{Store: newStore(pg.New(db, db, open(pg.ByKey))), t: t, url: url}
 	p.process = p.register(time.Hour)
 	return p
 }
@@ -112,7 +112,7 @@ func (p *planned) plans() (all []plan) {
 }
 
 // TestPlans has the statements that are asked again and again plan and run on a
-// ledger large enough that Postgres plans as for a million units: with the same data
+// database large enough that Postgres plans as for a million units: with the same data
 // and statistics of all of it, in which every row is sampled. What reads a whole
 // table that grows, or more rows of one than belong to the answer, is too slow some day.
 func TestPlans(t *testing.T) {
@@ -123,7 +123,7 @@ func TestPlans(t *testing.T) {
 	}
 	p := newPlanned(t, url)
 	ctx, tenant := t.Context(), work.DefaultTenant
-	middle := get[uuid.UUID](p.ledger, `SELECT id FROM work_units WHERE created_at > now() - interval '45 days' ORDER BY created_at LIMIT 1`)
+	middle := get[uuid.UUID](p.fixture, `SELECT id FROM work_units WHERE created_at > now() - interval '45 days' ORDER BY created_at LIMIT 1`)
 	for more := true; more; { // so that the overview has no more than the last minute to count
 		var err error
 		more, err = p.Overview.Tally(ctx, tenant)

@@ -13,7 +13,7 @@ import (
 )
 
 // prepares tells how many statements a connection for grouped writes has prepared.
-func (l *ledger) prepares() (n int) {
+func (l *fixture) prepares() (n int) {
 	l.t.Helper()
 	l.must(l.db.Hot.GetContext(l.t.Context(), &n, `SELECT count(*) FROM pg_prepared_statements`))
 	return n
@@ -23,7 +23,7 @@ func (l *ledger) prepares() (n int) {
 // Postgres has forgotten, as behind a pooler, is prepared anew and nothing is lost.
 func TestStatementsArePreparedOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.db.Hot.SetMaxOpenConns(1)
 	for range 3 {
 		l.put()
@@ -44,11 +44,11 @@ func TestStatementsArePreparedOnce(t *testing.T) {
 
 func TestUnprepared(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	plain, err := Open(t.Context(), l.url, 10, Unprepared)
 	l.must(err)
 	t.Cleanup(func() { _ = plain.Close() })
-	other := &ledger{Store: plain, t: t, url: l.url}
+	other := &fixture{Store: plain, t: t, url: l.url}
 	other.process = other.register(time.Hour)
 	other.put()
 	other.run()
@@ -61,7 +61,7 @@ func TestUnprepared(t *testing.T) {
 // whoever names units finds them by their ids.
 func TestPlansOfAnEmptyQueue(t *testing.T) {
 	t.Parallel()
-	hot := newLedger(t).db.Hot
+	hot := newFixture(t).db.Hot
 	l, spy := newTap(t, testkit.DB(t, migrate))
 	l.process = l.register(time.Hour)
 	spy.hear()

@@ -38,7 +38,7 @@ func (s *Processes) Register(ctx context.Context, p work.Process, lease time.Dur
 	return nil
 }
 
-// Owned is a run that a worker process holds in the ledger's eyes.
+// Owned is a run that a worker process holds in the database's eyes.
 type Owned struct {
 	RunID   uuid.UUID
 	UnitID  uuid.UUID
@@ -79,7 +79,7 @@ func (s *Processes) Heartbeat(ctx context.Context, process uuid.UUID, lease time
 	return nil
 }
 
-// vitalContext bounds a sign of life.
+// vitalContext bounds a heartbeat.
 func vitalContext(ctx context.Context, lease time.Duration) (context.Context, time.Duration, context.CancelFunc) {
 	limit := pg.StatementLimit
 	if lease > 0 {
@@ -90,9 +90,9 @@ func vitalContext(ctx context.Context, lease time.Duration) (context.Context, ti
 }
 
 // Assignments returns what has become of a worker process's work. It reads tables that
-// others may have locked, so no sign of life waits for it.
+// others may have locked, so no heartbeat waits for it.
 func (s *Processes) Assignments(ctx context.Context, process uuid.UUID) (Assignments, error) {
-	var news Assignments
+	var told Assignments
 	var rows []struct {
 		RunID   *uuid.UUID `db:"run_id"`
 		UnitID  *uuid.UUID `db:"unit_id"`
@@ -105,17 +105,17 @@ func (s *Processes) Assignments(ctx context.Context, process uuid.UUID) (Assignm
 		FROM (SELECT $1::uuid AS id) AS w LEFT JOIN worker_runs r ON r.worker_process = w.id AND r.status = 'running'
 		LEFT JOIN work_units u ON u.id = r.unit_id`, process)
 	if err != nil {
-		return news, pg.Translate(fmt.Errorf("read news: %w", err))
+		return told, pg.Translate(fmt.Errorf("read the assignments of a worker process: %w", err))
 	}
-	if err := json.Unmarshal(rows[0].Pauses, &news.Pauses); err != nil {
-		return news, fmt.Errorf("read pauses: %w", err)
+	if err := json.Unmarshal(rows[0].Pauses, &told.Pauses); err != nil {
+		return told, fmt.Errorf("read pauses: %w", err)
 	}
 	for _, r := range rows {
 		if r.RunID != nil {
-			news.Owned = append(news.Owned, Owned{RunID: *r.RunID, UnitID: *r.UnitID, Attempt: *r.Attempt, Cancel: r.Cancel})
+			told.Owned = append(told.Owned, Owned{RunID: *r.RunID, UnitID: *r.UnitID, Attempt: *r.Attempt, Cancel: r.Cancel})
 		}
 	}
-	return news, nil
+	return told, nil
 }
 
 // Stop ends a worker process's lease: it has nothing left to run.
@@ -129,7 +129,7 @@ func (s *Processes) Stop(ctx context.Context, process uuid.UUID) error {
 }
 
 // EndDead ends the lease of worker processes that are known to be dead, so that
-// nobody waits for it to run out. It returns how many it was the first to bury.
+// nobody waits for it to run out. It returns how many it was the first to end.
 func (s *Processes) EndDead(ctx context.Context, processes []uuid.UUID) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `UPDATE worker_processes SET stopped_at = clock_timestamp(),
 		lease_until = clock_timestamp() WHERE id = ANY($1::uuid[]) AND stopped_at IS NULL`, pg.UUIDs(processes))
@@ -208,7 +208,7 @@ func (s *Processes) EndLeases(ctx context.Context, leases []Lease) (int64, error
 const alive = `p.stopped_at IS NULL AND p.lease_until > p.beat_at`
 
 // List returns the worker processes that have not stopped, newest first.
-// One whose lease has run out is still among them until it is buried.
+// One whose lease has run out is still among them until it is ended.
 func (s *Processes) List(ctx context.Context) ([]work.Process, error) {
 	var rows []struct {
 		work.Process

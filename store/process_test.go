@@ -12,7 +12,7 @@ import (
 	"piecework/internal/work"
 )
 
-func (l *ledger) beat(process uuid.UUID) []Owned {
+func (l *fixture) beat(process uuid.UUID) []Owned {
 	l.t.Helper()
 	l.must(l.Processes.Heartbeat(l.t.Context(), process, time.Hour, 3, []work.Offer{{Name: "claude", Available: true}}))
 	news, err := l.Processes.Assignments(l.t.Context(), process)
@@ -22,7 +22,7 @@ func (l *ledger) beat(process uuid.UUID) []Owned {
 
 func TestProcesses(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	p := work.Process{ID: uuid.Must(uuid.NewV7()), Hostname: "h", PID: 7, Identity: "i", Version: "v", Slots: 3,
 		Queues: []string{"a", "b"}, Backends: []work.Offer{{Name: "claude", Detail: "no key"}}}
 	l.must(l.Processes.Register(t.Context(), p, time.Hour))
@@ -43,7 +43,7 @@ func TestProcesses(t *testing.T) {
 
 func TestBeat(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	if got := l.beat(l.process); len(got) != 0 {
 		t.Errorf("owns %v before it claimed", got)
 	}
@@ -68,7 +68,7 @@ func TestBeat(t *testing.T) {
 // A process that was buried by mistake registers again and lives on.
 func TestBury(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	if n, err := l.Processes.EndDead(t.Context(), []uuid.UUID{l.process, uuid.New()}); n != 1 || err != nil {
 		t.Errorf("%d buried, %v", n, err)
@@ -89,7 +89,7 @@ func TestBury(t *testing.T) {
 // A process is told apart from a dead one by Postgres's clock.
 func TestProcessesThatLive(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	dead := uuid.Must(uuid.NewV7())
 	l.must(l.Processes.Register(t.Context(), work.Process{ID: dead, Queues: []string{"q"}}, -time.Second))
 	list, err := l.Processes.List(t.Context())
@@ -98,11 +98,11 @@ func TestProcessesThatLive(t *testing.T) {
 	}
 }
 
-// Whatever locks the units, a sign of life comes through, and a process stays the
+// Whatever locks the units, a heartbeat comes through, and a process stays the
 // owner of its runs.
 func TestBeatBesideALock(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.run()
 	tx, err := l.db.BeginTxx(t.Context(), nil)
 	l.must(err)
@@ -132,7 +132,7 @@ func TestBeatBesideALock(t *testing.T) {
 // says.
 func TestEndLeases(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	leases, now, err := l.Processes.Leases(t.Context())
 	if err != nil || len(leases) != 1 || time.Since(now).Abs() > time.Hour {

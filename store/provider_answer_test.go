@@ -10,7 +10,7 @@ import (
 )
 
 // unused are the units whose answers no run will use.
-func (l *ledger) unused() (ids []uuid.UUID) {
+func (l *fixture) unused() (ids []uuid.UUID) {
 	l.t.Helper()
 	rows, err := l.ProviderBatches.UnusedAnswers(l.t.Context(), []string{"mock"}, 10)
 	l.must(err)
@@ -24,7 +24,7 @@ func (l *ledger) unused() (ids []uuid.UUID) {
 // before a run: its cost is noted once, on the unit and on a batch that is over.
 func TestUnusedAnswersAreCharged(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	ctx := t.Context()
 	cost := 0.25
 	before, after, used := l.patient(), l.patient(), l.patient()
@@ -74,7 +74,7 @@ func TestUnusedAnswersAreCharged(t *testing.T) {
 // that has cost is unknown.
 func TestUnusedAnswersOfUnknownCost(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	ctx := t.Context()
 	retried, kept := l.patient(), l.patient()
 	b := l.packed(l.process)
@@ -109,7 +109,7 @@ func TestUnusedAnswersOfUnknownCost(t *testing.T) {
 // afterwards.
 func TestUnusedAnswerOfABatchThatIsOver(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	ctx := t.Context()
 	id := l.laneBatch(2)
 	b := l.packed(l.process)

@@ -61,7 +61,7 @@ func (s *ProviderBatches) Pack(ctx context.Context, backend string, most int) (i
 // Claim takes a provider batch of one of the backends that is to be
 // seen to, and that no other live worker process sees to already. It is nil when
 // there is none. A process sees to one at a time: what it holds already it could
-// not let go of, because the ledger was away.
+// not let go of, because the database was away.
 func (s *ProviderBatches) Claim(ctx context.Context, process uuid.UUID, backends []string) (*ProviderBatch, error) {
 	var rows []ProviderBatch
 	err := s.db.SelectContext(ctx, &rows, `UPDATE provider_batches SET holder = $1 WHERE id = (
@@ -194,7 +194,7 @@ func (s *ProviderBatches) AnyUnits(ctx context.Context, batch uuid.UUID) (any bo
 }
 
 // goLive makes waiting units run as any other: at their full price. Those of a
-// batch are held until it admits them, and the reconciler rings for the others.
+// batch are held until it admits them, and the reconciler enqueues the others.
 const goLive = `UPDATE work_units u SET state = 'queued', runs_live = true, held = batch_id IS NOT NULL, dispatch = dispatch + 1,
 	check_at = CASE WHEN batch_id IS NULL THEN clock_timestamp() ELSE 'infinity' END
 	FROM chosen WHERE u.id = chosen.id AND u.state = 'waiting'`
@@ -230,7 +230,7 @@ const laneEnded = `(lane = 'batch' AND coalesce(lane_ends(created_at, deadline, 
 // provider's batch. It returns how many, 1,000 at most.
 func (s *ProviderBatches) UnpackLate(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE state = 'waiting' AND lane = 'batch'
-		AND lane_ends(created_at, deadline, expires_at) <= now() ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED) `+goLive, pieceRows)
+		AND lane_ends(created_at, deadline, expires_at) <= now() ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED) `+goLive, maxRows)
 	if err != nil {
 		return 0, pg.Translate(fmt.Errorf("find late units: %w", err))
 	}

@@ -11,12 +11,12 @@ import (
 	"piecework/internal/work"
 )
 
-func (l *ledger) patient(change ...func(*NewUnit)) work.Unit {
+func (l *fixture) patient(change ...func(*NewUnit)) work.Unit {
 	l.t.Helper()
 	return l.put(append([]func(*NewUnit){func(n *NewUnit) { n.Lane = work.LaneBatch }}, change...)...)
 }
 
-func (l *ledger) packed(process uuid.UUID) *ProviderBatch {
+func (l *fixture) packed(process uuid.UUID) *ProviderBatch {
 	l.t.Helper()
 	_, err := l.ProviderBatches.Pack(l.t.Context(), "mock", 100)
 	l.must(err)
@@ -25,11 +25,11 @@ func (l *ledger) packed(process uuid.UUID) *ProviderBatch {
 	return b
 }
 
-// A unit of the batch lane is no one's to claim and no bell's, until it is
+// A unit of the batch lane is no one's to claim and no message's, until it is
 // answered; then it is like any other.
 func TestWaitingForAProvidersBatch(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	u := l.patient()
 	if u.State != work.Waiting || u.Lane != work.LaneBatch || l.take(u.ID, l.process) != nil {
 		t.Fatalf("it is %s, lane %s", u.State, u.Lane)
@@ -86,7 +86,7 @@ func TestWaitingForAProvidersBatch(t *testing.T) {
 // What a dead worker process held is another's; it cannot change it any more.
 func TestProviderBatchOfADeadProcess(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	u := l.patient()
 	dead := l.register(-time.Second)
 	b := l.packed(dead)
@@ -112,7 +112,7 @@ func TestProviderBatchOfADeadProcess(t *testing.T) {
 // better corrects it.
 func TestProviderBatchTakenForAnother(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	send := func() uuid.UUID {
 		l.patient()
 		b := l.packed(l.process)
@@ -158,7 +158,7 @@ func TestProviderBatchTakenForAnother(t *testing.T) {
 
 func TestLateUnitsRunLive(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	in := func(d time.Duration) func(*NewUnit) {
 		end := time.Now().Add(d)
 		return func(n *NewUnit) { n.Deadline = &end }
@@ -197,7 +197,7 @@ func TestLateUnitsRunLive(t *testing.T) {
 // live.
 func TestBatchInTheLane(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	b := l.batch(work.BatchWindow+10, func(b *NewBatch) { b.TestFirst = 2 })
 	l.exec(`UPDATE work_units SET lane = 'batch'`)
 	test := l.advance(b)

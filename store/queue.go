@@ -15,14 +15,14 @@ import (
 // Queues are the queued units: which are due, and which may have no message in Redis.
 type Queues struct{ db *pg.DB }
 
-// recheck is how long a bell that was seen on its way is trusted.
+// recheck is how long a message that was seen on its way is trusted.
 const recheck = time.Minute
 
-// pieceRows is how many rows one statement of a look at the ledger changes: what is
+// maxRows is how many rows one statement of a look at the database changes: what is
 // more comes with the next, so that nobody waits long for a row.
-const pieceRows = 1000
+const maxRows = 1000
 
-// Message is one bell: unit X may be runnable.
+// Message is one message: unit X may be runnable.
 type Message struct {
 	UnitID   uuid.UUID `db:"id"`
 	Number   int       `db:"dispatch"`
@@ -31,7 +31,7 @@ type Message struct {
 	Priority int       `db:"priority"`
 }
 
-// MessageOf returns the newest bell of a unit.
+// MessageOf returns the newest message of a unit.
 func MessageOf(u work.Unit) Message {
 	return Message{UnitID: u.ID, Number: u.Dispatch, Queue: u.Queue, Backend: u.Backend, Priority: u.Priority}
 }
@@ -92,7 +92,7 @@ func (s *Queues) Defer(ctx context.Context, unit, process uuid.UUID, after time.
 	return nil
 }
 
-// Recheck notes that nobody knows whether the units' bells rang.
+// Recheck notes that nobody knows whether the units' messages came through.
 func (s *Queues) Recheck(ctx context.Context, units []uuid.UUID) error {
 	return s.lookAgain(ctx, units, 0)
 }
@@ -112,41 +112,41 @@ func (s *Queues) lookAgain(ctx context.Context, units []uuid.UUID, after time.Du
 const stillQueued = `queued AS (
 	SELECT id FROM work_units WHERE id = ANY($1::uuid[]) AND ` + isQueued + ` AND NOT held ORDER BY id FOR UPDATE SKIP LOCKED)`
 
-// Redispatch gives each unit that is still queued a new bell and returns the
-// bells to ring.
+// Redispatch gives each unit that is still queued a new message and returns the
+// messages to enqueue.
 func (s *Queues) Redispatch(ctx context.Context, units []uuid.UUID) ([]Message, error) {
-	var bells []Message
-	err := s.db.SelectContext(ctx, &bells, `WITH `+stillQueued+` UPDATE work_units u SET dispatch = dispatch + 1,
+	var messages []Message
+	err := s.db.SelectContext(ctx, &messages, `WITH `+stillQueued+` UPDATE work_units u SET dispatch = dispatch + 1,
 		check_at = clock_timestamp() + $2 * interval '1 second'
 		FROM queued WHERE u.id = queued.id RETURNING u.id, dispatch, queue, backend, priority`,
 		pg.UUIDs(units), recheck.Seconds())
 	if err != nil {
 		return nil, pg.Translate(fmt.Errorf("redispatch units: %w", err))
 	}
-	return bells, nil
+	return messages, nil
 }
 
-// RecheckAll makes every queued unit's bell doubtful: Redis has forgotten
-// what it was told. It returns how many. It goes on piece by piece until ctx ends.
+// RecheckAll makes every queued unit's message doubtful: Redis has forgotten
+// what it was told. It returns how many. It goes on some at a time until ctx ends.
 func (s *Queues) RecheckAll(ctx context.Context) (n int64, err error) {
 	now, err := s.db.Clock(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("recheck all units: %w", err)
 	}
-	for done := pieceRows; err == nil && done == pieceRows; n += int64(done) {
+	for done := maxRows; err == nil && done == maxRows; n += int64(done) {
 		done, err = s.db.ExecCount(ctx, "recheck all units", `WITH due AS (
 			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > $1
 			AND (not_before IS NULL OR not_before <= $1) ORDER BY check_at LIMIT $2 FOR UPDATE SKIP LOCKED)
-		UPDATE work_units u SET check_at = $1 FROM due WHERE u.id = due.id`, now, pieceRows)
+		UPDATE work_units u SET check_at = $1 FROM due WHERE u.id = due.id`, now, maxRows)
 	}
 	return n, err
 }
 
-// Untaken returns those of the bells whose unit is still queued and due, and
+// Untaken returns those of the messages whose unit is still queued and due, and
 // waits for no worker process to be alone with it.
-func (s *Queues) Untaken(ctx context.Context, bells []Message) ([]uuid.UUID, error) {
-	units, numbers := make([]uuid.UUID, len(bells)), make([]int64, len(bells))
-	for i, b := range bells {
+func (s *Queues) Untaken(ctx context.Context, messages []Message) ([]uuid.UUID, error) {
+	units, numbers := make([]uuid.UUID, len(messages)), make([]int64, len(messages))
+	for i, b := range messages {
 		units[i], numbers[i] = b.UnitID, int64(b.Number)
 	}
 	var untaken []uuid.UUID
@@ -183,7 +183,7 @@ func (s *Queues) Due(ctx context.Context, queues, backends []string, shut []Mode
 	return due, nil
 }
 
-// Epoch returns the mark that Redis should bear, making one from fresh when
+// Epoch returns the key that Redis should have, making one from fresh when
 // there is none yet.
 func (s *Queues) Epoch(ctx context.Context, fresh string) (string, error) {
 	var epoch string
@@ -273,7 +273,7 @@ func (s *Pauses) Pause(ctx context.Context, kind PauseKind, name, by, why string
 }
 
 // Resume lets the units of a queue or a backend begin again, whether it was
-// paused or not. Their bells may have been heard for nothing meanwhile, so all
+// paused or not. Their messages may have been heard for nothing meanwhile, so all
 // are doubted, after the pause has ended for every claim: whoever is refused
 // from then on was not refused by it. Units that a backend had refused for its
 // credentials or its account do not wait any longer. Repeating is safe.
@@ -300,7 +300,7 @@ func (s *Pauses) Resume(ctx context.Context, kind PauseKind, name string) (Pause
 			not_before = CASE WHEN u.not_before > clock_timestamp() THEN clock_timestamp() ELSE u.not_before END
 		FROM held WHERE u.id = held.id`, name, pg.TextArray(refused))
 	if err != nil {
-		return p, pg.Translate(fmt.Errorf("doubt the bells of %s %s: %w", kind, name, err))
+		return p, pg.Translate(fmt.Errorf("recheck the units of %s %s: %w", kind, name, err))
 	}
 	return p, nil
 }

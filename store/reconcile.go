@@ -31,8 +31,8 @@ type Pending struct {
 	Undone     bool   `db:"undone"`     // deliveries of worker processes that are late or dead
 	Schedules  bool   `db:"schedules"`  // schedules whose time has come
 	Batches    bool   `db:"batches"`    // batches that go on
-	Unchecked  bool   `db:"unchecked"`  // units after the cursor whose bells are in doubt
-	Unheard    bool   `db:"unheard"`    // deliveries that need a bell
+	Unchecked  bool   `db:"unchecked"`  // units after the cursor whose messages are in doubt
+	Unheard    bool   `db:"unheard"`    // deliveries that need a message
 	RedisEpoch string `db:"redisepoch"` // as Epoch has it; empty: none yet
 }
 
@@ -63,8 +63,8 @@ func (s *Reconciler) Pending(ctx context.Context, after CheckCursor) (p Pending,
 }
 
 // ClockBack mends what was to happen after some time, when Postgres's clock was
-// set back by that much: retries, looks at bells and at providers' batches, tries of
-// deliveries, leases on batches that are filled. A time that a caller has named stays
+// set back by that much: retries, looks at messages and at providers' batches, tries of
+// deliveries, leases on batches that are enumerated. A time that a caller has named stays
 // what it is, and so does what was mended or written since. It returns how many
 // rows that concerned.
 func (s *Reconciler) ClockBack(ctx context.Context, by time.Duration) (rows int64, err error) {
@@ -114,7 +114,7 @@ func (s *Runs) ExpireLeases(ctx context.Context) (int64, error) {
 			LEFT JOIN worker_processes p ON p.id = r.worker_process
 			WHERE r.status = 'running' AND (p.id IS NULL OR NOT (`+alive+`))
 			ORDER BY u.id LIMIT $4 FOR UPDATE OF u SKIP LOCKED
-		), `+giveUp, work.MaxCrashes, work.MaxLosses, work.MockBackend, pieceRows)
+		), `+giveUp, work.MaxCrashes, work.MaxLosses, work.MockBackend, maxRows)
 	if err != nil {
 		return 0, pg.Translate(fmt.Errorf("expire leases: %w", err))
 	}
@@ -176,7 +176,7 @@ func (s *Units) ExpireDeadlines(ctx context.Context) (int64, error) {
 		UPDATE work_units u SET state = 'timed_out', finished_at = clock_timestamp(), error_class = $1,
 			error_message = CASE WHEN u.deadline <= now() THEN 'the deadline passed before the unit could run' || CASE WHEN u.run_count > 0 THEN ' again' ELSE '' END
 				ELSE 'the unit expired before it could start' END
-		FROM overdue WHERE u.id = overdue.id`, string(work.ClassTimeout), pieceRows)
+		FROM overdue WHERE u.id = overdue.id`, string(work.ClassTimeout), maxRows)
 	if err != nil {
 		return 0, pg.Translate(fmt.Errorf("expire deadlines: %w", err))
 	}

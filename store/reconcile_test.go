@@ -17,7 +17,7 @@ import (
 
 func pick(c *Claimed) []uuid.UUID { return []uuid.UUID{c.ID} }
 
-func (l *ledger) unchecked() (ids []uuid.UUID) {
+func (l *fixture) unchecked() (ids []uuid.UUID) {
 	l.t.Helper()
 	due, _, err := l.Queues.Unchecked(l.t.Context(), CheckCursor{}, 100)
 	l.must(err)
@@ -27,14 +27,14 @@ func (l *ledger) unchecked() (ids []uuid.UUID) {
 	return ids
 }
 
-func (l *ledger) overdue(ids ...uuid.UUID) {
+func (l *fixture) overdue(ids ...uuid.UUID) {
 	l.t.Helper()
 	l.exec(`UPDATE work_units SET check_at = clock_timestamp() - interval '1 second' WHERE id = ANY($1::uuid[])`, pg.UUIDs(ids))
 }
 
 func TestBells(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	u, running := l.put(func(n *NewUnit) { n.Queue, n.Priority = "q", 9 }), l.run()
 	if got := l.unchecked(); len(got) != 0 {
 		t.Errorf("a fresh unit's bell is in doubt: %v", got)
@@ -66,7 +66,7 @@ func TestBells(t *testing.T) {
 
 func TestRecheckAll(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	soon := time.Now().Add(time.Hour)
 	u := l.put()
 	l.put(func(n *NewUnit) { n.NotBefore = &soon })
@@ -83,7 +83,7 @@ func TestRecheckAll(t *testing.T) {
 // not hang behind it, nor end in a deadlock with claims of many units.
 func TestReconcileWaitsForNobody(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	past := time.Now().Add(-time.Second)
 	busy, free := l.put(func(n *NewUnit) { n.Deadline = &past }), l.put()
 	l.overdue(busy.ID)
@@ -113,7 +113,7 @@ func TestReconcileWaitsForNobody(t *testing.T) {
 // A unit expires until it has started, and a retry takes off what has passed.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	soon := time.Now().Add(time.Hour)
 	expires := func(n *NewUnit) { n.ExpiresAt = &soon }
 	never, begun, back := l.put(expires), l.run(expires), l.run(expires)
@@ -149,7 +149,7 @@ func TestExpiry(t *testing.T) {
 
 func TestExpireLeases(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	alive := l.run()
 	dying := *l
 	dying.process = l.register(-time.Second)
@@ -190,7 +190,7 @@ func TestExpireLeases(t *testing.T) {
 // has failed. One that ended in between, or came back, is none.
 func TestPoison(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	die := func(id uuid.UUID) *Claimed {
 		t.Helper()
 		c := l.take(id, l.register(-time.Second))
@@ -238,7 +238,7 @@ func TestPoison(t *testing.T) {
 // fresh one.
 func TestExpireLeasesKeepsTheSession(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	dying := *l
 	dying.process = l.register(-time.Second)
 	kept := dying.run()
@@ -256,7 +256,7 @@ func TestExpireLeasesKeepsTheSession(t *testing.T) {
 
 func TestDue(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	soon := time.Now().Add(time.Hour)
 	low := l.put(func(n *NewUnit) { n.Priority = 1 })
 	mid := l.put()
@@ -286,7 +286,7 @@ func TestDue(t *testing.T) {
 // for a minute at most when another worker process may know of no limit.
 func TestDefer(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for name, test := range map[string]struct {
 		offer work.Offer
 		after time.Duration
@@ -323,7 +323,7 @@ func TestDefer(t *testing.T) {
 
 func TestEpoch(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for _, fresh := range []string{"first", "second"} {
 		if got, err := l.Queues.Epoch(t.Context(), fresh); err != nil || got != "first" {
 			t.Errorf("epoch %q, error %v", got, err)

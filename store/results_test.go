@@ -12,7 +12,7 @@ import (
 
 func TestBatchFigures(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(8, func(b *NewBatch) { b.Title = "letters" })
 	other := l.batch(2)
 	before, err := l.Batches.Heads(t.Context())

@@ -13,7 +13,7 @@ import (
 	"piecework/store/pg"
 )
 
-// What is removed, and how: units in pieces, with all that hangs on them. Rows of
+// What is removed, and how: units some at a time, with all that hangs on them. Rows of
 // worker_runs, transcripts, transcript_chunks, files, unit_files, result_cache and
 // provider_answers go with their unit by foreign keys; a file that goes leaves a
 // note in stray_blobs by a trigger, and its bytes are removed next.
@@ -21,13 +21,13 @@ import (
 // Retention removes what is old.
 type Retention struct{ db *pg.DB }
 
-// pieceLock is the advisory lock of whoever removes what is old.
-const pieceLock = 0x7072756e65 // "prune"
+// pruneLock is the advisory lock of whoever removes what is old.
+const pruneLock = 0x7072756e65 // "prune"
 
 // Lead runs f if no other process removes old rows just now, and tells whether it
 // ran.
 func (s *Retention) Lead(ctx context.Context, f func(context.Context) error) (bool, error) {
-	return s.db.LeadOnce(ctx, pieceLock, f)
+	return s.db.LeadOnce(ctx, pruneLock, f)
 }
 
 // PruneUnits removes units that ended before a time, the oldest first, with their
@@ -315,7 +315,7 @@ func (s *Retention) PruneAnswers(ctx context.Context, most int) (int, error) {
 		) DELETE FROM provider_answers a USING gone WHERE a.unit_id = gone.unit_id`, most, answerKept.Seconds())
 }
 
-// ExpireFiles takes files whose time is over out of the ledger, as far as
+// ExpireFiles takes files whose time is over out of the database, as far as
 // nobody needs them, and returns how many; their bytes are removed next.
 func (s *Retention) ExpireFiles(ctx context.Context, most int) (int, error) {
 	return s.db.ExecCount(ctx, "expire files", `DELETE FROM files WHERE id IN (SELECT id FROM files f WHERE expires_at <= clock_timestamp()

@@ -12,7 +12,7 @@ import (
 )
 
 // leftBehind ends a run with an output file and returns it.
-func (l *ledger) leftBehind(c *Claimed) uuid.UUID {
+func (l *fixture) leftBehind(c *Claimed) uuid.UUID {
 	l.t.Helper()
 	id := uuid.Must(uuid.NewV7())
 	l.must(l.Files.ExpectBlobs(l.t.Context(), []uuid.UUID{id}))
@@ -26,7 +26,7 @@ func (l *ledger) leftBehind(c *Claimed) uuid.UUID {
 // unit which is not over needs keep theirs.
 func TestOutputFilesGoWithTheirUnit(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	first := l.run()
 	file := l.leftBehind(first)
 	user := l.put(uses(file))
@@ -56,7 +56,7 @@ func TestOutputFilesGoWithTheirUnit(t *testing.T) {
 // A unit that somebody is at work on, that is not over, or that is young stays.
 func TestPruneLeavesWhatIsNeeded(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	locked, young, waits := l.run(), l.run(), l.put()
 	l.end(ending(locked, work.Succeeded), Recorded)
 	l.end(ending(young, work.Succeeded), Recorded)
@@ -81,7 +81,7 @@ func TestPruneLeavesWhatIsNeeded(t *testing.T) {
 // Uploads that something still names stay.
 func TestUploadsThatAreNamedStay(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	byUnit, bySchedule, byNobody := l.upload("a"), l.upload("b"), l.upload("c")
 	l.put(uses(byUnit.ID))
 	l.exec(`INSERT INTO schedules (tenant, name, cron, timezone, catch_up, title, unit, next_at, created_at)
@@ -98,7 +98,7 @@ func TestUploadsThatAreNamedStay(t *testing.T) {
 // delete one beside the trigger that does so now.
 func TestOlderProcessesDeleteFiles(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	f := l.upload("a")
 	l.exec(`WITH gone AS (DELETE FROM files WHERE id = $1 RETURNING id)
 		INSERT INTO stray_blobs (id, remove_at) SELECT id, clock_timestamp() FROM gone

@@ -19,8 +19,8 @@ import (
 
 func TestClaimOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
-	processes := []*ledger{l, openLedger(t, l.url)}
+	l := newFixture(t)
+	processes := []*fixture{l, openFixture(t, l.url)}
 	for range 5 {
 		u := l.put()
 		var won atomic.Int32
@@ -46,7 +46,7 @@ func TestClaimOnce(t *testing.T) {
 
 func TestClaimSameUnitTwiceInOneStatement(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	u, other := l.put(), l.put()
 	claims := []Claim{claimOf(u.ID, l.process), claimOf(other.ID, l.process), claimOf(u.ID, l.process), claimOf(uuid.New(), l.process)}
 	got, err := l.Runs.claimAll(t.Context(), claims)
@@ -58,7 +58,7 @@ func TestClaimSameUnitTwiceInOneStatement(t *testing.T) {
 
 func TestClaimTellsAllItNeeds(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	deadline := time.Now().Add(time.Hour)
 	asked := claimOf(l.put(func(n *NewUnit) { n.Deadline, n.Model = &deadline, "m" }).ID, l.process)
 	for range 2 { // a claim repeated by the driver finds its own run
@@ -83,7 +83,7 @@ func TestClaimTellsAllItNeeds(t *testing.T) {
 // nothing to claim, and those that go with it get their units.
 func TestClaimAgainAfterTheRunWasGivenUp(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	stale, other := l.put(), l.put()
 	asked := claimOf(stale.ID, l.process)
 	c, err := l.Runs.Claim(t.Context(), asked)
@@ -105,7 +105,7 @@ func TestClaimAgainAfterTheRunWasGivenUp(t *testing.T) {
 
 func TestClaimNothing(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	soon, past := time.Now().Add(time.Minute), time.Now().Add(-time.Second)
 	for name, id := range map[string]uuid.UUID{
 		"not due":         l.put(func(n *NewUnit) { n.NotBefore = &soon }).ID,
@@ -125,7 +125,7 @@ func TestClaimNothing(t *testing.T) {
 
 func TestFinishSuccess(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	cost := 0.25
 	blob, err := l.Transcripts.Encode([]transcript.Step{{Number: 1, Type: transcript.SystemText, Text: "<step>"}})
@@ -162,7 +162,7 @@ func TestFinishSuccess(t *testing.T) {
 
 func TestFinishForAnotherRun(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	l.end(ending(c, work.Queued, func(f *Finish) { f.Delay, f.Losses, f.Waits, f.Crashes = time.Hour, 2, 3, 4 }), Recorded)
 	u := l.unit(c.ID)
@@ -184,7 +184,7 @@ func TestFinishForAnotherRun(t *testing.T) {
 // A cancel that arrives while the run fails wins over another run.
 func TestFinishWhileCancelled(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	_, err := l.Units.Cancel(t.Context(), work.DefaultTenant, c.ID)
 	l.must(err)
@@ -197,7 +197,7 @@ func TestFinishWhileCancelled(t *testing.T) {
 // Repeating any finish changes nothing and tells the same.
 func TestFinishRepeated(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	cost := 0.5
 	for _, next := range []work.State{work.Succeeded, work.Failed, work.Cancelled, work.TimedOut, work.Queued, work.Waiting, "lost by itself"} {
 		c := l.run()
@@ -224,8 +224,8 @@ func TestFinishRepeated(t *testing.T) {
 // must see what that one did.
 func TestFinishRepeatedAtOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
-	processes := []*ledger{l, openLedger(t, l.url)}
+	l := newFixture(t)
+	processes := []*fixture{l, openFixture(t, l.url)}
 	cost := 0.5
 	c := l.run()
 	f := ending(c, work.Succeeded, func(f *Finish) { f.TotalCostUSD = &cost })
@@ -252,7 +252,7 @@ func TestFinishRepeatedAtOnce(t *testing.T) {
 }
 
 // lose gives a run up while its worker process still works on it.
-func (l *ledger) lose(c *Claimed) {
+func (l *fixture) lose(c *Claimed) {
 	l.t.Helper()
 	l.exec(`UPDATE worker_processes SET lease_until = beat_at WHERE id = $1`, l.process)
 	_, err := l.Runs.ExpireLeases(l.t.Context())
@@ -268,7 +268,7 @@ func TestFinishFenced(t *testing.T) {
 	for _, name := range []string{"queued again", "running again", "finished by another", "folded meanwhile"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(t)
+			l := newFixture(t)
 			stale := l.run()
 			l.must(l.Transcripts.Append(t.Context(), Progress{RunID: stale.RunID, Steps: []transcript.Step{{Number: 1, Text: "early"}}}))
 			l.lose(stale)
@@ -289,7 +289,7 @@ func TestFinishFenced(t *testing.T) {
 	}
 }
 
-func (l *ledger) finishLate(stale *Claimed, want work.State) {
+func (l *fixture) finishLate(stale *Claimed, want work.State) {
 	l.t.Helper()
 	cost := 0.5
 	blob, err := l.Transcripts.Encode([]transcript.Step{{Number: 1, Text: "early"}, {Number: 2, Text: "late"}})
@@ -312,7 +312,7 @@ func (l *ledger) finishLate(stale *Claimed, want work.State) {
 // statement: the newer one's end must not be lost beside the older one's cost.
 func TestFinishTwoRunsOfOneUnit(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	cost := 0.5
 	for _, staleFirst := range []bool{true, false} {
 		stale := l.run()
@@ -338,7 +338,7 @@ func TestFinishTwoRunsOfOneUnit(t *testing.T) {
 // anew does not inherit the old one's total.
 func TestFinishSessionCost(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	cost := 0.5
 	c := l.run()
 	for _, step := range []struct {
@@ -356,7 +356,7 @@ func TestFinishSessionCost(t *testing.T) {
 // No text of an agent can make a finish impossible.
 func TestFinishTakesAnyText(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	odd := "a\x00b\xffc\u2028<" + strings.Repeat("x", 2<<20)
 	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: c.RunID, LiveStatus: "a\x00b", RenderedPrompt: "c\xff"}))
@@ -371,7 +371,7 @@ func TestFinishTakesAnyText(t *testing.T) {
 
 func TestFinishGone(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	l.exec(`DELETE FROM work_units`)
 	l.end(ending(c, work.Succeeded), Fenced)
@@ -382,7 +382,7 @@ func TestFinishGone(t *testing.T) {
 
 func TestUnitRuns(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	l.end(ending(c, work.Queued), Recorded)
 	second := l.take(c.ID, l.process)

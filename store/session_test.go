@@ -115,7 +115,7 @@ func runThrough(ctx context.Context, db *sqlx.DB, query string, args []any) erro
 // and looks what has become of the units.
 func (s session) replay(t *testing.T) {
 	t.Helper()
-	l := newLedger(t)
+	l := newFixture(t)
 	say := func(all []said) {
 		t.Helper()
 		for _, one := range all {

@@ -14,7 +14,7 @@ import (
 // left out, and said to be.
 func TestFinishTakesAnyFigures(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	usage := func(n int64) func(*Finish) { return func(f *Finish) { f.Usage.InputTokens = n } }
 	cost := func(v float64) func(*Finish) { return func(f *Finish) { f.TotalCostUSD = &v } }
 	for _, test := range []struct {
@@ -47,18 +47,18 @@ func TestFinishTakesAnyFigures(t *testing.T) {
 	l.checkCosts()
 }
 
-// What the ledger refuses it takes bare: as failed, with its cost and with the
+// What the database refuses it takes bare: as failed, with its cost and with the
 // steps that were written before.
 func TestFinishBare(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.exec(`ALTER TABLE worker_runs ADD CONSTRAINT planted CHECK (result <> 'the answer')`)
 	c := l.run()
 	l.tell(c.RunID, transcript.Step{Number: 1, Text: "early"})
 	f := ending(c, work.Succeeded, func(f *Finish) { f.TotalCostUSD = new(0.25) })
 	_, err := l.Runs.Finish(t.Context(), f)
 	if !Refused(err) {
-		t.Fatalf("the ledger says %v", err)
+		t.Fatalf("the database says %v", err)
 	}
 	l.end(f.Bare(err), Recorded)
 	u := l.unit(c.ID)
@@ -77,7 +77,7 @@ func TestFinishBare(t *testing.T) {
 // up, and nothing says that it was recorded.
 func TestFinishAfterItWasGivenUp(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for name, giveUp := range map[string]func(*Claimed){
 		"its process did not know it": func(c *Claimed) {
 			l.must(l.Runs.GiveUp(t.Context(), l.process, Owned{RunID: c.RunID, UnitID: c.ID, Attempt: c.RunCount}, false))
@@ -115,7 +115,7 @@ func TestFinishAfterItWasGivenUp(t *testing.T) {
 // Losses without an end between them come to an end, whoever tells of them.
 func TestLossesEnd(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for name, lose := range map[string]func(*Claimed){
 		"given up": func(c *Claimed) { l.must(l.Runs.GiveUp(t.Context(), l.process, Owned{RunID: c.RunID}, false)) },
 		"stopped by itself": func(c *Claimed) {
@@ -151,7 +151,7 @@ func TestLossesEnd(t *testing.T) {
 // counts once, in whatever order the ends of the runs come.
 func TestSessionCostCountsOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	totals := []float64{0.01, 0.02, 0.05, 0.0625}
 	for _, late := range [][]int{{}, {0}, {1}, {0, 1}, {1, 0}, {0, 1, 2}, {2, 1, 0}, {1, 2}} {
 		name := fmt.Sprint("late ", late)
@@ -199,7 +199,7 @@ func TestSessionCostCountsOnce(t *testing.T) {
 // A session that began anew counts from nothing, whatever the one before cost.
 func TestSessionThatBeganAnew(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.put(func(n *NewUnit) { n.Backend = "claude" }).ID
 	for i, step := range []struct {
 		total   float64

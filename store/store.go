@@ -174,7 +174,7 @@ func (s *Store) probeAll(ctx context.Context, rows []struct{}) ([]struct{}, erro
 // the same call may succeed later.
 func Refused(err error) bool { return pg.Refused(err) }
 
-// Diagnose looks whether the Postgres at url is fit to be a ledger, and says
+// Diagnose looks whether the Postgres at url is fit to be a database, and says
 // how to mend what is not.
 func Diagnose(ctx context.Context, url string) []work.Finding {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)

@@ -29,20 +29,20 @@ func migrate(ctx context.Context, url string) error {
 	return err
 }
 
-// ledger is a store with a worker process whose lease lasts.
-type ledger struct {
+// fixture is a store with a worker process whose lease lasts.
+type fixture struct {
 	*Store
 	t       *testing.T
 	url     string
 	process uuid.UUID
 }
 
-func newLedger(t *testing.T) *ledger {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	return openLedger(t, testkit.DB(t, migrate))
+	return openFixture(t, testkit.DB(t, migrate))
 }
 
-func openLedger(t *testing.T, url string) *ledger {
+func openFixture(t *testing.T, url string) *fixture {
 	t.Helper()
 	s, err := Open(t.Context(), url, 20)
 	if err != nil {
@@ -50,20 +50,20 @@ func openLedger(t *testing.T, url string) *ledger {
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	s.Units.accept.Limit, s.Runs.claim.Limit, s.Transcripts.append.Limit, s.Runs.finish.Limit = testkit.Patience, testkit.Patience, testkit.Patience, testkit.Patience
-	l := &ledger{Store: s, t: t, url: url}
+	l := &fixture{Store: s, t: t, url: url}
 	l.process = l.register(time.Hour)
 	return l
 }
 
-// with is the ledger's URL with more settings of the connection.
-func (l *ledger) with(settings string) string {
+// with is the database's URL with more settings of the connection.
+func (l *fixture) with(settings string) string {
 	if strings.Contains(l.url, "?") {
 		return l.url + "&" + settings
 	}
 	return l.url + "?" + settings
 }
 
-func (l *ledger) register(lease time.Duration) uuid.UUID {
+func (l *fixture) register(lease time.Duration) uuid.UUID {
 	l.t.Helper()
 	p := work.Process{ID: uuid.Must(uuid.NewV7()), Hostname: "host", PID: 1, Slots: 4, Queues: []string{"default"},
 		Backends: []work.Offer{{Name: "mock", Available: true}}}
@@ -71,20 +71,20 @@ func (l *ledger) register(lease time.Duration) uuid.UUID {
 	return p.ID
 }
 
-func (l *ledger) must(err error) {
+func (l *fixture) must(err error) {
 	l.t.Helper()
 	if err != nil {
 		l.t.Fatal(err)
 	}
 }
 
-func (l *ledger) exec(query string, args ...any) {
+func (l *fixture) exec(query string, args ...any) {
 	l.t.Helper()
 	_, err := l.db.ExecContext(l.t.Context(), query, args...)
 	l.must(err)
 }
 
-func get[T any](l *ledger, query string, args ...any) (value T) {
+func get[T any](l *fixture, query string, args ...any) (value T) {
 	l.t.Helper()
 	l.must(l.db.GetContext(l.t.Context(), &value, query, args...))
 	return value
@@ -101,14 +101,14 @@ func newUnit(change ...func(*NewUnit)) NewUnit {
 	return n
 }
 
-func (l *ledger) put(change ...func(*NewUnit)) work.Unit {
+func (l *fixture) put(change ...func(*NewUnit)) work.Unit {
 	l.t.Helper()
 	u, _, err := l.Units.Accept(l.t.Context(), newUnit(change...))
 	l.must(err)
 	return u
 }
 
-func (l *ledger) take(unit uuid.UUID, process uuid.UUID) *Claimed {
+func (l *fixture) take(unit uuid.UUID, process uuid.UUID) *Claimed {
 	l.t.Helper()
 	c, err := l.Runs.Claim(l.t.Context(), claimOf(unit, process))
 	l.must(err)
@@ -121,7 +121,7 @@ func claimOf(unit, process uuid.UUID) Claim {
 }
 
 // run accepts and claims a unit.
-func (l *ledger) run(change ...func(*NewUnit)) *Claimed {
+func (l *fixture) run(change ...func(*NewUnit)) *Claimed {
 	l.t.Helper()
 	c := l.take(l.put(change...).ID, l.process)
 	if c == nil {
@@ -151,7 +151,7 @@ func ending(c *Claimed, next work.State, change ...func(*Finish)) Finish {
 	return f
 }
 
-func (l *ledger) end(f Finish, want Verdict) {
+func (l *fixture) end(f Finish, want Verdict) {
 	l.t.Helper()
 	verdict, err := l.Runs.Finish(l.t.Context(), f)
 	if err != nil || verdict != want {
@@ -159,21 +159,21 @@ func (l *ledger) end(f Finish, want Verdict) {
 	}
 }
 
-func (l *ledger) unit(id uuid.UUID) work.Unit {
+func (l *fixture) unit(id uuid.UUID) work.Unit {
 	l.t.Helper()
 	u, err := l.Units.Get(l.t.Context(), work.DefaultTenant, id)
 	l.must(err)
 	return u
 }
 
-func (l *ledger) theRun(id uuid.UUID) work.Run {
+func (l *fixture) theRun(id uuid.UUID) work.Run {
 	l.t.Helper()
 	r, err := l.Runs.Get(l.t.Context(), work.DefaultTenant, id)
 	l.must(err)
 	return r
 }
 
-func (l *ledger) steps(run uuid.UUID) (texts []string) {
+func (l *fixture) steps(run uuid.UUID) (texts []string) {
 	l.t.Helper()
 	blob, err := l.Transcripts.Open(l.t.Context(), work.DefaultTenant, run)
 	l.must(err)
@@ -186,12 +186,12 @@ func (l *ledger) steps(run uuid.UUID) (texts []string) {
 }
 
 // waiting counts statements of this database that wait for a lock.
-func (l *ledger) waiting() int {
+func (l *fixture) waiting() int {
 	return get[int](l, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 }
 
 // locked runs f while another transaction holds the unit.
-func (l *ledger) locked(unit uuid.UUID, f func()) {
+func (l *fixture) locked(unit uuid.UUID, f func()) {
 	l.t.Helper()
 	tx, err := l.db.BeginTxx(l.t.Context(), nil)
 	l.must(err)
@@ -213,7 +213,7 @@ type statement struct {
 	args  []any
 }
 
-func newTap(t *testing.T, url string) (*ledger, *tap) {
+func newTap(t *testing.T, url string) (*fixture, *tap) {
 	t.Helper()
 	text, err := pg.DSN(url)
 	if err != nil {
@@ -226,7 +226,7 @@ func newTap(t *testing.T, url string) (*ledger, *tap) {
 	spy := &tap{Connector: connector}
 	db := sqlx.NewDb(sql.OpenDB(spy), "postgres")
 	t.Cleanup(func() { _ = db.Close() })
-	return &ledger{Store: newStore(pg.New(db, db, db)), t: t, url: url}, spy
+	return &fixture{Store: newStore(pg.New(db, db, db)), t: t, url: url}, spy
 }
 
 func (s *tap) Connect(ctx context.Context) (driver.Conn, error) {
@@ -276,7 +276,7 @@ func (c tapped) ExecContext(ctx context.Context, query string, args []driver.Nam
 func TestPostgresAway(t *testing.T) {
 	t.Parallel()
 	server := testkit.OwnPostgres(t, migrate)
-	l := openLedger(t, server.URL)
+	l := openFixture(t, server.URL)
 	c, queued := l.run(), l.put()
 	server.Kill()
 	for name, call := range everyCall(l, c) {
@@ -296,7 +296,7 @@ func TestPostgresAway(t *testing.T) {
 	l.put()
 }
 
-func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
+func everyCall(l *fixture, c *Claimed) map[string]func(context.Context) error {
 	id, tenant := c.ID, work.DefaultTenant
 	return map[string]func(context.Context) error{
 		"Ping":   l.Ping,
@@ -367,10 +367,10 @@ func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
 	}
 }
 
-// A caller that stops waiting for a ledger that hangs hears that it is away.
+// A caller that stops waiting for a database that hangs hears that it is away.
 func TestPostgresHangs(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	u := l.put()
 	l.locked(u.ID, func() {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -414,7 +414,7 @@ func TestDiagnose(t *testing.T) {
 // Two processes that start at once both want what only one can make.
 func TestMadeOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for name, c := range map[string]struct {
 		insert string
 		read   func() (string, error)

@@ -113,20 +113,20 @@ func newestRev(steps []transcript.Step) (rev int) {
 	return rev
 }
 
-// pieceSize is how much of a transcript is in memory at once, in bytes as it is stored.
-const pieceSize = 256 << 10
+// partSize is how much of a transcript is in memory at once, in bytes as it is stored.
+const partSize = 256 << 10
 
 // Transcript is a run's steps as gzipped JSON: the stored blob as it is, or what
-// there was of a run that still goes on. What is stored comes from Postgres piece by
-// piece, one of them ahead of the reader; between two no connection is held.
+// there was of a run that still goes on. What is stored comes from Postgres part by
+// part, one of them ahead of the reader; between two no connection is held.
 type Transcript struct {
 	ctx     context.Context
 	db      *sqlx.DB
 	run     uuid.UUID
 	version string // of the row: what has been replaced is not read on
 	left    int    // bytes that the reader has not been given
-	piece   []byte // the first of them
-	room    []byte // of the piece before
+	part    []byte // the first of them
+	room    []byte // of the part before
 	coming  chan fetched
 }
 
@@ -140,36 +140,36 @@ type fetched struct {
 func (s *Transcripts) Open(ctx context.Context, tenant string, run uuid.UUID) (*Transcript, error) {
 	ctx = pg.Allow(ctx, pg.LongLimit)
 	var row struct {
-		Piece   []byte        `db:"piece"`
+		Part    []byte        `db:"part"`
 		Size    int           `db:"size"`
 		Version string        `db:"version"`
 		Chunks  pq.ByteaArray `db:"chunks"`
 		Removed *time.Time    `db:"removed_at"`
 	}
 	// One statement: between two, a finish could turn the chunks into the blob.
-	err := s.db.GetContext(ctx, &row, `SELECT substr(t.blob, 1, $3) AS piece, coalesce(octet_length(t.blob), 0) AS size, coalesce(t.xmin::text, '') AS version,
+	err := s.db.GetContext(ctx, &row, `SELECT substr(t.blob, 1, $3) AS part, coalesce(octet_length(t.blob), 0) AS size, coalesce(t.xmin::text, '') AS version,
 			t.removed_at, CASE WHEN t.run_id IS NULL THEN
 			ARRAY(SELECT body FROM transcript_chunks c WHERE c.run_id = r.id ORDER BY rev, seq) END AS chunks
-		FROM worker_runs r LEFT JOIN transcripts t ON t.run_id = r.id WHERE r.id = $1 AND r.tenant = $2`, run, tenant, pieceSize)
+		FROM worker_runs r LEFT JOIN transcripts t ON t.run_id = r.id WHERE r.id = $1 AND r.tenant = $2`, run, tenant, partSize)
 	if err != nil {
 		return nil, pg.Translate(fmt.Errorf("read transcript of run %s: %w", run, err))
 	}
 	if row.Removed != nil {
 		return nil, &work.RemovedError{What: "the transcript", At: *row.Removed}
 	}
-	t := &Transcript{ctx: ctx, db: s.db.DB, run: run, version: row.Version, left: row.Size, piece: row.Piece, coming: make(chan fetched, 1)}
+	t := &Transcript{ctx: ctx, db: s.db.DB, run: run, version: row.Version, left: row.Size, part: row.Part, coming: make(chan fetched, 1)}
 	if row.Size > 0 {
-		t.ask(len(row.Piece))
+		t.ask(len(row.Part))
 		return t, nil
 	}
 	steps, err := transcript.DecodeLines(row.Chunks...)
 	if err != nil {
 		return nil, fmt.Errorf("read transcript of run %s: %w", run, err)
 	}
-	if t.piece, err = s.codec.Encode(steps); err != nil {
+	if t.part, err = s.codec.Encode(steps); err != nil {
 		return nil, err
 	}
-	t.left = len(t.piece)
+	t.left = len(t.part)
 	return t, nil
 }
 
@@ -177,23 +177,23 @@ func (t *Transcript) Read(into []byte) (int, error) {
 	if t.left == 0 {
 		return 0, io.EOF
 	}
-	if len(t.piece) == 0 {
+	if len(t.part) == 0 {
 		next := <-t.coming
 		if next.err != nil {
 			t.coming <- next // for whoever reads again
 			return 0, pg.Translate(fmt.Errorf("read transcript of run %s: %w", t.run, next.err))
 		}
-		t.piece = next.body
-		t.ask(len(t.piece))
+		t.part = next.body
+		t.ask(len(t.part))
 		t.room = next.body[:0]
 	}
-	n := copy(into, t.piece)
-	t.piece, t.left = t.piece[n:], t.left-n
+	n := copy(into, t.part)
+	t.part, t.left = t.part[n:], t.left-n
 	return n, nil
 }
 
-// ask has the piece read that comes after one of so many bytes, into the room of the
-// piece before that.
+// ask has the part read that comes after one of so many bytes, into the room of the
+// part before that.
 func (t *Transcript) ask(after int) {
 	if t.left > after {
 		go t.fetch(t.left-after, t.room)
@@ -203,15 +203,15 @@ func (t *Transcript) ask(after int) {
 // errReplaced: what was read so far belongs to a transcript that is no more.
 var errReplaced = errors.New("it was removed or replaced in the meantime")
 
-// fetch reads the piece that so many bytes before the end begins.
+// fetch reads the part that so many bytes before the end begins.
 func (t *Transcript) fetch(left int, room []byte) {
-	body, err := t.pieceOf(left, room)
+	body, err := t.partAt(left, room)
 	t.coming <- fetched{body, err}
 }
 
-func (t *Transcript) pieceOf(left int, room []byte) ([]byte, error) {
+func (t *Transcript) partAt(left int, room []byte) ([]byte, error) {
 	rows, err := t.db.QueryContext(t.ctx, `SELECT substr(blob, octet_length(blob) - $2 + 1, $3) FROM transcripts WHERE run_id = $1 AND xmin::text = $4`,
-		t.run, left, pieceSize, t.version)
+		t.run, left, partSize, t.version)
 	if err != nil {
 		return nil, err
 	}
@@ -267,7 +267,7 @@ func (s *Transcripts) chunks(ctx context.Context, run uuid.UUID) ([]transcript.S
 	return transcript.DecodeLines(bodies...)
 }
 
-// Encode gzips steps the way the ledger keeps them.
+// Encode gzips steps the way the database keeps them.
 func (s *Transcripts) Encode(steps []transcript.Step) ([]byte, error) { return s.codec.Encode(steps) }
 
 // FoldLost turns the chunks of runs that ended without their worker process

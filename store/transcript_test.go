@@ -20,14 +20,14 @@ func step(number int, text string) transcript.Step {
 	return transcript.Step{Number: number, Time: time.Unix(0, 0).UTC(), Type: transcript.SystemText, Text: text}
 }
 
-func (l *ledger) tell(run uuid.UUID, steps ...transcript.Step) {
+func (l *fixture) tell(run uuid.UUID, steps ...transcript.Step) {
 	l.t.Helper()
 	l.must(l.Transcripts.Append(l.t.Context(), Progress{RunID: run, Steps: steps}))
 }
 
 func TestTranscriptWhileRunning(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	run := l.run().RunID
 	if got := l.steps(run); len(got) != 0 || l.theRun(run).HasTranscript {
 		t.Errorf("before the first step: %q", got)
@@ -53,7 +53,7 @@ func TestTranscriptWhileRunning(t *testing.T) {
 // Many runs write at once, in shared statements; none sees another's steps.
 func TestTranscriptsTogether(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	var all sync.WaitGroup
 	runs := make([]uuid.UUID, 20)
 	for i := range runs {
@@ -78,8 +78,8 @@ func TestTranscriptsTogether(t *testing.T) {
 // joins them.
 func TestAppendKeepsOrder(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
-	l = openLedger(t, l.with("enable_hashjoin=off&enable_nestloop=off"))
+	l := newFixture(t)
+	l = openFixture(t, l.with("enable_hashjoin=off&enable_nestloop=off"))
 	rows := make([]Progress, 0, 100)
 	runs := []uuid.UUID{l.run().RunID, l.run().RunID}
 	for n := range 100 {
@@ -97,7 +97,7 @@ func TestAppendKeepsOrder(t *testing.T) {
 // A writer whose run is over, or was given up, leaves nothing behind.
 func TestAppendToARunThatIsOver(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob, _ = l.Transcripts.Encode([]transcript.Step{step(1, "end")}) }), Recorded)
 	for _, run := range []uuid.UUID{c.RunID, uuid.New()} {
@@ -113,7 +113,7 @@ func TestAppendToARunThatIsOver(t *testing.T) {
 
 func TestFoldLost(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	alive, lost := l.run(), l.run()
 	l.tell(alive.RunID, step(1, "alive"))
 	l.tell(lost.RunID, step(1, "o"), step(2, "two"))
@@ -141,7 +141,7 @@ func TestFoldLost(t *testing.T) {
 // A reader sees the chunks or the blob, at every moment all of it.
 func TestTranscriptWhileFinishing(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for range 20 {
 		c := l.run()
 		l.tell(c.RunID, step(1, "one"))
@@ -160,7 +160,7 @@ func TestTranscriptWhileFinishing(t *testing.T) {
 
 func TestTranscriptBlobIsKeptOutOfLine(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	blob := []byte(strings.Repeat("zip", 1<<20))
 	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob = blob }), Recorded)
@@ -178,12 +178,12 @@ func TestTranscriptBlobIsKeptOutOfLine(t *testing.T) {
 // there is of it must not look like the whole.
 func TestTranscriptThatIsReplacedWhileItIsRead(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
-	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob = []byte(strings.Repeat("zip", pieceSize)) }), Recorded)
+	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob = []byte(strings.Repeat("zip", partSize)) }), Recorded)
 	stored, err := l.Transcripts.Open(t.Context(), work.DefaultTenant, c.RunID)
 	l.must(err)
-	l.exec(`UPDATE transcripts SET blob = decode(repeat('00', $1), 'hex')`, 3*pieceSize)
+	l.exec(`UPDATE transcripts SET blob = decode(repeat('00', $1), 'hex')`, 3*partSize)
 	for range 2 {
 		if got, err := io.ReadAll(stored); !errors.Is(err, errReplaced) {
 			t.Errorf("%d bytes, error %v", len(got), err)

@@ -14,7 +14,7 @@ import (
 )
 
 // deliver hands in a delivery that makes a batch.
-func (l *ledger) deliver(trigger, delivery string, change ...func(*NewBatch)) (work.TriggerDelivery, error) {
+func (l *fixture) deliver(trigger, delivery string, change ...func(*NewBatch)) (work.TriggerDelivery, error) {
 	n := NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: "a batch", Protocol: work.ProtocolNative}, Items: json.RawMessage(`[1,2]`)}
 	for _, f := range change {
 		f(&n)
@@ -24,7 +24,7 @@ func (l *ledger) deliver(trigger, delivery string, change ...func(*NewBatch)) (w
 
 func TestTriggersOfBatchesAreKept(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	put := work.Trigger{Tenant: work.DefaultTenant, Name: "lists", Scheme: work.Scheme{Preset: "github"}, Secrets: []work.Secret{{Fingerprint: "aa"}}, Sealed: [][]byte{{'p'}},
 		Batch: json.RawMessage(`{"items":"body.list"}`)}
 	_, err := l.Triggers.Put(t.Context(), put)
@@ -42,16 +42,16 @@ func TestTriggersOfBatchesAreKept(t *testing.T) {
 // Many processes that get the same deliveries at once make one batch of each.
 func TestADeliveryMakesOneBatch(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	const names, times = 5, 40
-	ledgers := []*ledger{l, openLedger(t, l.url), openLedger(t, l.url)}
+	fixtures := []*fixture{l, openFixture(t, l.url), openFixture(t, l.url)}
 	ids := make([][times]uuid.UUID, names)
 	fresh := make([]int, names*times)
 	var all errgroup.Group
 	for i, n := range rand.Perm(names * times) {
 		all.Go(func() error {
 			id := uuid.Must(uuid.NewV7())
-			d, err := ledgers[i%len(ledgers)].deliver("t", fmt.Sprint("d", n%names), func(b *NewBatch) { b.ID = id })
+			d, err := fixtures[i%len(fixtures)].deliver("t", fmt.Sprint("d", n%names), func(b *NewBatch) { b.ID = id })
 			if err != nil || d.BatchID == nil {
 				return fmt.Errorf("%+v: %w", d, err)
 			}
@@ -87,7 +87,7 @@ func TestADeliveryMakesOneBatch(t *testing.T) {
 // that would keep a repeat from making it.
 func TestADeliveryWhoseBatchFailsMayComeAgain(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	if _, err := l.deliver("t", "d", func(b *NewBatch) { b.Protocol = "none" }); err == nil {
 		t.Fatal("a batch of no protocol was made")
 	}
@@ -112,7 +112,7 @@ func TestADeliveryWhoseBatchFailsMayComeAgain(t *testing.T) {
 // delivery has made before stays.
 func TestADeliveryMakesAUnitOrABatch(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	u := l.put(ofDelivery("t", "unit"))
 	if d, err := l.deliver("t", "unit"); err != nil || d.UnitID == nil || *d.UnitID != u.ID || d.BatchID != nil || d.Duplicates != 1 {
 		t.Errorf("%+v, error %v", d, err)
@@ -135,7 +135,7 @@ func TestADeliveryMakesAUnitOrABatch(t *testing.T) {
 // The items are kept until units were made of them, and no longer.
 func TestItemsOfABatch(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	made, err := l.deliver("t", "d")
 	l.must(err)
 	f, err := l.Batches.ClaimEnumeration(t.Context(), l.process)

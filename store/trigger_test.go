@@ -21,14 +21,14 @@ func ofDelivery(trigger, delivery string) func(*NewUnit) {
 	}
 }
 
-func (l *ledger) cameFor(trigger string) []work.TriggerDelivery {
+func (l *fixture) cameFor(trigger string) []work.TriggerDelivery {
 	l.t.Helper()
 	list, _, err := l.Triggers.Received(l.t.Context(), TriggerDeliveryFilter{Tenant: work.DefaultTenant, Trigger: trigger, Limit: 100})
 	l.must(err)
 	return list
 }
 
-func (l *ledger) decline(trigger, delivery, outcome string) work.TriggerDelivery {
+func (l *fixture) decline(trigger, delivery, outcome string) work.TriggerDelivery {
 	l.t.Helper()
 	d, err := l.Triggers.Decline(l.t.Context(), work.TriggerDelivery{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
 		Trigger: trigger, Delivery: delivery, Event: "push", Outcome: outcome})
@@ -38,7 +38,7 @@ func (l *ledger) decline(trigger, delivery, outcome string) work.TriggerDelivery
 
 func TestTriggersAreKept(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	put := work.Trigger{Tenant: work.DefaultTenant, Name: "reviews", Scheme: work.Scheme{Preset: "hmac", Header: "X-Signature", Tolerance: 5},
 		Secrets: []work.Secret{{Fingerprint: "aa"}, {Fingerprint: "bb"}}, Sealed: [][]byte{{'p', 0, 1, 0xff}, {'p', 2}},
 		Events: []string{"pull_request", "x.*"}, Filter: `body.a == "<"`, EventFrom: "body.type", DeliveryFrom: "body.id",
@@ -75,9 +75,9 @@ func TestTriggersAreKept(t *testing.T) {
 // other units, make one unit of each.
 func TestADeliveryMakesOneUnit(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	const names, times = 20, 50
-	ledgers := []*ledger{l, openLedger(t, l.url), openLedger(t, l.url)}
+	fixtures := []*fixture{l, openFixture(t, l.url), openFixture(t, l.url)}
 	ids := make([][]uuid.UUID, names)
 	for i := range ids {
 		ids[i] = make([]uuid.UUID, times)
@@ -86,7 +86,7 @@ func TestADeliveryMakesOneUnit(t *testing.T) {
 	var all errgroup.Group
 	for i, n := range rand.Perm(names * times) {
 		all.Go(func() error {
-			u, again, err := ledgers[i%len(ledgers)].Units.Accept(t.Context(), newUnit(ofDelivery("t", fmt.Sprint("d", n%names))))
+			u, again, err := fixtures[i%len(fixtures)].Units.Accept(t.Context(), newUnit(ofDelivery("t", fmt.Sprint("d", n%names))))
 			if err != nil {
 				return err
 			}
@@ -132,7 +132,7 @@ func TestADeliveryMakesOneUnit(t *testing.T) {
 // that would keep a repeat from making it.
 func TestADeliveryWhoseUnitFailsMayComeAgain(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	gone := uuid.Must(uuid.NewV7()).String()
 	if _, _, err := l.Units.Accept(t.Context(), newUnit(ofDelivery("t", "d"), func(n *NewUnit) { n.Files = work.Refs{gone} })); err == nil {
 		t.Fatal("a unit with a file that is not there was accepted")
@@ -148,7 +148,7 @@ func TestADeliveryWhoseUnitFailsMayComeAgain(t *testing.T) {
 
 func TestDeclinedDeliveries(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.decline("t", "d", work.DeliveryFiltered)
 	if d := l.decline("t", "d", work.DeliveryFiltered); d.Outcome != work.DeliveryFiltered || d.Duplicates != 1 || d.UnitID != nil {
 		t.Errorf("%+v", d)
@@ -177,7 +177,7 @@ func TestDeclinedDeliveries(t *testing.T) {
 
 func TestPruneDeliveries(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for i := range 5 {
 		l.decline("t", fmt.Sprint(i), work.DeliveryFiltered)
 	}

@@ -63,7 +63,7 @@ const (
 	sumOfCosts  = `coalesce(sum(cost_usd), 0) AS cost_usd, coalesce(sum(unpriced_runs), 0)::bigint AS unpriced_runs`
 )
 
-// costRow is a cost as the ledger has it: what is known, and of how many runs
+// costRow is a cost as the database has it: what is known, and of how many runs
 // it is not all.
 type costRow struct {
 	Known    float64 `db:"cost_usd"`

@@ -26,7 +26,7 @@ func titles(units []work.Unit) (all []string) {
 
 func TestUnitsAreCountedByState(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for range 3 {
 		l.put()
 	}
@@ -57,7 +57,7 @@ func TestUnitsAreCountedByState(t *testing.T) {
 
 func TestLiveRuns(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	over, goes := l.put().ID, l.put().ID
 	l.end(ending(l.take(over, l.process), work.Succeeded), Recorded)
 	c := l.take(goes, l.process)
@@ -70,7 +70,7 @@ func TestLiveRuns(t *testing.T) {
 
 func TestUnitsFilters(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	named := func(title string, change ...func(*NewUnit)) uuid.UUID {
 		return l.put(append(change, func(n *NewUnit) { n.Title = title })...).ID
 	}
@@ -115,7 +115,7 @@ func TestUnitsFilters(t *testing.T) {
 // Pages neither repeat nor leave out a unit, whatever arrives meanwhile.
 func TestUnitsPages(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	var want, got []uuid.UUID
 	for range 25 {
 		want = append(want, l.put().ID)
@@ -144,7 +144,7 @@ func TestUnitsPages(t *testing.T) {
 
 func TestRunsFilters(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	first := l.run(func(n *NewUnit) { n.Title = "one" })
 	second := l.run(func(n *NewUnit) { n.Title, n.Backend = "two", "claude" })
 	l.run(func(n *NewUnit) { n.Tenant = "other" })
@@ -202,7 +202,7 @@ func everyList(ctx context.Context, s *Store) error {
 // Postgres refuses a statement that so much as names another.
 func TestListsReadNoTranscript(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob, _ = l.Transcripts.Encode(nil) }), Recorded)
 	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: l.run().RunID, LiveStatus: "busy"}))
@@ -224,8 +224,8 @@ func TestListsReadNoTranscript(t *testing.T) {
 	}
 }
 
-// readerOf opens the ledger as a user without rights on some columns.
-func (l *ledger) readerOf(hidden map[string][]string) *Store {
+// readerOf opens the database as a user without rights on some columns.
+func (l *fixture) readerOf(hidden map[string][]string) *Store {
 	l.t.Helper()
 	role := "piecework_test_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	l.exec(`CREATE ROLE ` + role)
@@ -247,7 +247,7 @@ func (l *ledger) readerOf(hidden map[string][]string) *Store {
 const many = 20_000
 
 // fill makes many units, each with a finished run.
-func (l *ledger) fill() {
+func (l *fixture) fill() {
 	l.t.Helper()
 	id := `(lpad(to_hex(g), 12, '0') || '70008000000000000000')::uuid`
 	l.exec(`INSERT INTO work_units (id, tenant, state, title, backend, queue, priority, prompt, payload, missing_key, timeout,

@@ -22,7 +22,7 @@ func keyed(key, body string) func(*NewUnit) {
 
 func TestAcceptKeepsEverything(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	money, retries := 1.5, 0
 	due, deadline := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond), time.Now().Add(2*time.Hour).UTC().Truncate(time.Microsecond)
 	n := newUnit(func(n *NewUnit) {
@@ -59,7 +59,7 @@ func TestAcceptInFewStatements(t *testing.T) {
 	const callers = 200
 	url := testkit.DB(t, migrate)
 	l, spy := newTap(t, url)
-	other := openLedger(t, url)
+	other := openFixture(t, url)
 	tx, err := other.db.BeginTxx(t.Context(), nil)
 	l.must(err)
 	_, err = tx.ExecContext(t.Context(), `LOCK TABLE work_units IN ACCESS EXCLUSIVE MODE`)
@@ -90,8 +90,8 @@ func TestAcceptInFewStatements(t *testing.T) {
 
 func TestIdempotencyKey(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
-	processes := []*ledger{l, openLedger(t, l.url)}
+	l := newFixture(t)
+	processes := []*fixture{l, openFixture(t, l.url)}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	ids, fresh := map[uuid.UUID]int{}, 0
@@ -158,7 +158,7 @@ func TestAcceptOrdersKeys(t *testing.T) {
 // nobody else's trouble.
 func TestAcceptBadRowFailsAlone(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.put(keyed("used", "body"))
 	bad := map[string]NewUnit{
 		"NUL":        newUnit(func(n *NewUnit) { n.Prompt = "a\x00b" }),
@@ -192,7 +192,7 @@ func TestAcceptBadRowFailsAlone(t *testing.T) {
 // committed: then the unit is there already and is the caller's own.
 func TestAcceptRepeatedByTheDriver(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	n := newUnit()
 	for range 2 {
 		u, replayed, err := l.Units.Accept(t.Context(), n)
@@ -204,7 +204,7 @@ func TestAcceptRepeatedByTheDriver(t *testing.T) {
 
 func TestAcceptDelay(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	u := l.put(func(n *NewUnit) { n.Delay = 3600 })
 	if u.NotBefore == nil || time.Until(*u.NotBefore) < 50*time.Minute {
 		t.Errorf("not before %v", u.NotBefore)
@@ -219,7 +219,7 @@ func TestAcceptDelay(t *testing.T) {
 
 func TestAcceptLargeUnits(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	big := strings.Repeat("é", 4<<20)
 	var all sync.WaitGroup
 	for range 9 { // more than go into one statement
@@ -235,7 +235,7 @@ func TestAcceptLargeUnits(t *testing.T) {
 
 func TestCancel(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	queued := l.put()
 	for range 2 { // the second finds it done
 		u, err := l.Units.Cancel(t.Context(), work.DefaultTenant, queued.ID)
@@ -265,7 +265,7 @@ func TestCancel(t *testing.T) {
 
 func TestRetry(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	l.end(ending(c, work.Failed, func(f *Finish) { f.Crashes, f.Waits, f.Losses = 2, 1, 1; f.SessionID, f.Resumable = "s", true }), Recorded)
 	u, err := l.Units.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{})
@@ -299,7 +299,7 @@ func TestRetry(t *testing.T) {
 
 func TestUnitOfAnotherTenant(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	u := l.put()
 	if _, err := l.Units.Get(t.Context(), "other", u.ID); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("error %v", err)
@@ -309,7 +309,7 @@ func TestUnitOfAnotherTenant(t *testing.T) {
 // A unit's place counts those that are due and go before it.
 func TestPlace(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	soon := time.Now().Add(time.Hour)
 	l.put()
 	l.put(func(n *NewUnit) { n.Priority = 9 })

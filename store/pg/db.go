@@ -26,7 +26,7 @@ import (
 // DB is one database, by connections for three purposes.
 type DB struct {
 	*sqlx.DB
-	Vital  *sqlx.DB // for signs of life, which must not wait for others'
+	Vital  *sqlx.DB // for heartbeats, which must not wait for others'
 	Hot    *sqlx.DB // for the grouped writes, whose statements are prepared
 	Writes *Writes
 	pulse  *pulse

@@ -76,7 +76,7 @@ func (b *badRow) Error() string { return b.err.Error() }
 func (b *badRow) Unwrap() error { return b.err }
 
 // Refused tells whether err proves that what was to be written can never be: a
-// value that the ledger cannot hold, or a constraint. Whatever else goes wrong,
+// value that the database cannot hold, or a constraint. Whatever else goes wrong,
 // the same call may succeed later.
 func Refused(err error) bool { return err != nil && kindOf(err) == refused }
 
