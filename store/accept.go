@@ -106,23 +106,33 @@ func insertPlain(columns string) string {
 	return insertInto + ` FROM (` + unitsIn + `) AS r ON CONFLICT DO NOTHING RETURNING ` + columns
 }
 
-const unitsIn = `
+// unitsIn is the array of new units as rows, and when each is due.
+var unitsIn = `
     SELECT *, CASE WHEN delay > 0 THEN clock_timestamp() + delay * interval '1 second' ELSE not_before END AS due
-    FROM json_to_recordset($1) AS r(id uuid, tenant text, title text, backend text, worker text, model text,
-        queue text, priority smallint, labels jsonb, prompt text, system_prompt text, payload json, files jsonb, uploads json,
-        working_directory text, output_schema json, accept json, project_settings text, mcp_servers jsonb, request json, missing_key text, session_policy text, on_denied text, max_turns integer, cache_ttl double precision,
-        max_cost_usd double precision, max_retries integer, timeout double precision, idle_timeout double precision, startup_timeout double precision,
-        not_before timestamptz, delay double precision, deadline timestamptz, expires_at timestamptz, callback_url text, batch_id uuid, custom_id text, held boolean, turn integer, lane text,
-        idempotency_key text, body_hash text, trigger text, delivery text, event text)`
+    FROM json_to_recordset($1) AS r(` + eachColumn(func(c unitColumn) string {
+	if c.kind == "" {
+		return ""
+	}
+	return c.name + " " + c.kind
+}) + `,
+        delay double precision, uploads json, trigger text, delivery text, event text)`
 
-const insertInto = `
-INSERT INTO work_units (id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt,
-    system_prompt, payload, files, working_directory, output_schema, accept, project_settings, mcp_servers, request, missing_key, session_policy, on_denied, max_turns, cache_ttl,
-    max_cost_usd, max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, batch_id, custom_id, held, turn, lane, check_at, created_at, idempotency_key, body_hash)
-SELECT id, tenant, CASE WHEN lane = 'batch' AND NOT held THEN 'waiting' ELSE 'queued' END, title, backend, coalesce(worker, ''), coalesce(model, ''), queue, priority, labels, prompt,
-    coalesce(system_prompt, ''), payload, coalesce(files, '[]'), coalesce(working_directory, ''), output_schema, accept, nullif(project_settings, ''), mcp_servers, request, missing_key,
-    coalesce(nullif(session_policy, ''), 'resume'), coalesce(nullif(on_denied, ''), 'fail'), coalesce(max_turns, 0), cache_ttl, max_cost_usd, max_retries, timeout, idle_timeout, coalesce(startup_timeout, 0), due, deadline, expires_at, callback_url, batch_id, custom_id, held, coalesce(turn, 0), coalesce(nullif(lane, ''), 'live'),
-    CASE WHEN held THEN 'infinity' ELSE coalesce(due, clock_timestamp() + interval '2 seconds') END, clock_timestamp(), idempotency_key, decode(body_hash, 'hex')`
+var insertInto = `
+INSERT INTO work_units (` + eachColumn(func(c unitColumn) string {
+	if c.inserted() == "" {
+		return ""
+	}
+	return c.name
+}) + `)
+SELECT ` + eachColumn(unitColumn.inserted)
+
+// inserted is what a new unit has in the column; empty: the column's default.
+func (c unitColumn) inserted() string {
+	if c.put == "" && c.kind != "" {
+		return c.name
+	}
+	return c.put
+}
 
 // freshRow is what Postgres has decided about a unit that is new.
 type freshRow struct {

@@ -48,7 +48,7 @@ func (r liveUnitRow) live() LiveUnit {
 	return LiveUnit{Unit: r.unit(), LiveStatus: r.LiveStatus, ToolCalls: r.ToolCalls, Changed: r.Changed, RunChanged: r.RunChanged}
 }
 
-const liveUnits = `SELECT u.*, r.live_status, coalesce(r.tool_calls, 0) AS tool_calls,
+var liveUnits = `SELECT u.*, r.live_status, coalesce(r.tool_calls, 0) AS tool_calls,
 		coalesce(r.changed::text::bigint, 0) AS run_changed, pg_current_snapshot()::text AS moment
 	FROM (SELECT ` + listColumns + `, changed::text::bigint AS changed FROM work_units WHERE %s) AS u
 	LEFT JOIN worker_runs r ON r.unit_id = u.id AND r.attempt = u.run_count`

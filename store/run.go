@@ -71,7 +71,7 @@ type claimAnswer struct {
 // and none to a run that is there already: its claim was repeated.
 // Rows are locked in id order so that two processes cannot wait for each
 // other.
-const claimUnits = `
+var claimUnits = `
 WITH asked AS (
     SELECT DISTINCT ON (unit_id) * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::bool[])
         AS a(unit_id, run_id, process, session_id, backends, alone)
@@ -100,7 +100,7 @@ SELECT ` + claimedColumns + `, a.run_id FROM taken JOIN asked a ON a.unit_id = t
 // when few were queued would read the whole queue for each claim.
 const isQueued = `state IS NOT DISTINCT FROM 'queued'`
 
-const claimedColumns = unitColumns + `, coalesce(resume_session, '') AS resume_session, session_cost_usd,
+var claimedColumns = unitColumns + `, coalesce(resume_session, '') AS resume_session, session_cost_usd,
     extract(epoch FROM deadline - clock_timestamp())::double precision AS left_s`
 
 type claimedRow struct {

@@ -229,7 +229,7 @@ func keyOf(d work.TriggerDelivery) deliveryKey {
 // In: $1 a JSON array of deliveries that have made a unit, each with the id of
 // the unit that it would have made now. Out: these ids with the units that are.
 // Rows are locked in one order, as elsewhere.
-const redelivered = `
+var redelivered = `
 WITH r AS (
     SELECT * FROM json_to_recordset($1) AS r(id uuid, tenant text, trigger text, delivery text)
 ), d AS (

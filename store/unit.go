@@ -21,12 +21,104 @@ type Units struct {
 	accept *pg.Group[NewUnit, accepted]
 }
 
-// unitColumns is everything a unit's own row says, without a run's output.
-const unitColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, prompt, system_prompt,
-    payload, files, working_directory, coalesce(output_schema, 'null') AS output_schema, coalesce(accept, 'null') AS accept, coalesce(project_settings, '') AS project_settings, coalesce(mcp_servers, '[]') AS mcp_servers, coalesce(request, 'null') AS request, missing_key, session_policy, on_denied, denials, max_turns, coalesce(cache_ttl, 0) AS cache_ttl, max_cost_usd,
-    max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, run_count, failures, losses, waits, crashes, deaths, dispatch,
-    cancel_requested_at, summary, error_class, error_message, coalesce(cache, '') AS cache, cached_from, ` + costColumns + `, created_at, started_at, finished_at,
-    batch_id, coalesce(custom_id, '') AS custom_id, held, coalesce(nullif(lane, 'live'), '') AS lane`
+// unitColumn is a column of work_units. It is named here and nowhere else: how it is
+// read, how lists read it, and how a new unit gets it.
+type unitColumn struct {
+	name string
+	read string // empty: as it is; notRead: only statements about the database itself look at it
+	list string // empty: as it is read
+	kind string // its type in the array of new units; empty: they do not give it
+	put  string // what is inserted; empty: what was given, or else the column's default
+}
+
+const notRead = "-"
+
+var columnsOfUnits = []unitColumn{
+	{name: "id", kind: "uuid"},
+	{name: "tenant", kind: "text"},
+	{name: "state", put: `CASE WHEN lane = 'batch' AND NOT held THEN 'waiting' ELSE 'queued' END`},
+	{name: "title", kind: "text"},
+	{name: "backend", kind: "text"},
+	{name: "worker", kind: "text", put: `coalesce(worker, '')`},
+	{name: "model", kind: "text", put: `coalesce(model, '')`},
+	{name: "queue", kind: "text"},
+	{name: "priority", kind: "smallint"},
+	{name: "labels", kind: "jsonb"},
+	{name: "prompt", kind: "text", list: `left(prompt, 500)`},
+	{name: "system_prompt", kind: "text", put: `coalesce(system_prompt, '')`, list: `''`},
+	{name: "payload", kind: "json", list: `'{}'::json`},
+	{name: "files", kind: "jsonb", put: `coalesce(files, '[]')`},
+	{name: "working_directory", kind: "text", put: `coalesce(working_directory, '')`},
+	{name: "output_schema", kind: "json", read: `coalesce(output_schema, 'null')`, list: `'null'::json`},
+	{name: "accept", kind: "json", read: `coalesce(accept, 'null')`, list: `'null'::json`},
+	{name: "project_settings", kind: "text", put: `nullif(project_settings, '')`, read: `coalesce(project_settings, '')`},
+	{name: "mcp_servers", kind: "jsonb", read: `coalesce(mcp_servers, '[]')`},
+	{name: "request", kind: "json", read: `coalesce(request, 'null')`, list: `'null'::json`},
+	{name: "missing_key", kind: "text"},
+	{name: "session_policy", kind: "text", put: `coalesce(nullif(session_policy, ''), 'resume')`},
+	{name: "on_denied", kind: "text", put: `coalesce(nullif(on_denied, ''), 'fail')`},
+	{name: "denials"},
+	{name: "max_turns", kind: "integer", put: `coalesce(max_turns, 0)`},
+	{name: "cache_ttl", kind: "double precision", read: `coalesce(cache_ttl, 0)`},
+	{name: "max_cost_usd", kind: "double precision"},
+	{name: "max_retries", kind: "integer"},
+	{name: "timeout", kind: "double precision"},
+	{name: "idle_timeout", kind: "double precision"},
+	{name: "startup_timeout", kind: "double precision", put: `coalesce(startup_timeout, 0)`},
+	{name: "not_before", kind: "timestamptz", put: `due`},
+	{name: "deadline", kind: "timestamptz"},
+	{name: "expires_at", kind: "timestamptz"},
+	{name: "callback_url", kind: "text"},
+	{name: "run_count"}, {name: "failures"}, {name: "losses"}, {name: "waits"}, {name: "crashes"}, {name: "deaths"}, {name: "dispatch"},
+	{name: "cancel_requested_at"},
+	{name: "summary"},
+	{name: "error_class"},
+	{name: "error_message", list: `left(error_message, 500)`},
+	{name: "cache", read: `coalesce(cache, '')`},
+	{name: "cached_from"},
+	{name: "cost_usd"}, {name: "unpriced_runs"},
+	{name: "created_at", put: `clock_timestamp()`},
+	{name: "started_at"}, {name: "finished_at"},
+	{name: "batch_id", kind: "uuid"},
+	{name: "custom_id", kind: "text", read: `coalesce(custom_id, '')`},
+	{name: "held", kind: "boolean"},
+	{name: "lane", kind: "text", put: `coalesce(nullif(lane, ''), 'live')`, read: `coalesce(nullif(lane, 'live'), '')`},
+
+	{name: "turn", kind: "integer", put: `coalesce(turn, 0)`, read: notRead},
+	{name: "check_at", put: `CASE WHEN held THEN 'infinity' ELSE coalesce(due, clock_timestamp() + interval '2 seconds') END`, read: notRead},
+	{name: "idempotency_key", kind: "text", read: notRead},
+	{name: "body_hash", kind: "text", put: `decode(body_hash, 'hex')`, read: notRead},
+	{name: "resume_session", read: notRead}, {name: "session_cost_usd", read: notRead}, {name: "final_run", read: notRead},
+	{name: "provider_batch", read: notRead}, {name: "runs_live", read: notRead}, {name: "changed", read: notRead},
+}
+
+// eachColumn joins what f makes of the columns; empty: it leaves one out.
+func eachColumn(f func(unitColumn) string) string {
+	var parts []string
+	for _, c := range columnsOfUnits {
+		if part := f(c); part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// unitColumns is everything a unit's own row says, without a run's output;
+// listColumns leaves out what may be large.
+var (
+	unitColumns = eachColumn(func(c unitColumn) string { return c.selected(c.read) })
+	listColumns = eachColumn(func(c unitColumn) string { return c.selected(cmp.Or(c.list, c.read)) })
+)
+
+func (c unitColumn) selected(as string) string {
+	switch {
+	case c.read == notRead:
+		return ""
+	case as == "":
+		return c.name
+	}
+	return as + " AS " + c.name
+}
 
 type unitRow struct {
 	work.Unit
@@ -142,13 +234,6 @@ func (f UnitFilter) where() (w pg.Where) {
 	}
 	return w
 }
-
-// listColumns leaves out what may be large.
-const listColumns = `id, tenant, state, title, backend, worker, model, queue, priority, labels, left(prompt, 500) AS prompt,
-    '' AS system_prompt, '{}'::json AS payload, files, working_directory, 'null'::json AS output_schema, 'null'::json AS accept, coalesce(project_settings, '') AS project_settings, coalesce(mcp_servers, '[]') AS mcp_servers, 'null'::json AS request, missing_key, session_policy, on_denied, denials, max_turns, coalesce(cache_ttl, 0) AS cache_ttl, max_cost_usd,
-    max_retries, timeout, idle_timeout, startup_timeout, not_before, deadline, expires_at, callback_url, run_count, failures, losses, waits, crashes, deaths, dispatch,
-    cancel_requested_at, summary, error_class, left(error_message, 500) AS error_message, coalesce(cache, '') AS cache, cached_from, ` + costColumns + `, created_at,
-    started_at, finished_at, batch_id, coalesce(custom_id, '') AS custom_id, held, coalesce(nullif(lane, 'live'), '') AS lane`
 
 // List lists units, newest first, and tells the id to go on after when there
 // are more.

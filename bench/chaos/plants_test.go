@@ -167,7 +167,7 @@ var plants = []plant{
 	{
 		"begun before its time", []edit{
 			{"store/run.go", "strpos(asked.backends, ',' || u.backend || ',') > 0 AND (u.not_before IS NULL OR u.not_before <= clock_timestamp())", "strpos(asked.backends, ',' || u.backend || ',') > 0"},
-			{"store/accept.go", "CASE WHEN held THEN 'infinity' ELSE coalesce(due, clock_timestamp() + interval '2 seconds') END", "CASE WHEN held THEN 'infinity'::timestamptz ELSE clock_timestamp() END"},
+			{"store/unit.go", "CASE WHEN held THEN 'infinity' ELSE coalesce(due, clock_timestamp() + interval '2 seconds') END", "CASE WHEN held THEN 'infinity'::timestamptz ELSE clock_timestamp() END"},
 		},
 		[]string{"cut link"}, []string{"not before"}, 1,
 	},
