@@ -133,7 +133,7 @@ func WithParameters(dsn string, settings map[string]string) string {
 
 // Clock is Postgres's clock, by which everything's age is told.
 func (db *DB) Clock(ctx context.Context) (now time.Time, err error) {
-	if err = db.DB.GetContext(ctx, &now, `SELECT clock_timestamp()`); err != nil {
+	if err = db.GetContext(ctx, &now, `SELECT clock_timestamp()`); err != nil {
 		return now, Translate(fmt.Errorf("read the clock: %w", err))
 	}
 	return now, nil
@@ -143,9 +143,9 @@ func (db *DB) Clock(ctx context.Context) (now time.Time, err error) {
 // process inserts it at the same time, the query waits for that and finds nothing, for
 // its snapshot is older: then the row is read again.
 func (db *DB) GetOrMake(ctx context.Context, into any, query string, args ...any) error {
-	err := db.DB.GetContext(ctx, into, query, args...)
+	err := db.GetContext(ctx, into, query, args...)
 	if errors.Is(err, sql.ErrNoRows) {
-		err = db.DB.GetContext(ctx, into, query, args...)
+		err = db.GetContext(ctx, into, query, args...)
 	}
 	return err
 }
