@@ -152,7 +152,7 @@ func (db *DB) GetOrMake(ctx context.Context, into any, query string, args ...any
 
 // ExecCount runs one statement and returns how many rows it changed.
 func (db *DB) ExecCount(ctx context.Context, what, query string, args ...any) (int, error) {
-	result, err := db.DB.ExecContext(Allow(ctx, LongLimit), query, args...)
+	result, err := db.ExecContext(Allow(ctx, LongLimit), query, args...)
 	if err != nil {
 		return 0, Translate(fmt.Errorf("%s: %w", what, err))
 	}
@@ -162,7 +162,7 @@ func (db *DB) ExecCount(ctx context.Context, what, query string, args ...any) (i
 
 func (db *DB) InTx(ctx context.Context, what string, f func(*sqlx.Tx) error) error {
 	ctx = Allow(ctx, LongLimit)
-	tx, err := db.DB.BeginTxx(ctx, nil)
+	tx, err := db.BeginTxx(ctx, nil)
 	if err != nil {
 		return Translate(fmt.Errorf("%s: %w", what, err))
 	}

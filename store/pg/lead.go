@@ -47,7 +47,7 @@ func (db *DB) LeadOnce(ctx context.Context, lock int64, f func(context.Context) 
 // hold runs f while a transaction of conn holds an advisory lock, and tells whether
 // it got it.
 func (db *DB) hold(ctx context.Context, lock int64, f func(conn *sql.Conn) error) (bool, error) {
-	conn, err := db.DB.Conn(ctx)
+	conn, err := db.Conn(ctx)
 	if err != nil {
 		return false, Translate(fmt.Errorf("lead: %w", err))
 	}
