@@ -110,7 +110,7 @@ func TestAcceptanceCheckOfBatches(t *testing.T) {
 // checked looks whether a unit has a check.
 func (f *front) checked(id uuid.UUID, check string) {
 	f.t.Helper()
-	if u, err := f.Store.Unit(f.t.Context(), work.DefaultTenant, id); err != nil || string(u.Accept) != check {
+	if u, err := f.Store.Units.Get(f.t.Context(), work.DefaultTenant, id); err != nil || string(u.Accept) != check {
 		f.t.Errorf("the unit has the check %s, want %s; error %v", u.Accept, check, err)
 	}
 }
@@ -118,7 +118,7 @@ func (f *front) checked(id uuid.UUID, check string) {
 // allChecked looks whether all n units of a batch have their checks, by custom_id.
 func (f *front) allChecked(batch uuid.UUID, n int, check func(name string) string) {
 	f.t.Helper()
-	units, _, err := f.Store.Units(f.t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: batch})
+	units, _, err := f.Store.Units.List(f.t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: batch})
 	if err != nil || len(units) != n {
 		f.t.Errorf("the batch has %d units, want %d; error %v", len(units), n, err)
 	}

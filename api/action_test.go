@@ -128,7 +128,7 @@ func TestRetryWithChangesByForm(t *testing.T) {
 		t.Fatal(f.state(id))
 	}
 	f.form(unit+"/retry", "prompt", "one\r\nthree", "model", " large ", "max_turns", "7", "on_denied", "note").leadsTo(f, unit+"?done=retried")
-	u, err := f.Store.Unit(t.Context(), work.DefaultTenant, id)
+	u, err := f.Store.Units.Get(t.Context(), work.DefaultTenant, id)
 	if err != nil || u.Prompt != "one\nthree" || u.Model != "large" || u.MaxTurns != 7 || u.OnDenied != work.OnDeniedNote {
 		t.Errorf("%+v, error %v", u.Spec, err)
 	}
@@ -215,7 +215,7 @@ func TestFormsOfOtherSitesAreRefused(t *testing.T) {
 
 func (f *front) unchanged(queued, failed uuid.UUID) {
 	f.t.Helper()
-	pauses, err := f.Store.Pauses(f.t.Context())
+	pauses, err := f.Store.Pauses.List(f.t.Context())
 	if f.state(queued) != work.Queued || f.state(failed) != work.Failed || len(pauses) > 0 || err != nil {
 		f.t.Errorf("%s, %s, %v, error %v", f.state(queued), f.state(failed), pauses, err)
 	}

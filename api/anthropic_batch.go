@@ -87,7 +87,7 @@ func (a *API) addMessageBatch(c echo.Context) error {
 	f := work.File{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, MediaType: "application/jsonl", Purpose: purposeMessages}
 	id := uuid.Must(uuid.NewV7())
 	f.Name = publicID("msgbatch_", id) + ".jsonl"
-	if err := a.Store.ExpectBlobs(ctx, []uuid.UUID{f.ID}); err != nil {
+	if err := a.Store.Files.ExpectBlobs(ctx, []uuid.UUID{f.ID}); err != nil {
 		return err
 	}
 	n := store.NewBatch{Batch: work.Batch{
@@ -96,7 +96,7 @@ func (a *API) addMessageBatch(c echo.Context) error {
 	f.ExpiresAt = n.ExpiresAt
 	count, err := a.keepRequests(ctx, sent, &f)
 	if err == nil {
-		_, err = a.Store.AddFile(ctx, f)
+		_, err = a.Store.Files.Add(ctx, f)
 	}
 	if err != nil {
 		a.RemoveBlob(ctx, f.ID)
@@ -285,7 +285,7 @@ func (a *API) listMessageBatches(c echo.Context) error {
 	if f.After != uuid.Nil && f.Before != uuid.Nil {
 		return problem.Fields(http.StatusBadRequest, problem.Field{Parameter: "before_id", Detail: "give it or after_id, not both"})
 	}
-	batches, next, err := a.Store.Batches(c.Request().Context(), f)
+	batches, next, err := a.Store.Batches.List(c.Request().Context(), f)
 	if err != nil {
 		return err
 	}
@@ -301,7 +301,7 @@ func (a *API) listMessageBatches(c echo.Context) error {
 func (a *API) cancelMessageBatch(c echo.Context) error {
 	b, err := a.messageBatch(c)
 	if err == nil {
-		b, err = a.Store.CancelBatch(c.Request().Context(), work.DefaultTenant, b.ID, "")
+		b, err = a.Store.Batches.Cancel(c.Request().Context(), work.DefaultTenant, b.ID, "")
 	}
 	if err != nil {
 		return err
@@ -318,7 +318,7 @@ func (a *API) deleteMessageBatch(c echo.Context) error {
 	if !b.Status.Final() {
 		return problem.New(http.StatusBadRequest, "the batch has not ended; cancel it first, or wait")
 	}
-	if err := a.Store.DeleteBatch(ctx, work.DefaultTenant, b.ID); err != nil {
+	if err := a.Store.Batches.Delete(ctx, work.DefaultTenant, b.ID); err != nil {
 		return err
 	}
 	a.purgeBatches(ctx)
@@ -348,7 +348,7 @@ func (a *API) getMessageResults(c echo.Context) error {
 	c.Response().Header().Set("Content-Type", "application/x-jsonl")
 	return a.sendWhole(c, func(w io.Writer) error {
 		lines := newLines(w)
-		return a.Store.BatchResults(ctx, b.ID, work.FinalStates, func(r store.BatchResult) error {
+		return a.Store.Batches.Results(ctx, b.ID, work.FinalStates, func(r store.BatchResult) error {
 			return lines.Encode(messageResult{CustomID: r.CustomID, Result: messageAnswerOf(r)})
 		})
 	})

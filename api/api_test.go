@@ -219,7 +219,7 @@ func (f *front) crew(offers ...work.Offer) uuid.UUID {
 	f.t.Helper()
 	p := work.Process{ID: uuid.Must(uuid.NewV7()), Hostname: "host", PID: 1, Version: "test", Slots: 8,
 		Queues: []string{"default"}, Backends: offers}
-	if err := f.Store.Register(f.t.Context(), p, time.Minute); err != nil {
+	if err := f.Store.Processes.Register(f.t.Context(), p, time.Minute); err != nil {
 		f.t.Fatal(err)
 	}
 	return p.ID
@@ -229,7 +229,7 @@ func (f *front) crew(offers ...work.Offer) uuid.UUID {
 func (f *front) claim(unit uuid.UUID) *store.Claimed {
 	f.t.Helper()
 	process := f.crew(work.Offer{Name: "mock", Available: true})
-	claimed, err := f.Store.Claim(f.t.Context(), store.Claim{
+	claimed, err := f.Store.Runs.Claim(f.t.Context(), store.Claim{
 		UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process, SessionID: "session", Backends: []string{"mock", "claude"},
 	})
 	if err != nil || claimed == nil {
@@ -241,12 +241,12 @@ func (f *front) claim(unit uuid.UUID) *store.Claimed {
 // finish ends a run well.
 func (f *front) finish(c *store.Claimed, result string, steps ...transcript.Step) {
 	f.t.Helper()
-	blob, err := f.Store.Encode(steps)
+	blob, err := f.Store.Transcripts.Encode(steps)
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	cost := 0.25
-	verdict, err := f.Store.Finish(f.t.Context(), store.Finish{
+	verdict, err := f.Store.Runs.Finish(f.t.Context(), store.Finish{
 		UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunSucceeded, Next: work.Succeeded,
 		Result: result, RenderedPrompt: "rendered", NumTurns: 2, ToolCalls: 1, TotalCostUSD: &cost,
 		DurationMS: 20, DurationAPIMS: 10, OutputFiles: []work.OutputFile{{Name: "out.txt", Size: 3}}, Steps: len(steps), Blob: blob,

@@ -56,7 +56,7 @@ func (a *API) submitBatch(ctx context.Context, in *batchInput) (*batchAnswer, er
 	var hash []byte
 	if key != "" {
 		hash = fingerprint(rawBody(ctx))
-		if b, err := a.Store.BatchBefore(ctx, work.DefaultTenant, key, hash); !errors.Is(err, work.ErrNotFound) {
+		if b, err := a.Store.Batches.Before(ctx, work.DefaultTenant, key, hash); !errors.Is(err, work.ErrNotFound) {
 			return answerBatch(b, nil, true), err
 		}
 	}
@@ -102,7 +102,7 @@ func answerSubmitted(b jobs.SubmittedBatch, err error) (*batchAnswer, error) {
 	return answer, nil
 }
 
-func (a *API) viewBatch(ctx context.Context, b work.Batch, t store.Trial) (BatchView, error) {
+func (a *API) viewBatch(ctx context.Context, b work.Batch, t store.Tested) (BatchView, error) {
 	f, err := view.ForecastOf(ctx, a.Store, b, t)
 	return BatchView{Batch: b, Forecast: f}, err
 }
@@ -118,7 +118,7 @@ func (a *API) getBatch(ctx context.Context, in *query.ByID) (*oneBatch, error) {
 }
 
 func (a *API) answerOne(ctx context.Context, id uuid.UUID) (*oneBatch, error) {
-	b, t, err := a.Store.TriedBatch(ctx, work.DefaultTenant, id)
+	b, t, err := a.Store.Batches.GetTested(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (a *API) listBatches(ctx context.Context, in *listBatchesInput) (*batchList
 	if f.After, err = query.After(in.After); err != nil {
 		return nil, err
 	}
-	batches, next, err := a.Store.Batches(ctx, f)
+	batches, next, err := a.Store.Batches.List(ctx, f)
 	if err != nil {
 		return nil, err
 	}

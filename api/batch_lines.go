@@ -73,7 +73,7 @@ func (a *API) submitLines(ctx context.Context, header http.Header, body io.Reade
 		return nil, err
 	}
 	if key != "" {
-		if b, err := a.Store.BatchBefore(ctx, work.DefaultTenant, key, []byte(linesKey)); !errors.Is(err, work.ErrNotFound) {
+		if b, err := a.Store.Batches.Before(ctx, work.DefaultTenant, key, []byte(linesKey)); !errors.Is(err, work.ErrNotFound) {
 			return answerBatch(b, nil, true), err
 		}
 	}

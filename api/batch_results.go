@@ -47,11 +47,11 @@ func (a *API) getResults(ctx context.Context, in *resultsInput) (*huma.StreamRes
 	if err != nil {
 		return nil, err
 	}
-	if _, err := a.Store.Batch(ctx, work.DefaultTenant, id); err != nil {
+	if _, err := a.Store.Batches.Get(ctx, work.DefaultTenant, id); err != nil {
 		return nil, err
 	}
 	each := func(f func(store.BatchResult) error) error {
-		return a.Store.BatchResultsAfter(ctx, id, states, after, in.Limit, f)
+		return a.Store.Batches.ResultsAfter(ctx, id, states, after, in.Limit, f)
 	}
 	if in.Format == "csv" {
 		return a.sendStream("text/csv; charset=utf-8", func(w io.Writer) error { return writeTable(w, each) }), nil
@@ -132,13 +132,13 @@ func (a *API) getManifest(ctx context.Context, in *query.ByID) (*huma.StreamResp
 	if err != nil {
 		return nil, err
 	}
-	b, err := a.Store.Batch(ctx, work.DefaultTenant, id)
+	b, err := a.Store.Batches.Get(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return nil, err
 	}
 	head := Manifest{Batch: b.ID, Status: b.Status, Counts: b.Counts, Units: []manifestUnit{}}
 	if b.InputFile != nil {
-		files, err := a.Store.FilesByID(ctx, b.Tenant, []uuid.UUID{*b.InputFile})
+		files, err := a.Store.Files.ByID(ctx, b.Tenant, []uuid.UUID{*b.InputFile})
 		if err != nil {
 			return nil, err
 		}
@@ -155,7 +155,7 @@ func (a *API) getManifest(ctx context.Context, in *query.ByID) (*huma.StreamResp
 			return err
 		}
 		between := ""
-		err := a.Store.BatchResults(ctx, id, work.States, func(r store.BatchResult) error {
+		err := a.Store.Batches.Results(ctx, id, work.States, func(r store.BatchResult) error {
 			u := manifestUnit{CustomID: r.CustomID, ID: r.ID, Status: r.State}
 			if r.Output != nil {
 				sum := sha256.Sum256([]byte(*r.Output))

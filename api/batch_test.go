@@ -80,7 +80,7 @@ func (f *front) works(id uuid.UUID, fail func(work.Unit) bool) (n int) {
 func (f *front) worksAs(id uuid.UUID, class work.Class, fail func(work.Unit) bool) (n int) {
 	f.t.Helper()
 	f.advance(id)
-	units, _, err := f.Store.Units(f.t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: id, States: []work.State{work.Queued}, Limit: 500})
+	units, _, err := f.Store.Units.List(f.t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: id, States: []work.State{work.Queued}, Limit: 500})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func (f *front) worksAs(id uuid.UUID, class work.Class, fail func(work.Unit) boo
 			f.finish(c, "result of "+u.CustomID)
 			continue
 		}
-		if _, err := f.Store.Finish(f.t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunFailed, Next: work.Failed,
+		if _, err := f.Store.Runs.Finish(f.t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunFailed, Next: work.Failed,
 			TotalCostUSD: new(0.25), Error: work.Fail(class, "no, thank you")}); err != nil {
 			f.t.Fatal(err)
 		}
@@ -229,7 +229,7 @@ func TestBatchIsRefused(t *testing.T) {
 	if len(list.Items) != 0 {
 		t.Errorf("%d batches were made of what was refused", len(list.Items))
 	}
-	files, _, err := f.Store.Files(t.Context(), store.FileFilter{Tenant: work.DefaultTenant})
+	files, _, err := f.Store.Files.List(t.Context(), store.FileFilter{Tenant: work.DefaultTenant})
 	if err != nil || len(files) != 0 {
 		t.Errorf("%d files are left of what was refused", len(files))
 	}
@@ -328,7 +328,7 @@ func TestBatchOfSources(t *testing.T) {
 		}
 		b := f.batch(`{"unit":{"backend":"mock","prompt":"Hello {` + key + `}"},"source":` + source + `}`)
 		f.becomes(b.ID, work.BatchInProgress)
-		units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
+		units, _, err := f.Store.Units.List(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -344,12 +344,12 @@ func TestBatchOfSources(t *testing.T) {
 	if got := f.becomes(b.ID, work.BatchInProgress); got.Counts.Total != 2 || got.Rejected != 1 || !strings.Contains(got.Problems[0].Detail, "larger") {
 		t.Errorf("%+v, rejected %d: %+v", got.Counts, got.Rejected, got.Problems)
 	}
-	units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
+	units, _, err := f.Store.Units.List(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, u := range units { // each has its object as an uploaded file
-		whole, err := f.Store.Unit(t.Context(), work.DefaultTenant, u.ID)
+		whole, err := f.Store.Units.Get(t.Context(), work.DefaultTenant, u.ID)
 		if err != nil || len(whole.Uploads()) != 1 || !strings.Contains(string(whole.Payload), `"source":"bucket:in/`+u.CustomID+`"`) {
 			t.Errorf("%s %v", whole.Payload, err)
 			continue
@@ -394,7 +394,7 @@ func TestBatchIsTestedApprovedAndSummedUp(t *testing.T) {
 	}
 	f.post("/batches/"+b.ID.String()+"/pause", `{}`).refused(409, "", "awaiting_approval")
 	var unit struct{ Reasons []ops.Reason }
-	held, _, _ := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID, States: []work.State{work.Queued}})
+	held, _, _ := f.Store.Units.List(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID, States: []work.State{work.Queued}})
 	f.get("/work-units/" + held[0].ID.String() + "/explain").is(200).into(&unit)
 	if len(unit.Reasons) != 1 || unit.Reasons[0].Code != "batch_awaits_approval" || !strings.Contains(unit.Reasons[0].Detail, "piecework batch approve "+b.ID.String()) {
 		t.Errorf("%+v", unit)
@@ -416,7 +416,7 @@ func TestBatchIsTestedApprovedAndSummedUp(t *testing.T) {
 	f.becomes(b.ID, work.BatchFinalizing)
 	var last BatchView
 	testkit.Eventually(t, "there is a synthesis", func() bool { last = f.readBatch(b.ID); return last.SynthesisUnit != nil })
-	u, err := f.Store.Unit(t.Context(), work.DefaultTenant, *last.SynthesisUnit)
+	u, err := f.Store.Units.Get(t.Context(), work.DefaultTenant, *last.SynthesisUnit)
 	if err != nil || u.Title != "11 of 12; 1 failed" || u.Backend != "mock" || len(u.Files) != 1 {
 		t.Fatalf("%+v %v", u, err)
 	}
@@ -437,7 +437,7 @@ func TestBatchIsTestedApprovedAndSummedUp(t *testing.T) {
 	})
 	f.post("/batches/"+b.ID.String()+"/cancel", `{"why":"enough"}`).is(200)
 	ended := f.becomes(b.ID, work.BatchCancelled)
-	if again, err := f.Store.Unit(t.Context(), work.DefaultTenant, *last.SynthesisUnit); err != nil || again.State != work.Cancelled || ended.Counts.Succeeded != 12 {
+	if again, err := f.Store.Units.Get(t.Context(), work.DefaultTenant, *last.SynthesisUnit); err != nil || again.State != work.Cancelled || ended.Counts.Succeeded != 12 {
 		t.Errorf("%v %v %+v", again.State, err, ended.Counts)
 	}
 }
@@ -448,11 +448,11 @@ func TestBatchOfADeadProcessIsFilled(t *testing.T) {
 	f := newFront(t) // makes no units yet
 	b := f.batch(`{"unit":{"backend":"mock","prompt":"Do it"},"units":[{},{},{}]}`)
 	dead := uuid.New()
-	filling, err := f.Store.FillBatch(t.Context(), dead)
+	filling, err := f.Store.Batches.ClaimEnumeration(t.Context(), dead)
 	if err != nil || filling == nil {
 		t.Fatal(err)
 	}
-	if err := f.Store.LeaveBatch(t.Context(), b.ID, dead, 0); err != nil { // as its lease would end
+	if err := f.Store.Batches.LeaveEnumeration(t.Context(), b.ID, dead, 0); err != nil { // as its lease would end
 		t.Fatal(err)
 	}
 	f.watchFor(time.Second)
@@ -475,7 +475,7 @@ func TestRetriesGoThroughTheWindow(t *testing.T) {
 		func(id uuid.UUID) { f.post("/batches/"+id.String()+"/retry", "").is(200) },
 		func(id uuid.UUID) { f.post("/work-units/retry?batch="+id.String(), "").is(200) },
 		func(id uuid.UUID) {
-			units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: id})
+			units, _, err := f.Store.Units.List(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: id})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -487,7 +487,7 @@ func TestRetriesGoThroughTheWindow(t *testing.T) {
 	for i, retry := range ways {
 		f.becomes(b.ID, work.BatchCompletedWithFailures)
 		retry(b.ID)
-		units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID, States: []work.State{work.Queued}})
+		units, _, err := f.Store.Units.List(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID, States: []work.State{work.Queued}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -538,12 +538,12 @@ func TestBatchOfUnknownCost(t *testing.T) {
 	b := f.batch(`{"test_first":1,"unit":{"backend":"mock","prompt":"p"},"units":[{},{},{}]}`)
 	f.becomes(b.ID, work.BatchTesting)
 	f.advance(b.ID)
-	units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
+	units, _, err := f.Store.Units.List(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := f.claim(units[2].ID)
-	if _, err := f.Store.Finish(t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunSucceeded, Next: work.Succeeded}); err != nil {
+	if _, err := f.Store.Runs.Finish(t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunSucceeded, Next: work.Succeeded}); err != nil {
 		t.Fatal(err)
 	}
 	f.advance(b.ID)
@@ -568,7 +568,7 @@ func TestMixedLinesAreSorted(t *testing.T) {
 	f.lines(202, lines).into(&b)
 	f.becomes(b.ID, work.BatchInProgress)
 	f.advance(b.ID)
-	units, _, err := f.Store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
+	units, _, err := f.Store.Units.List(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
 	if err != nil {
 		t.Fatal(err)
 	}

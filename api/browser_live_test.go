@@ -42,7 +42,7 @@ func followOn(t *testing.T, redis string) (*front, *tab, *story) {
 func (s *story) tell(text string) {
 	s.f.t.Helper()
 	s.say(text)
-	if err := s.f.Store.Append(s.f.t.Context(), store.Progress{RunID: s.c.RunID, Steps: s.w.After(s.written, 1<<30), LiveStatus: text}); err != nil {
+	if err := s.f.Store.Transcripts.Append(s.f.t.Context(), store.Progress{RunID: s.c.RunID, Steps: s.w.After(s.written, 1<<30), LiveStatus: text}); err != nil {
 		s.f.t.Fatal(err)
 	}
 	s.written = s.w.Rev()

@@ -306,7 +306,7 @@ func TestBrowserTakesHarmForText(t *testing.T) {
 	body := fmt.Sprintf(`{"backend":"mock","prompt":%[1]s,"payload":{"k":%[1]s},"model":"<img src=x onerror=alert(1)>","system_prompt":%[1]s,"labels":{"<b>":"<img src=x onerror=alert(1)>"}}`, quote(strings.Join(harm[:9], " ")))
 	id := f.submit(body)
 	c := f.claim(id)
-	if err := f.Store.Append(t.Context(), store.Progress{RunID: c.RunID, LiveStatus: all, ToolCalls: 1}); err != nil {
+	if err := f.Store.Transcripts.Append(t.Context(), store.Progress{RunID: c.RunID, LiveStatus: all, ToolCalls: 1}); err != nil {
 		t.Fatal(err)
 	}
 	w.open("/")

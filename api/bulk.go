@@ -98,7 +98,7 @@ func (a *API) retryUnits(ctx context.Context, in *retryUnitsInput) (*bulkAnswer,
 		return nil, err
 	}
 	if in.DryRun {
-		return viewPreview(a.Store.PreviewRetry(ctx, f, changes, previewed))
+		return viewPreview(a.Store.Units.PreviewRetry(ctx, f, changes, previewed))
 	}
 	moved, more, err := a.control.RetryUnits(ctx, f, changes)
 	if err != nil {
@@ -113,7 +113,7 @@ func (a *API) cancelUnits(ctx context.Context, in *Bulk) (*bulkAnswer, error) {
 		return nil, err
 	}
 	if in.DryRun {
-		return viewPreview(a.Store.PreviewCancel(ctx, f, previewed))
+		return viewPreview(a.Store.Units.PreviewCancel(ctx, f, previewed))
 	}
 	moved, more, err := a.control.CancelUnits(ctx, f)
 	if err != nil {

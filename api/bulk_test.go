@@ -16,11 +16,11 @@ import (
 func (f *front) fail(body string, class work.Class) uuid.UUID {
 	f.t.Helper()
 	c, cost := f.claim(f.submit(body)), 0.5
-	blob, err := f.Store.Encode(nil)
+	blob, err := f.Store.Transcripts.Encode(nil)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	if _, err := f.Store.Finish(f.t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Blob: blob,
+	if _, err := f.Store.Runs.Finish(f.t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Blob: blob,
 		Status: work.RunFailed, Next: work.Failed, Error: work.Fail(class, "no"), TotalCostUSD: &cost}); err != nil {
 		f.t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func (f *front) bulk(path, body string) bulkResult {
 
 func (f *front) state(id uuid.UUID) work.State {
 	f.t.Helper()
-	u, err := f.Store.Unit(f.t.Context(), work.DefaultTenant, id)
+	u, err := f.Store.Units.Get(f.t.Context(), work.DefaultTenant, id)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestBulkRetry(t *testing.T) {
 	if v := f.bulk(byClass, `{"model":"better","max_turns":7}`); v.DryRun || v.Count != 1 || v.More || v.Known() != 0.5 {
 		t.Errorf("retried %+v", v)
 	}
-	u, err := f.Store.Unit(t.Context(), work.DefaultTenant, refused)
+	u, err := f.Store.Units.Get(t.Context(), work.DefaultTenant, refused)
 	if err != nil || u.State != work.Queued || u.Model != "better" || u.MaxTurns != 7 {
 		t.Errorf("unit %+v, error %v", u, err)
 	}

@@ -43,7 +43,7 @@ func TestRunsOfOneUnitAreCompared(t *testing.T) {
 	id := f.fail(mock(""), work.ClassRefusal)
 	f.form("/units/" + id.String() + "/retry").is(303)
 	f.run(id, "done")
-	runs, err := f.Store.UnitRuns(t.Context(), id)
+	runs, err := f.Store.Runs.OfUnit(t.Context(), id)
 	if err != nil || len(runs) != 2 {
 		t.Fatalf("%+v, %v", runs, err)
 	}

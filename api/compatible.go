@@ -199,7 +199,7 @@ func rawOrText(text string) json.RawMessage {
 
 // protocolBatch reads a batch that came by a protocol; another's is none.
 func (a *API) protocolBatch(ctx context.Context, protocol work.Protocol, id uuid.UUID) (work.Batch, error) {
-	b, err := a.Store.Batch(ctx, work.DefaultTenant, id)
+	b, err := a.Store.Batches.Get(ctx, work.DefaultTenant, id)
 	if err == nil && b.Protocol != protocol {
 		return b, work.ErrNotFound
 	}

@@ -192,7 +192,7 @@ func (s *story) say(text string) {
 func (s *story) write() {
 	s.f.t.Helper()
 	steps := s.w.After(s.written, 1<<30)
-	if err := s.f.Store.Append(s.f.t.Context(), store.Progress{RunID: s.c.RunID, Steps: steps, LiveStatus: "at work"}); err != nil {
+	if err := s.f.Store.Transcripts.Append(s.f.t.Context(), store.Progress{RunID: s.c.RunID, Steps: steps, LiveStatus: "at work"}); err != nil {
 		s.f.t.Fatal(err)
 	}
 	s.written = s.w.Rev()
@@ -203,7 +203,7 @@ func (s *story) end(status work.RunStatus, next work.State) {
 	s.f.t.Helper()
 	s.w.Close()
 	steps := s.w.Steps()
-	blob, err := s.f.Store.Encode(steps)
+	blob, err := s.f.Store.Transcripts.Encode(steps)
 	if err != nil {
 		s.f.t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func (s *story) end(status work.RunStatus, next work.State) {
 	if status != work.RunSucceeded {
 		finish.Error = work.Fail(work.ClassInfra, "broken")
 	}
-	if v, err := s.f.Store.Finish(s.f.t.Context(), finish); err != nil || v != store.Recorded {
+	if v, err := s.f.Store.Runs.Finish(s.f.t.Context(), finish); err != nil || v != store.Recorded {
 		s.f.t.Fatalf("finish: %s, %v", v, err)
 	}
 	s.f.live.Notify(s.c.ID)
@@ -433,7 +433,7 @@ func TestStreamOfAnotherTenantsUnit(t *testing.T) {
 
 func (f *front) acceptFor(tenant, title string) uuid.UUID {
 	f.t.Helper()
-	u, _, err := f.Store.Accept(f.t.Context(), store.NewUnit{Unit: work.Unit{ID: uuid.Must(uuid.NewV7()), Tenant: tenant, Title: title, Spec: work.Spec{
+	u, _, err := f.Store.Units.Accept(f.t.Context(), store.NewUnit{Unit: work.Unit{ID: uuid.Must(uuid.NewV7()), Tenant: tenant, Title: title, Spec: work.Spec{
 		Backend: "mock", Prompt: "p", Payload: json.RawMessage(`{}`), Timeout: 60, IdleTimeout: 60, MissingKey: "fail",
 		Queue: "default", Priority: 5, Labels: json.RawMessage(`{}`)}}})
 	if err != nil {
@@ -554,7 +554,7 @@ func TestStreamWithAndWithoutRedis(t *testing.T) {
 	l.hears("run 1 running", "unit running")
 	quietly := func(text string) {
 		s.say(text)
-		if err := f.Store.Append(t.Context(), store.Progress{RunID: s.c.RunID, Steps: s.w.After(s.written, 1<<20)}); err != nil {
+		if err := f.Store.Transcripts.Append(t.Context(), store.Progress{RunID: s.c.RunID, Steps: s.w.After(s.written, 1<<20)}); err != nil {
 			t.Fatal(err)
 		}
 		s.written = s.w.Rev()
@@ -712,7 +712,7 @@ func TestStreamOutlivesPostgres(t *testing.T) {
 	l.hears("run 1 running", "unit running")
 	pg.Kill()
 	testkit.Eventually(t, "the ledger is away", func() bool {
-		_, err := f.Store.Now(t.Context())
+		_, err := f.Store.Events.Now(t.Context())
 		var away *work.Unavailable
 		return errors.As(err, &away)
 	})
@@ -720,7 +720,7 @@ func TestStreamOutlivesPostgres(t *testing.T) {
 	pg.Start()
 	s.say("one")
 	testkit.Eventually(t, "the ledger takes steps", func() bool {
-		return f.Store.Append(t.Context(), store.Progress{RunID: s.c.RunID, Steps: s.w.Steps()}) == nil
+		return f.Store.Transcripts.Append(t.Context(), store.Progress{RunID: s.c.RunID, Steps: s.w.Steps()}) == nil
 	})
 	l.until("step 1.1@1")
 }

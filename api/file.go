@@ -92,7 +92,7 @@ func (a *API) receive(ctx context.Context, r *http.Request, sent io.Reader, in i
 		err = in.done(&f)
 	}
 	if err == nil {
-		f, err = a.Store.AddFile(ctx, f)
+		f, err = a.Store.Files.Add(ctx, f)
 	}
 	if err != nil && begun {
 		a.RemoveBlob(ctx, f.ID)
@@ -129,7 +129,7 @@ func (a *API) readParts(ctx context.Context, form *multipart.Reader, f *work.Fil
 		if wrong != "" {
 			return work.Invalidf("#/file", "%s", wrong)
 		}
-		if err := a.Store.ExpectBlobs(ctx, []uuid.UUID{f.ID}); err != nil {
+		if err := a.Store.Files.ExpectBlobs(ctx, []uuid.UUID{f.ID}); err != nil {
 			return err
 		}
 		*begun = true
@@ -220,7 +220,7 @@ func (a *API) listFiles(ctx context.Context, in *listFilesInput) (*fileList, err
 			return nil, problem.Parameter("run", "must be a run's id")
 		}
 	}
-	files, next, err := a.Store.Files(ctx, f)
+	files, next, err := a.Store.Files.List(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func (a *API) getFile(ctx context.Context, in *query.ByID) (*fileView, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := a.Store.File(ctx, work.DefaultTenant, id)
+	f, err := a.Store.Files.Get(ctx, work.DefaultTenant, id)
 	return &fileView{f}, err
 }
 
@@ -247,7 +247,7 @@ func (a *API) getContent(ctx context.Context, in *query.ByID) (*huma.StreamRespo
 	if err != nil {
 		return nil, err
 	}
-	f, err := a.Store.File(ctx, work.DefaultTenant, id)
+	f, err := a.Store.Files.Get(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return nil, err
 	}
@@ -330,7 +330,7 @@ func (a *API) deleteFile(ctx context.Context, in *query.ByID) (*struct{}, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := a.Store.DeleteFile(ctx, work.DefaultTenant, id); err != nil {
+	if err := a.Store.Files.Delete(ctx, work.DefaultTenant, id); err != nil {
 		return nil, err
 	}
 	a.RemoveBlob(ctx, id)

@@ -226,7 +226,7 @@ func TestBadFormsLeaveNothing(t *testing.T) {
 		t.Errorf("%d blobs are left", n)
 	}
 	f.get("/files").is(200)
-	if strays, err := f.Store.StrayBlobs(t.Context(), 10); err != nil || len(strays) > 0 {
+	if strays, err := f.Store.Files.StrayBlobs(t.Context(), 10); err != nil || len(strays) > 0 {
 		t.Errorf("strays %v, %v", strays, err)
 	}
 	f.upload("UPPER.TXT", "x")
@@ -290,7 +290,7 @@ func TestFileStoreAway(t *testing.T) {
 	}
 	f.get("/files/"+kept.ID.String()+"/content").refused(503, "", "")
 	f.do("DELETE", "/files/"+kept.ID.String(), "").is(204) // the bytes follow when they can
-	if strays, err := f.Store.StrayBlobs(t.Context(), 10); err != nil || len(strays) != 1 || strays[0] != kept.ID {
+	if strays, err := f.Store.Files.StrayBlobs(t.Context(), 10); err != nil || len(strays) != 1 || strays[0] != kept.ID {
 		t.Errorf("strays %v, %v", strays, err)
 	}
 }

@@ -99,7 +99,7 @@ func TestReadinessTellsOfAFullDisk(t *testing.T) {
 	f := newFront(t)
 	id := f.crew(work.Offer{Name: "mock"})
 	const why = "the disk of /data is full: free some space"
-	if err := f.Store.Block(t.Context(), id, why); err != nil {
+	if err := f.Store.Processes.Block(t.Context(), id, why); err != nil {
 		t.Fatal(err)
 	}
 	r := f.ready(200)

@@ -241,7 +241,7 @@ func (a *API) addOpenAIBatch(c echo.Context) error {
 
 func (a *API) inputFile(ctx context.Context, text string) (work.File, error) {
 	id, part := parseFileID(text)
-	f, err := a.Store.File(ctx, work.DefaultTenant, id)
+	f, err := a.Store.Files.Get(ctx, work.DefaultTenant, id)
 	switch {
 	case errors.Is(err, work.ErrNotFound) || err == nil && (part != "" || f.Purpose == "" || f.ExpiresAt != nil && f.ExpiresAt.Before(time.Now())):
 		return f, work.Invalidf("#/input_file_id", "there is no file %.100q; upload the lines with POST /v1/files", text)
@@ -278,7 +278,7 @@ func (a *API) listOpenAIBatches(c echo.Context) error {
 			return problem.Fields(http.StatusBadRequest, problem.Field{Parameter: "after", Detail: "is no id of a batch"})
 		}
 	}
-	batches, next, err := a.Store.Batches(c.Request().Context(), f)
+	batches, next, err := a.Store.Batches.List(c.Request().Context(), f)
 	if err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (a *API) listOpenAIBatches(c echo.Context) error {
 func (a *API) cancelOpenAIBatch(c echo.Context) error {
 	b, err := a.openaiBatch(c)
 	if err == nil {
-		b, err = a.Store.CancelBatch(c.Request().Context(), work.DefaultTenant, b.ID, "")
+		b, err = a.Store.Batches.Cancel(c.Request().Context(), work.DefaultTenant, b.ID, "")
 	}
 	if err != nil {
 		return err
@@ -329,7 +329,7 @@ var partStates = map[string][]work.State{
 // writeBatchFile writes the output or the error file of a batch as it is now.
 func (a *API) writeBatchFile(ctx context.Context, b work.Batch, part string, w io.Writer) error {
 	lines := newLines(w)
-	return a.Store.BatchResults(ctx, b.ID, partStates[part], func(r store.BatchResult) error {
+	return a.Store.Batches.Results(ctx, b.ID, partStates[part], func(r store.BatchResult) error {
 		return lines.Encode(openaiResultOf(b, r))
 	})
 }

@@ -140,9 +140,9 @@ func (a *API) purposeFile(c echo.Context) (f store.PurposeFile, err error) {
 	case id == uuid.Nil:
 		err = work.ErrNotFound
 	case part != "":
-		f, err = a.Store.BatchFile(c.Request().Context(), work.DefaultTenant, id, part)
+		f, err = a.Store.Files.OfBatch(c.Request().Context(), work.DefaultTenant, id, part)
 	default:
-		f.File, err = a.Store.File(c.Request().Context(), work.DefaultTenant, id)
+		f.File, err = a.Store.Files.Get(c.Request().Context(), work.DefaultTenant, id)
 		f.Sized = true
 		if err == nil && (f.Purpose != purposeBatch && f.Purpose != purposeUser || f.ExpiresAt != nil && f.ExpiresAt.Before(time.Now())) {
 			err = work.ErrNotFound
@@ -173,7 +173,7 @@ func (a *API) listPurposeFiles(c echo.Context) error {
 			return noFile(after)
 		}
 	}
-	files, more, err := a.Store.PurposeFiles(c.Request().Context(), f)
+	files, more, err := a.Store.Files.ListByPurpose(c.Request().Context(), f)
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (a *API) measure(ctx context.Context, f *store.PurposeFile) error {
 	if f.Part == "" || f.Sized || !f.Over {
 		return nil
 	}
-	b, err := a.Store.Batch(ctx, work.DefaultTenant, f.ID)
+	b, err := a.Store.Batches.Get(ctx, work.DefaultTenant, f.ID)
 	if err != nil {
 		return err
 	}
@@ -226,7 +226,7 @@ func (a *API) measure(ctx context.Context, f *store.PurposeFile) error {
 		sizes[part] = int64(size)
 	}
 	f.Size = sizes[f.Part]
-	return a.Store.SetBatchFileSizes(ctx, f.ID, f.Round, sizes[store.PartOutput], sizes[store.PartError])
+	return a.Store.Files.SetBatchSizes(ctx, f.ID, f.Round, sizes[store.PartOutput], sizes[store.PartError])
 }
 
 // counter counts what is written.
@@ -246,7 +246,7 @@ func (a *API) getPurposeContent(c echo.Context) error {
 	if f.Part == "" {
 		return a.sendUpload(c, f.File)
 	}
-	b, err := a.Store.Batch(ctx, work.DefaultTenant, f.ID)
+	b, err := a.Store.Batches.Get(ctx, work.DefaultTenant, f.ID)
 	if err != nil {
 		return err
 	}
@@ -290,9 +290,9 @@ func (a *API) deletePurposeFile(c echo.Context) error {
 	switch {
 	case err != nil:
 	case f.Part != "":
-		err = a.Store.DeleteBatchFile(ctx, work.DefaultTenant, f.ID, f.Part)
+		err = a.Store.Files.DeleteOfBatch(ctx, work.DefaultTenant, f.ID, f.Part)
 	default:
-		if err = a.Store.DeleteFile(ctx, work.DefaultTenant, f.ID); err == nil {
+		if err = a.Store.Files.Delete(ctx, work.DefaultTenant, f.ID); err == nil {
 			a.RemoveBlob(ctx, f.ID)
 		}
 	}

@@ -22,7 +22,7 @@ func TestStatsAndOverview(t *testing.T) {
 	f.run(f.submit(string(body)), "done")
 	c := f.claim(f.submit(mock(`,"queue":"bulk"`)))
 	cost := 0.5
-	if _, err := f.Store.Finish(t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunFailed, Next: work.Failed,
+	if _, err := f.Store.Runs.Finish(t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunFailed, Next: work.Failed,
 		Error: work.Fail(work.ClassRefusal, "no"), TotalCostUSD: &cost}); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestStatsAndOverview(t *testing.T) {
 func TestReconcilerIsSeen(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
-	if _, err := f.Store.Tally(t.Context(), work.DefaultTenant); err != nil {
+	if _, err := f.Store.Overview.Tally(t.Context(), work.DefaultTenant); err != nil {
 		t.Fatal(err)
 	}
 	var s ops.Stats

@@ -235,7 +235,7 @@ func TestPartsOfPages(t *testing.T) {
 	f := newFront(t)
 	id := f.submit(mock(""))
 	c := f.claim(id)
-	if err := f.Store.Append(t.Context(), store.Progress{RunID: c.RunID, LiveStatus: "looks around", ToolCalls: 3}); err != nil {
+	if err := f.Store.Transcripts.Append(t.Context(), store.Progress{RunID: c.RunID, LiveStatus: "looks around", ToolCalls: 3}); err != nil {
 		t.Fatal(err)
 	}
 	for _, test := range []struct{ path, part, has, lacks string }{

@@ -17,7 +17,7 @@ import (
 // it.
 func (f *front) tryClaim(unit, process uuid.UUID) bool {
 	f.t.Helper()
-	claimed, err := f.Store.Claim(f.t.Context(), store.Claim{
+	claimed, err := f.Store.Runs.Claim(f.t.Context(), store.Claim{
 		UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process, SessionID: "session", Backends: []string{"mock"},
 	})
 	if err != nil {

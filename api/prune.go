@@ -23,7 +23,7 @@ func (a *API) deleteUnit(ctx context.Context, in *query.ByID) (*struct{}, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := a.Store.DeleteUnit(ctx, work.DefaultTenant, id); err != nil {
+	if err := a.Store.Units.Delete(ctx, work.DefaultTenant, id); err != nil {
 		return nil, err
 	}
 	a.live.Notify(id)
@@ -35,7 +35,7 @@ func (a *API) deleteBatch(ctx context.Context, in *query.ByID) (*struct{}, error
 	if err != nil {
 		return nil, err
 	}
-	if err := a.Store.DeleteBatch(ctx, work.DefaultTenant, id); err != nil {
+	if err := a.Store.Batches.Delete(ctx, work.DefaultTenant, id); err != nil {
 		return nil, err
 	}
 	a.purgeBatches(ctx)
@@ -48,7 +48,7 @@ func (a *API) purgeBatches(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), purgeTime)
 	defer cancel()
 	for {
-		n, err := a.Store.PurgeBatches(ctx, pruneBite)
+		n, err := a.Store.Retention.PurgeBatches(ctx, pruneBite)
 		if err != nil && ctx.Err() == nil {
 			a.Log.Warn("deleted batches could not be removed; a worker process will try again", "err", err)
 		}
@@ -84,17 +84,17 @@ func (a *API) prune(ctx context.Context, in *pruneInput) (*pruneAnswer, error) {
 	var answer pruneAnswer
 	if in.DryRun {
 		answer.Body.DryRun = true
-		answer.Body.Old, err = a.Store.PreviewPrune(ctx, work.DefaultTenant, before)
+		answer.Body.Old, err = a.Store.Retention.Preview(ctx, work.DefaultTenant, before)
 		return &answer, err
 	}
 	end := time.Now().Add(pruneTime)
 	for answer.Body.More = true; answer.Body.More && time.Now().Before(end) && err == nil; {
 		var units, batches, rows int
-		if units, err = a.Store.PruneUnits(ctx, work.DefaultTenant, before, pruneBite); err == nil {
-			batches, err = a.Store.PruneBatches(ctx, work.DefaultTenant, before, pruneBite)
+		if units, err = a.Store.Retention.PruneUnits(ctx, work.DefaultTenant, before, pruneBite); err == nil {
+			batches, err = a.Store.Retention.PruneBatches(ctx, work.DefaultTenant, before, pruneBite)
 		}
 		if err == nil {
-			rows, err = a.Store.PurgeBatches(ctx, pruneBite)
+			rows, err = a.Store.Retention.PurgeBatches(ctx, pruneBite)
 		}
 		answer.Body.Units += units
 		answer.Body.Batches += batches

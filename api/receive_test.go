@@ -102,7 +102,7 @@ func (f *front) unit(id *uuid.UUID) work.Unit {
 	if id == nil {
 		f.t.Fatal("no unit")
 	}
-	u, err := f.Store.Unit(f.t.Context(), work.DefaultTenant, *id)
+	u, err := f.Store.Units.Get(f.t.Context(), work.DefaultTenant, *id)
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func (a *API) listRuns(ctx context.Context, in *listRunsInput) (*runList, error)
 			return nil, problem.Parameter("unit", "must be a unit's id")
 		}
 	}
-	runs, next, err := a.Store.Runs(ctx, f)
+	runs, next, err := a.Store.Runs.List(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -61,6 +61,6 @@ func (a *API) getRun(ctx context.Context, in *query.ByID) (*runAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	run, err := a.Store.Run(ctx, work.DefaultTenant, id)
+	run, err := a.Store.Runs.Get(ctx, work.DefaultTenant, id)
 	return &runAnswer{run}, err
 }

@@ -30,29 +30,29 @@ func (a *API) putSchedule(ctx context.Context, in *scheduleInput) (*scheduleAnsw
 	if err != nil {
 		return nil, err
 	}
-	saved, err := a.Store.PutSchedule(ctx, made)
+	saved, err := a.Store.Schedules.Put(ctx, made)
 	return &scheduleAnswer{saved}, err
 }
 
 func (a *API) getSchedule(ctx context.Context, in *query.ByName) (*scheduleAnswer, error) {
-	s, err := a.Store.Schedule(ctx, work.DefaultTenant, in.Name)
+	s, err := a.Store.Schedules.Get(ctx, work.DefaultTenant, in.Name)
 	return &scheduleAnswer{s}, err
 }
 
 func (a *API) listSchedules(ctx context.Context, _ *struct{}) (*scheduleList, error) {
-	schedules, err := a.Store.Schedules(ctx, work.DefaultTenant)
+	schedules, err := a.Store.Schedules.List(ctx, work.DefaultTenant)
 	var list scheduleList
 	list.Body.Items = schedules
 	return &list, err
 }
 
 func (a *API) deleteSchedule(ctx context.Context, in *query.ByName) (*struct{}, error) {
-	return nil, a.Store.DeleteSchedule(ctx, work.DefaultTenant, in.Name)
+	return nil, a.Store.Schedules.Delete(ctx, work.DefaultTenant, in.Name)
 }
 
 // runSchedule makes a unit now, besides those at the schedule's times.
 func (a *API) runSchedule(ctx context.Context, in *query.ByName) (*unitAnswer, error) {
-	s, err := a.Store.Schedule(ctx, work.DefaultTenant, in.Name)
+	s, err := a.Store.Schedules.Get(ctx, work.DefaultTenant, in.Name)
 	if err != nil {
 		return nil, err
 	}

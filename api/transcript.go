@@ -30,7 +30,7 @@ func (a *API) getTranscript(ctx context.Context, in *transcriptInput) (*huma.Str
 	if err != nil {
 		return nil, err
 	}
-	stored, err := a.Store.Transcript(ctx, work.DefaultTenant, id)
+	stored, err := a.Store.Transcripts.Open(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,7 @@ func TestTranscriptGzipIsPassedThroughAsItIsStored(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	c, path := f.told(threeSteps...)
-	opened, err := f.Store.Transcript(t.Context(), "default", c.RunID)
+	opened, err := f.Store.Transcripts.Open(t.Context(), "default", c.RunID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestTranscriptOfARunThatGoesOn(t *testing.T) {
 		t.Errorf("before the first step: %s", body)
 	}
 	for i, s := range threeSteps[:2] {
-		if err := f.Store.Append(t.Context(), store.Progress{RunID: c.RunID, Steps: []transcript.Step{s}}); err != nil {
+		if err := f.Store.Transcripts.Append(t.Context(), store.Progress{RunID: c.RunID, Steps: []transcript.Step{s}}); err != nil {
 			t.Fatal(err)
 		}
 		var got []transcript.Step

@@ -97,13 +97,13 @@ func TestADeliveredBatchOutlivesItsProcess(t *testing.T) {
 		t.Fatalf("%+v", b)
 	}
 	dead := uuid.New()
-	taken, err := f.Store.FillBatch(t.Context(), dead)
+	taken, err := f.Store.Batches.ClaimEnumeration(t.Context(), dead)
 	if err != nil || taken == nil || taken.ID != id {
 		t.Fatalf("%v %v", taken, err)
 	}
 	other := openFront(t, f.database, nowhere, nil)
 	other.watchFor(time.Second)
-	if err := f.Store.LeaveBatch(t.Context(), id, dead, 0); err != nil {
+	if err := f.Store.Batches.LeaveEnumeration(t.Context(), id, dead, 0); err != nil {
 		t.Fatal(err)
 	}
 	if b := other.becomes(id, work.BatchInProgress); b.Counts.Total != 600 {

@@ -108,7 +108,7 @@ func TestSecretsAreSealed(t *testing.T) {
 	f, other := keyed(strings.Repeat("k", 32)), keyed(strings.Repeat("o", 32))
 	f.trigger("keys", "api_key", "", "x")
 	f.do("POST", "/triggers/keys", "{}", "X-API-Key", goodSecret).is(202)
-	stored, err := f.Store.Trigger(t.Context(), work.DefaultTenant, "keys")
+	stored, err := f.Store.Triggers.Get(t.Context(), work.DefaultTenant, "keys")
 	if err != nil || strings.Contains(string(stored.Sealed[0]), goodSecret) {
 		t.Errorf("stored as %q, error %v", stored.Sealed, err)
 	}

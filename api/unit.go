@@ -87,7 +87,7 @@ func (a *API) accept(ctx context.Context, key string, body *jobs.UnitBody) (unit
 	var hash []byte
 	if key != "" {
 		hash = fingerprint(rawBody(ctx))
-		unit, err = a.Store.Before(ctx, work.DefaultTenant, key, hash)
+		unit, err = a.Store.Units.Before(ctx, work.DefaultTenant, key, hash)
 		if !errors.Is(err, work.ErrNotFound) {
 			return unit, true, err
 		}
@@ -115,14 +115,14 @@ func (a *API) answerUnit(ctx context.Context, id uuid.UUID, wait waitFor) (*unit
 }
 
 func (a *API) viewUnit(ctx context.Context, id uuid.UUID) (unitView, error) {
-	unit, err := a.Store.Unit(ctx, work.DefaultTenant, id)
+	unit, err := a.Store.Units.Get(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return unitView{}, err
 	}
-	runs, err := a.Store.UnitRuns(ctx, id)
+	runs, err := a.Store.Runs.OfUnit(ctx, id)
 	view := newUnitView(unit, runs)
 	if err == nil && len(runs) == store.MaxUnitRuns { // there may be others
-		view.Usage.Usage, err = a.Store.UnitUsage(ctx, id)
+		view.Usage.Usage, err = a.Store.Runs.UnitUsage(ctx, id)
 		view.Usage.CachedShare = view.Usage.Usage.CachedShare()
 	}
 	return view, err
@@ -170,7 +170,7 @@ func (a *API) listUnits(ctx context.Context, in *listUnitsInput) (*unitList, err
 	if f.After, err = query.After(in.After); err != nil {
 		return nil, err
 	}
-	units, next, err := a.Store.Units(ctx, f)
+	units, next, err := a.Store.Units.List(ctx, f)
 	if err != nil {
 		return nil, err
 	}

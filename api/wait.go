@@ -43,7 +43,7 @@ func (a *API) await(ctx context.Context, id uuid.UUID, wait waitFor) (unitView, 
 	look := time.NewTicker(a.lookAgain)
 	defer look.Stop()
 	for {
-		state, err := a.Store.State(ctx, work.DefaultTenant, id)
+		state, err := a.Store.Units.State(ctx, work.DefaultTenant, id)
 		if err != nil {
 			return unitView{}, err
 		}

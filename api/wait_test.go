@@ -143,7 +143,7 @@ func TestRedisAway(t *testing.T) {
 	f.submit(mock(""))
 	redis.Stop()
 	for range 3 {
-		if u, err := f.Store.Unit(t.Context(), work.DefaultTenant, f.submit(mock(""))); err != nil || u.State != work.Queued {
+		if u, err := f.Store.Units.Get(t.Context(), work.DefaultTenant, f.submit(mock(""))); err != nil || u.State != work.Queued {
 			t.Errorf("%v, %v", u.State, err)
 		}
 	}

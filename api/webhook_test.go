@@ -115,7 +115,7 @@ func TestDeliveriesCanBeReadAndRepeated(t *testing.T) {
 		len(list("?since=2090-01-01T00:00:00Z")) != 0 || len(list("?until=2090-01-01T00:00:00Z&limit=2")) != 2 {
 		t.Errorf("%+v", about)
 	}
-	claimed, err := f.Store.ClaimDelivery(ctx, added.ID, uuid.New(), time.Minute, "")
+	claimed, err := f.Store.Deliveries.Claim(ctx, added.ID, uuid.New(), time.Minute, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestDeliveriesCanBeReadAndRepeated(t *testing.T) {
 	if d.Body == nil || !strings.Contains(*d.Body, `"type" : "work_unit.`) || d.Attempts != 1 {
 		t.Errorf("%+v", d)
 	}
-	if _, err := f.Store.Tried(ctx, triedAndDead(claimed.ID)); err != nil {
+	if _, err := f.Store.Deliveries.Finish(ctx, triedAndDead(claimed.ID)); err != nil {
 		t.Fatal(err)
 	}
 	if dead := list("?status=dead"); len(dead) != 1 || *dead[0].LastStatus != 500 || dead[0].NextAt != nil {
@@ -177,11 +177,11 @@ func TestWebhooksOnPages(t *testing.T) {
 		t.Error("a section about nothing")
 	}
 	f.run(id, "done")
-	claimed, err := f.Store.ClaimDelivery(t.Context(), added.ID, uuid.New(), time.Minute, "")
+	claimed, err := f.Store.Deliveries.Claim(t.Context(), added.ID, uuid.New(), time.Minute, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Store.Tried(t.Context(), triedAndDead(claimed.ID)); err != nil {
+	if _, err := f.Store.Deliveries.Finish(t.Context(), triedAndDead(claimed.ID)); err != nil {
 		t.Fatal(err)
 	}
 	again := "/webhooks/deliveries/" + claimed.ID.String() + "/redeliver"

@@ -122,7 +122,7 @@ func submit(t *testing.T, ledger *store.Store, bell *queue.Client, name string) 
 }
 
 func acceptFor(ctx context.Context, ledger *store.Store, bell *queue.Client, name string) error {
-	unit, _, err := ledger.Accept(ctx, store.NewUnit{Unit: work.Unit{
+	unit, _, err := ledger.Units.Accept(ctx, store.NewUnit{Unit: work.Unit{
 		ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: "Summarise lorem",
 		Spec: work.Spec{
 			Backend: name, Model: "slow", Prompt: "Summarise {text}",
@@ -133,7 +133,7 @@ func acceptFor(ctx context.Context, ledger *store.Store, bell *queue.Client, nam
 	if err != nil {
 		return err
 	}
-	return bell.Enqueue(ctx, store.DispatchOf(unit))
+	return bell.Enqueue(ctx, store.MessageOf(unit))
 }
 
 func wantSuccesses(t *testing.T, database string) {

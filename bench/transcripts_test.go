@@ -95,18 +95,18 @@ func finished(t *testing.T, ledger *store.Store, id string, steps int) (unit, ru
 	t.Helper()
 	ctx := t.Context()
 	process := uuid.Must(uuid.NewV7())
-	if err := ledger.Register(ctx, work.Process{ID: process, Hostname: "host", Slots: 8, Queues: []string{"default"}, Backends: []work.Offer{{Name: "mock", Available: true}}}, time.Minute); err != nil {
+	if err := ledger.Processes.Register(ctx, work.Process{ID: process, Hostname: "host", Slots: 8, Queues: []string{"default"}, Backends: []work.Offer{{Name: "mock", Available: true}}}, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	c, err := ledger.Claim(ctx, store.Claim{UnitID: uuid.MustParse(id), RunID: uuid.Must(uuid.NewV7()), Process: process, Backends: []string{"mock"}})
+	c, err := ledger.Runs.Claim(ctx, store.Claim{UnitID: uuid.MustParse(id), RunID: uuid.Must(uuid.NewV7()), Process: process, Backends: []string{"mock"}})
 	if err != nil || c == nil {
 		t.Fatalf("claim: %v, %v", c, err)
 	}
-	blob, err := ledger.Encode(chat(steps))
+	blob, err := ledger.Transcripts.Encode(chat(steps))
 	if err != nil {
 		t.Fatal(err)
 	}
-	verdict, err := ledger.Finish(ctx, store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunSucceeded, Next: work.Succeeded,
+	verdict, err := ledger.Runs.Finish(ctx, store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunSucceeded, Next: work.Succeeded,
 		Result: "done", ToolCalls: steps / 2, Steps: steps, Rev: steps, Blob: blob})
 	if err != nil || verdict != store.Recorded {
 		t.Fatalf("finish: %s, %v", verdict, err)

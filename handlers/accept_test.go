@@ -121,7 +121,7 @@ func TestCancelDuringTheCheck(t *testing.T) {
 		steps := h.steps(h.runs(id)[0].ID)
 		return len(steps) > 0 && strings.Contains(fmt.Sprint(steps), "x")
 	})
-	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
+	if _, err := h.store.Units.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
 		t.Fatal(err)
 	}
 	h.becomes(id, work.Cancelled)

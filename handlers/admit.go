@@ -23,7 +23,7 @@ func (w *Worker) admit(unit uuid.UUID) (bool, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), w.Lease)
 	defer cancel()
-	of, err := w.Store.ModelOf(ctx, unit)
+	of, err := w.Store.Units.ModelOf(ctx, unit)
 	if err != nil {
 		return false, err
 	}
@@ -39,7 +39,7 @@ func (w *Worker) admit(unit uuid.UUID) (bool, error) {
 	case admitted && w.delay(unit, wait):
 		return false, nil
 	}
-	if err := w.Store.Defer(ctx, unit, w.id, wait); err != nil {
+	if err := w.Store.Queues.Defer(ctx, unit, w.id, wait); err != nil {
 		w.Log.Warn("put off a unit whose model is shut; it is dispatched anew within a minute", "unit", unit, "err", err)
 		return false, err
 	}

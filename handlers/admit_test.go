@@ -52,7 +52,7 @@ func TestLimitOfAModelLetsOthersPass(t *testing.T) {
 			w.stop()
 			<-w.done
 			h.start(nil) // another process has met no limit
-			if err := h.store.Doubt(t.Context(), slow); err != nil {
+			if err := h.store.Queues.Recheck(t.Context(), slow); err != nil {
 				t.Fatal(err)
 			}
 			for range slow {
@@ -83,7 +83,7 @@ func TestUnitsOfAShutModelCostNoMessages(t *testing.T) {
 	h.becomes(last, work.Succeeded)
 	for _, id := range units {
 		testkit.Eventually(t, "its message is gone and it is not due", func() bool {
-			due, _, err := h.store.Unchecked(t.Context(), store.CheckCursor{}, 100)
+			due, _, err := h.store.Queues.Unchecked(t.Context(), store.CheckCursor{}, 100)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -29,7 +29,7 @@ func (a *attempt) answered(ctx context.Context) *work.Failure {
 		return nil
 	}
 	err := untilAnswered(ctx, func() error {
-		got, err := a.w.Store.Answer(ctx, a.claimed.ID)
+		got, err := a.w.Store.ProviderBatches.Answer(ctx, a.claimed.ID)
 		if err == nil && got != nil {
 			a.prep.req.Answer = &backend.Answer{Status: got.Status, RequestID: got.RequestID, Body: got.Body}
 		}
@@ -49,7 +49,7 @@ func (a *attempt) forgetAnswer(f store.Finish) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if err := a.w.Store.ForgetAnswer(ctx, a.claimed.ID); err != nil {
+	if err := a.w.Store.ProviderBatches.ForgetAnswer(ctx, a.claimed.ID); err != nil {
 		a.w.Log.Warn("forget a provider's answer that was used", "unit", a.claimed.ID, "err", err)
 	}
 }

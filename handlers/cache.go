@@ -62,7 +62,7 @@ func (a *attempt) inCache(ctx context.Context) bool {
 	}
 	if err == nil {
 		err = untilAnswered(ctx, func() (err error) {
-			a.look.from, err = a.w.Store.Cached(ctx, c.Tenant, a.look.key, c.CacheTTL.Duration())
+			a.look.from, err = a.w.Store.Runs.Cached(ctx, c.Tenant, a.look.key, c.CacheTTL.Duration())
 			return err
 		})
 	}

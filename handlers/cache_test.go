@@ -253,7 +253,7 @@ func TestHitResumesNoBackend(t *testing.T) {
 	refused := h.submit(func(s *work.Spec) { s.Prompt = "Another" })
 	h.begun().end <- backend.Result{Error: work.Fail(work.ClassAuth, "the key is wrong")}
 	h.becomes(refused, work.Queued)
-	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, refused); err != nil {
+	if _, err := h.store.Units.Cancel(t.Context(), work.DefaultTenant, refused); err != nil {
 		t.Fatal(err)
 	}
 	h.hits(h.ask(), "kept") // the probe lets one unit try

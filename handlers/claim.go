@@ -98,7 +98,7 @@ func (w *Worker) claim(unit uuid.UUID, alone bool) (*store.Claimed, error) {
 	defer w.runs.Claiming(c.RunID)()
 	var claimed *store.Claimed
 	err := untilAnswered(ctx, func() (err error) {
-		claimed, err = w.Store.Claim(ctx, c)
+		claimed, err = w.Store.Runs.Claim(ctx, c)
 		return err
 	})
 	if claimed != nil {

@@ -19,11 +19,11 @@ func (h *fixture) suspect(queue string) uuid.UUID {
 	suspect := h.submit(func(s *work.Spec) { s.SystemPrompt, s.Queue = "suspect", queue })
 	for range work.MaxCrashes - 1 {
 		dead := work.Process{ID: uuid.Must(uuid.NewV7()), Queues: []string{"default"}}
-		if err := h.store.Register(t.Context(), dead, time.Millisecond); err != nil {
+		if err := h.store.Processes.Register(t.Context(), dead, time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 		testkit.Eventually(t, "the suspect claimed", func() bool {
-			c, err := h.store.Claim(t.Context(), store.Claim{UnitID: suspect, RunID: uuid.Must(uuid.NewV7()), Process: dead.ID, Backends: []string{"mock"}})
+			c, err := h.store.Runs.Claim(t.Context(), store.Claim{UnitID: suspect, RunID: uuid.Must(uuid.NewV7()), Process: dead.ID, Backends: []string{"mock"}})
 			return err == nil && c != nil
 		})
 		h.becomes(suspect, work.Queued)

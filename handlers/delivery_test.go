@@ -58,7 +58,7 @@ func status(code int) func(int, http.ResponseWriter, *http.Request) {
 
 func (h *fixture) endpoint(url string) work.Endpoint {
 	h.t.Helper()
-	e, err := h.store.AddEndpoint(h.t.Context(), work.Endpoint{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, URL: url, Events: []string{"*"}}, webhook.NewSecret())
+	e, err := h.store.Endpoints.Add(h.t.Context(), work.Endpoint{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, URL: url, Events: []string{"*"}}, webhook.NewSecret())
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func (h *fixture) endpoint(url string) work.Endpoint {
 func (h *fixture) deliveries(f store.DeliveryFilter) []work.Delivery {
 	h.t.Helper()
 	f.Tenant, f.Limit = work.DefaultTenant, 500
-	list, _, err := h.store.Deliveries(h.t.Context(), f)
+	list, _, err := h.store.Deliveries.List(h.t.Context(), f)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func (h *fixture) delivered(e work.Endpoint, what string, ok func(work.Delivery)
 func (h *fixture) ends(change func(*work.Spec)) uuid.UUID {
 	h.t.Helper()
 	id := h.submit(change)
-	if _, err := h.store.Cancel(h.t.Context(), work.DefaultTenant, id); err != nil {
+	if _, err := h.store.Units.Cancel(h.t.Context(), work.DefaultTenant, id); err != nil {
 		h.t.Fatal(err)
 	}
 	return id
@@ -186,7 +186,7 @@ func TestReceiversOfAllKinds(t *testing.T) {
 	}
 	d = h.delivered(ends["gone"], "410", func(d work.Delivery) bool { return d.State == work.DeliveryDead })
 	testkit.Eventually(t, "the endpoint disabled", func() bool {
-		e, err := h.store.Endpoint(t.Context(), work.DefaultTenant, ends["gone"].ID)
+		e, err := h.store.Endpoints.Get(t.Context(), work.DefaultTenant, ends["gone"].ID)
 		return err == nil && e.DisabledAt != nil && strings.Contains(e.DisabledWhy, "410")
 	})
 	d = h.delivered(ends["recovering"], "the second try", delivered)
@@ -194,7 +194,7 @@ func TestReceiversOfAllKinds(t *testing.T) {
 		t.Errorf("%+v, letters %+v", d, got)
 	}
 	testkit.Eventually(t, "the callback", func() bool { return len(callback.got()) == 1 })
-	secrets, err := h.store.CallbackSecrets(t.Context(), work.DefaultTenant, webhook.NewSecret())
+	secrets, err := h.store.Endpoints.CallbackSecrets(t.Context(), work.DefaultTenant, webhook.NewSecret())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func TestFullDiskIsNotTheUnitsFault(t *testing.T) {
 		t.Errorf("a unit may begin in %v", wait)
 	}
 	testkit.Eventually(t, "others know", func() bool {
-		all, err := h.store.Processes(t.Context())
+		all, err := h.store.Processes.List(t.Context())
 		return err == nil && !all[0].Backends[0].Available && contains(all[0].Backends[0].Detail, "disk")
 	})
 	full.Store(false)
@@ -156,7 +156,7 @@ func TestFullDiskIsTold(t *testing.T) {
 	w := h.start(func(o *Options) { o.full, o.short, o.diskEvery = full.Load, full.Load, 20*time.Millisecond })
 	blocked := func(want bool) func() bool {
 		return func() bool {
-			all, err := h.store.Processes(t.Context())
+			all, err := h.store.Processes.List(t.Context())
 			return err == nil && len(all) == 1 && (all[0].Blocked != "") == want
 		}
 	}

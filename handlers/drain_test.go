@@ -18,7 +18,7 @@ func TestCancelIsHeardWhileDraining(t *testing.T) {
 	h.begun()
 	w.stop()
 	testkit.Eventually(t, "the shutdown has begun", func() bool { return w.drain.Begun() })
-	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
+	if _, err := h.store.Units.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
 		t.Fatal(err)
 	}
 	h.becomes(id, work.Cancelled)

@@ -77,7 +77,7 @@ func (f *files) uploads(ctx context.Context, c *store.Claimed) (files map[uuid.U
 		return nil, nil
 	}
 	err = untilAnswered(ctx, func() (err error) {
-		files, err = f.store.FilesByID(ctx, c.Tenant, ids)
+		files, err = f.store.Files.ByID(ctx, c.Tenant, ids)
 		return err
 	})
 	return files, err

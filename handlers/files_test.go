@@ -30,7 +30,7 @@ func (h *fixture) upload(name, content string) work.File {
 		h.t.Fatal(err)
 	}
 	f.Size, f.SHA256 = stored.Size, stored.SHA256
-	if f, err = h.store.AddFile(h.t.Context(), f); err != nil {
+	if f, err = h.store.Files.Add(h.t.Context(), f); err != nil {
 		h.t.Fatal(err)
 	}
 	return f
@@ -126,10 +126,10 @@ func TestUploadsThatCannotBeHad(t *testing.T) {
 	id := h.submit(attach(deleted))
 	h.begun().end <- backend.Result{Error: work.Fail(work.ClassRefusal, "no")}
 	h.becomes(id, work.Failed)
-	if err := h.store.DeleteFile(t.Context(), work.DefaultTenant, deleted.ID); err != nil {
+	if err := h.store.Files.Delete(t.Context(), work.DefaultTenant, deleted.ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.store.Retry(t.Context(), work.DefaultTenant, id, store.Changes{}); err != nil {
+	if _, err := h.store.Units.Retry(t.Context(), work.DefaultTenant, id, store.Changes{}); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "second run", func() bool { return len(h.runs(id)) == 2 })

@@ -130,7 +130,7 @@ func (w *Worker) record(f store.Finish) (store.Finish, store.Verdict, error) {
 
 // enqueue saves a unit that may run again at once the reconciler's round.
 func (a *attempt) enqueue() {
-	d := store.DispatchOf(a.claimed.Unit)
+	d := store.MessageOf(a.claimed.Unit)
 	d.Number++ // the finish took this number
 	if err := a.w.Queue.Enqueue(context.Background(), d); err != nil {
 		a.w.Log.Debug("enqueue again", "unit", a.claimed.ID, "err", err)

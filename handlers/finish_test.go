@@ -116,7 +116,7 @@ func TestRunIsNotGivenUpWhileItsEndIsHere(t *testing.T) {
 		if test.state == work.Succeeded {
 			continue
 		}
-		if verdict, err := h.store.Finish(t.Context(), f); err != nil || verdict != store.Fenced {
+		if verdict, err := h.store.Runs.Finish(t.Context(), f); err != nil || verdict != store.Fenced {
 			t.Errorf("%s: a late end is %s, %v", name, verdict, err)
 		}
 		if u := h.unit(id); u.Cost != work.NewCost(cost, 0) {

@@ -232,7 +232,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	if err := w.Store.Stop(bye, w.id); err != nil {
+	if err := w.Store.Processes.Stop(bye, w.id); err != nil {
 		w.Log.Warn("sign off", "err", err)
 	}
 	return nil

@@ -166,12 +166,12 @@ func (h *fixture) submit(change func(*work.Spec)) uuid.UUID {
 	if change != nil {
 		change(&spec)
 	}
-	u, _, err := h.store.Accept(h.t.Context(), store.NewUnit{Unit: work.Unit{
+	u, _, err := h.store.Units.Accept(h.t.Context(), store.NewUnit{Unit: work.Unit{
 		ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: "t", Spec: spec}})
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if err := h.queue.Enqueue(h.t.Context(), store.DispatchOf(u)); err != nil {
+	if err := h.queue.Enqueue(h.t.Context(), store.MessageOf(u)); err != nil {
 		h.t.Log(err) // the reconciler will
 	}
 	return u.ID
@@ -196,7 +196,7 @@ func (h *fixture) begunOn(p *puppet) *puppetRun {
 
 func (h *fixture) unit(id uuid.UUID) work.Unit {
 	h.t.Helper()
-	u, err := h.store.Unit(h.t.Context(), work.DefaultTenant, id)
+	u, err := h.store.Units.Get(h.t.Context(), work.DefaultTenant, id)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func (h *fixture) unit(id uuid.UUID) work.Unit {
 
 func (h *fixture) runs(id uuid.UUID) []work.Run {
 	h.t.Helper()
-	runs, err := h.store.UnitRuns(h.t.Context(), id)
+	runs, err := h.store.Runs.OfUnit(h.t.Context(), id)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func (h *fixture) becomes(id uuid.UUID, state work.State) work.Unit {
 
 func (h *fixture) steps(run uuid.UUID) []transcript.Step {
 	h.t.Helper()
-	blob, err := h.store.Transcript(h.t.Context(), work.DefaultTenant, run)
+	blob, err := h.store.Transcripts.Open(h.t.Context(), work.DefaultTenant, run)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -345,7 +345,7 @@ func TestCancelStopsARunningUnit(t *testing.T) {
 			h.start(nil)
 			id := h.submit(nil)
 			h.begun()
-			if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
+			if _, err := h.store.Units.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
 				t.Fatal(err)
 			}
 			if name == "by notice" {
@@ -402,12 +402,12 @@ func TestLateFinishIsFenced(t *testing.T) {
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 		once, end := context.WithCancel(t.Context())
 		defer end()
-		led, err := h.store.Lead(once, nil, func(ctx context.Context) {
+		led, err := h.store.Reconciler.Lead(once, nil, func(ctx context.Context) {
 			defer end()
-			if _, err := h.store.Bury(ctx, []uuid.UUID{w.id}); err != nil {
+			if _, err := h.store.Processes.EndDead(ctx, []uuid.UUID{w.id}); err != nil {
 				t.Error(err)
 			}
-			if n, err := h.store.ExpireLeases(ctx); err != nil || n != 1 {
+			if n, err := h.store.Runs.ExpireLeases(ctx); err != nil || n != 1 {
 				t.Errorf("%d leases expired: %v", n, err)
 			}
 			if err := w.heartbeat.Register(ctx); err != nil {
@@ -442,7 +442,7 @@ func TestRunsThatBelongToAnotherAreStopped(t *testing.T) {
 	w := h.start(nil)
 	id := h.submit(nil)
 	run := h.begun()
-	if _, err := h.store.Bury(t.Context(), []uuid.UUID{w.id}); err != nil {
+	if _, err := h.store.Processes.EndDead(t.Context(), []uuid.UUID{w.id}); err != nil {
 		t.Fatal(err)
 	}
 	<-run.ctx.Done()
@@ -459,7 +459,7 @@ func TestRunThatNobodyHeardOfIsGivenBack(t *testing.T) {
 	h := newFixture(t)
 	w := h.start(func(o *Options) { o.Backends = nil })
 	id := h.submit(nil)
-	if c, err := h.store.Claim(t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: w.id, Backends: []string{"mock"}}); err != nil || c == nil {
+	if c, err := h.store.Runs.Claim(t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: w.id, Backends: []string{"mock"}}); err != nil || c == nil {
 		t.Fatal(c, err)
 	}
 	u := h.becomes(id, work.Queued)
@@ -493,7 +493,7 @@ func TestCancelIsSeenWithoutRedis(t *testing.T) {
 	h.begun()
 	h.redis.Stop()
 	testkit.Eventually(t, "redis noticed to be away", func() bool { return !h.queue.Up() })
-	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
+	if _, err := h.store.Units.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
 		t.Fatal(err)
 	}
 	h.becomes(id, work.Cancelled)

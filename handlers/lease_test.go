@@ -32,7 +32,7 @@ func TestRunUnderALapsedLeaseDoesNotBegin(t *testing.T) {
 	}
 	_ = a.finish()
 	w.runs.End(claimed.RunID)
-	u, err := h.store.Unit(t.Context(), work.DefaultTenant, id)
+	u, err := h.store.Units.Get(t.Context(), work.DefaultTenant, id)
 	if err != nil || u.State != work.Queued || u.Losses != 1 || u.Failures != 0 || u.Crashes != 0 {
 		t.Errorf("%s, losses %d, failures %d, crashes %d, %v", u.State, u.Losses, u.Failures, u.Crashes, err)
 	}
@@ -53,7 +53,7 @@ func TestRunEndedByItsSupervisorIsLost(t *testing.T) {
 	a.returned(a.ctx, errors.Join(process.ErrLapsed))
 	_ = a.finish()
 	w.runs.End(claimed.RunID)
-	u, err := h.store.Unit(t.Context(), work.DefaultTenant, id)
+	u, err := h.store.Units.Get(t.Context(), work.DefaultTenant, id)
 	if err != nil || u.State != work.Queued || u.Losses != 1 || u.Failures != 0 || u.Crashes != 0 {
 		t.Errorf("%s, losses %d, failures %d, crashes %d, %v", u.State, u.Losses, u.Failures, u.Crashes, err)
 	}

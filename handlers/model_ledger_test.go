@@ -254,13 +254,13 @@ func (p postgres) must(err error) {
 }
 
 func (p postgres) accept(n store.NewUnit) uuid.UUID {
-	u, _, err := p.store.Accept(p.t.Context(), n)
+	u, _, err := p.store.Units.Accept(p.t.Context(), n)
 	p.must(err)
 	return u.ID
 }
 
 func (p postgres) claim(c store.Claim) (*store.Claimed, error) {
-	claimed, err := p.store.Claim(p.t.Context(), c)
+	claimed, err := p.store.Runs.Claim(p.t.Context(), c)
 	if !errors.Is(err, store.ErrSuspect) {
 		p.must(err)
 	}
@@ -269,38 +269,38 @@ func (p postgres) claim(c store.Claim) (*store.Claimed, error) {
 
 func (p postgres) finish(f store.Finish) store.Verdict {
 	f.Blob = p.blob
-	verdict, err := p.store.Finish(p.t.Context(), f)
+	verdict, err := p.store.Runs.Finish(p.t.Context(), f)
 	p.must(err)
 	return verdict
 }
 
 func (p postgres) cancel(unit uuid.UUID) {
-	if _, err := p.store.Cancel(p.t.Context(), work.DefaultTenant, unit); !errors.Is(err, work.ErrConflict) {
+	if _, err := p.store.Units.Cancel(p.t.Context(), work.DefaultTenant, unit); !errors.Is(err, work.ErrConflict) {
 		p.must(err)
 	}
 }
 
 func (p postgres) heartbeat(process uuid.UUID) []store.Owned {
-	p.must(p.store.Register(p.t.Context(), work.Process{ID: process, Queues: []string{"default"}}, time.Hour))
-	p.must(p.store.Beat(p.t.Context(), process, time.Hour, 0, nil))
-	news, err := p.store.News(p.t.Context(), process)
+	p.must(p.store.Processes.Register(p.t.Context(), work.Process{ID: process, Queues: []string{"default"}}, time.Hour))
+	p.must(p.store.Processes.Heartbeat(p.t.Context(), process, time.Hour, 0, nil))
+	news, err := p.store.Processes.Assignments(p.t.Context(), process)
 	p.must(err)
 	return news.Owned
 }
 
 func (p postgres) lapse(process uuid.UUID) {
-	p.must(p.store.Beat(p.t.Context(), process, -time.Second, 0, nil))
+	p.must(p.store.Processes.Heartbeat(p.t.Context(), process, -time.Second, 0, nil))
 }
 
 func (p postgres) expire() {
-	_, err := p.store.ExpireLeases(p.t.Context())
+	_, err := p.store.Runs.ExpireLeases(p.t.Context())
 	p.must(err)
 }
 
 func (p postgres) page(unit uuid.UUID) page {
-	u, err := p.store.Unit(p.t.Context(), work.DefaultTenant, unit)
+	u, err := p.store.Units.Get(p.t.Context(), work.DefaultTenant, unit)
 	p.must(err)
-	runs, err := p.store.UnitRuns(p.t.Context(), unit)
+	runs, err := p.store.Runs.OfUnit(p.t.Context(), unit)
 	p.must(err)
 	g := page{State: u.State, RunCount: u.RunCount, Failures: u.Failures, Losses: u.Losses, Waits: u.Waits, Crashes: u.Crashes,
 		Deaths: u.Deaths, Dis: u.Dispatch, Asked: u.CancelRequestedAt != nil}
@@ -404,7 +404,7 @@ func newPostgres(t *testing.T, url string) postgres {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	blob, err := s.Encode(nil)
+	blob, err := s.Transcripts.Encode(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ func TestStaleCancelNoticeStopsNothing(t *testing.T) {
 	if err := h.queue.Cancelled(t.Context(), wanted); err != nil { // as if it had been asked before a retry
 		t.Fatal(err)
 	}
-	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
+	if _, err := h.store.Units.Cancel(t.Context(), work.DefaultTenant, id); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.queue.Cancelled(t.Context(), id); err != nil {

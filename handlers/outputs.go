@@ -144,7 +144,7 @@ func (f *files) storeAll(p prepared, root *os.Root, files []work.OutputFile, red
 	}
 	note, cancelNote := context.WithTimeout(ctx, noteTime)
 	defer cancelNote()
-	if err := untilAnswered(note, func() error { return f.store.ExpectBlobs(note, ids) }); err != nil {
+	if err := untilAnswered(note, func() error { return f.store.Files.ExpectBlobs(note, ids) }); err != nil {
 		return refuseAll(files, "the database could not be reached")
 	}
 	var spare []uuid.UUID
@@ -182,7 +182,7 @@ func (f *files) forget(ctx context.Context, ids []uuid.UUID) {
 		}
 	}
 	if len(ids) > 0 {
-		_ = f.store.BlobsGone(ctx, ids)
+		_ = f.store.Files.BlobsGone(ctx, ids)
 	}
 }
 

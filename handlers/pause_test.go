@@ -15,14 +15,14 @@ import (
 
 func (h *fixture) pause(kind store.PauseKind, name string) {
 	h.t.Helper()
-	if _, err := h.store.Pause(h.t.Context(), kind, name, "", ""); err != nil {
+	if _, err := h.store.Pauses.Pause(h.t.Context(), kind, name, "", ""); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
 func (h *fixture) resume(kind store.PauseKind, name string) {
 	h.t.Helper()
-	if _, err := h.store.Resume(h.t.Context(), kind, name); err != nil {
+	if _, err := h.store.Pauses.Resume(h.t.Context(), kind, name); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -115,7 +115,7 @@ func TestMessageTakenDuringAPause(t *testing.T) {
 	h.pause(store.PauseQueue, "default")
 	id := h.submit(nil)
 	testkit.Eventually(t, "the message was taken", func() bool { return h.messages(id) == 0 })
-	if err := h.store.Defer(t.Context(), id, uuid.Nil, time.Minute); err != nil {
+	if err := h.store.Queues.Defer(t.Context(), id, uuid.Nil, time.Minute); err != nil {
 		t.Fatal(err) // nobody would look at it for a minute
 	}
 	if u := h.unit(id); u.State != work.Queued || u.RunCount != 0 {
@@ -148,7 +148,7 @@ func TestPauseWithoutRedis(t *testing.T) {
 	h.redis.Stop()
 	testkit.Eventually(t, "redis is known to be away", func() bool { return !h.queue.Up() })
 	id := h.submit(nil)
-	if due, err := h.store.Due(t.Context(), []string{"default"}, []string{"mock"}, nil, 5); err != nil || len(due) != 0 {
+	if due, err := h.store.Queues.Due(t.Context(), []string{"default"}, []string{"mock"}, nil, 5); err != nil || len(due) != 0 {
 		t.Errorf("due %v, error %v", due, err)
 	}
 	h.resume(store.PauseQueue, "default")

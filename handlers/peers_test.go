@@ -24,10 +24,10 @@ func (h *fixture) peer(identity string) (uuid.UUID, *store.Claimed) {
 	}
 	p := work.Process{ID: uuid.Must(uuid.NewV7()), Identity: identity, Queues: []string{"default"}}
 	id := h.submit(func(s *work.Spec) { s.Queue = "unheard" })
-	if err := h.store.Register(h.t.Context(), p, 24*time.Hour); err != nil {
+	if err := h.store.Processes.Register(h.t.Context(), p, 24*time.Hour); err != nil {
 		h.t.Fatal(err)
 	}
-	c, err := h.store.Claim(h.t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: p.ID, Backends: []string{"mock"}})
+	c, err := h.store.Runs.Claim(h.t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: p.ID, Backends: []string{"mock"}})
 	if err != nil || c == nil {
 		h.t.Fatal(c, err)
 	}
@@ -91,14 +91,14 @@ func TestDeadPeerHasFinished(t *testing.T) {
 	h := newFixture(t)
 	w := h.start(nil)
 	dead, c := h.peer("")
-	blob, err := h.store.Encode(nil)
+	blob, err := h.store.Transcripts.Encode(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	upkeep.NewSpool(h.store, w.spool.Dir, nil, h.log).Keep(store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: 1, Status: work.RunSucceeded, Next: work.Succeeded, Result: "paid for", Blob: blob})
 	w.leaveLockFile(t, dead)
 	testkit.Eventually(t, "the dead one is removed", func() bool {
-		processes, err := h.store.Processes(t.Context())
+		processes, err := h.store.Processes.List(t.Context())
 		return err == nil && len(processes) == 1
 	})
 	if u := h.becomes(c.ID, work.Succeeded); u.RunCount != 1 || u.Losses != 0 {

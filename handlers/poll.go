@@ -46,7 +46,7 @@ func (w *Worker) claimDue(ctx context.Context, runs *sync.WaitGroup, freed chan<
 	if free == 0 {
 		return
 	}
-	due, err := w.Store.Due(ctx, w.queueNames(), w.health.Ready(), w.health.ShutModels(), free)
+	due, err := w.Store.Queues.Due(ctx, w.queueNames(), w.health.Ready(), w.health.ShutModels(), free)
 	if err != nil {
 		w.Log.Warn("look for work without redis", "err", err)
 		return

@@ -237,7 +237,7 @@ func TestProviderBatch(t *testing.T) {
 	h.provider.end(second, echo)
 	h.ends(odd)
 	h.becomes(odd, work.Succeeded)
-	testkit.Eventually(t, "no answer left", func() bool { a, err := h.store.Answer(t.Context(), odd); return a == nil && err == nil })
+	testkit.Eventually(t, "no answer left", func() bool { a, err := h.store.ProviderBatches.Answer(t.Context(), odd); return a == nil && err == nil })
 }
 
 // What the batch loses, expires or says twice changes no result.
@@ -335,7 +335,7 @@ func TestProviderBatchFindsWhatItSent(t *testing.T) {
 		h.startProvider(nil)
 		first, second := h.provider.sent(t, 1), h.provider.sent(t, 2)
 		testkit.Eventually(t, "both are found", func() bool {
-			known, err := h.store.KnownRemotes(t.Context(), "openai", []string{first.id, second.id})
+			known, err := h.store.ProviderBatches.KnownRemotes(t.Context(), "openai", []string{first.id, second.id})
 			return err == nil && len(known) == 2
 		})
 		h.provider.end(first, echo)
@@ -370,7 +370,7 @@ func TestProviderBatchFindsWhatItSent(t *testing.T) {
 			h := newProviderFixture(t)
 			id, dead := h.wait("a"), uuid.Must(uuid.NewV7())
 			b := h.packedBy(dead)
-			if err := h.store.SendingProviderBatch(t.Context(), dead, b.ID, 1); err != nil {
+			if err := h.store.ProviderBatches.Sending(t.Context(), dead, b.ID, 1); err != nil {
 				t.Fatal(err)
 			}
 			if arrived {
@@ -399,11 +399,11 @@ func findSooner(o *Options) { o.find = time.Nanosecond }
 // packedBy packs what waits on behalf of a worker process that is dead.
 func (h *providerFixture) packedBy(process uuid.UUID) *store.ProviderBatch {
 	h.t.Helper()
-	n, err := h.store.PackUnits(h.t.Context(), "openai", 100)
+	n, err := h.store.ProviderBatches.Pack(h.t.Context(), "openai", 100)
 	if err != nil || n != 1 {
 		h.t.Fatal(n, err)
 	}
-	b, err := h.store.HoldProviderBatch(h.t.Context(), process, []string{"openai"})
+	b, err := h.store.ProviderBatches.Claim(h.t.Context(), process, []string{"openai"})
 	if err != nil || b == nil {
 		h.t.Fatal(b, err)
 	}
@@ -456,7 +456,7 @@ func TestProviderBatchNobodyWaits(t *testing.T) {
 	gone := h.wait("gone")
 	h.startProvider(nil)
 	b := h.provider.sent(t, 1)
-	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, gone); err != nil {
+	if _, err := h.store.Units.Cancel(t.Context(), work.DefaultTenant, gone); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the batch that nobody waits for is cancelled", func() bool {
@@ -487,7 +487,7 @@ func TestProviderBatchCancelsWhatItSent(t *testing.T) {
 			change(h.provider)
 			gone, dead := h.wait("gone"), uuid.Must(uuid.NewV7())
 			b := h.packedBy(dead)
-			if err := h.store.SendingProviderBatch(t.Context(), dead, b.ID, 1); err != nil {
+			if err := h.store.ProviderBatches.Sending(t.Context(), dead, b.ID, 1); err != nil {
 				t.Fatal(err)
 			}
 			line, _ := h.provider.Line(backend.Request{Prompt: "gone"})
@@ -496,7 +496,7 @@ func TestProviderBatchCancelsWhatItSent(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, gone); err != nil {
+			if _, err := h.store.Units.Cancel(t.Context(), work.DefaultTenant, gone); err != nil {
 				t.Fatal(err)
 			}
 			if name == "over by then" {
@@ -504,7 +504,7 @@ func TestProviderBatchCancelsWhatItSent(t *testing.T) {
 			}
 			h.startProvider(nil)
 			testkit.Eventually(t, "the batch is seen to its end", func() bool {
-				lane, err := h.store.BatchLaneOf(t.Context(), gone)
+				lane, err := h.store.ProviderBatches.LaneOf(t.Context(), gone)
 				return err == nil && lane.Batch.FinishedAt != nil
 			})
 			want := []string{remote}
@@ -539,7 +539,7 @@ func TestProviderBatchChargesWhatNoRunTakes(t *testing.T) {
 			b := h.provider.sent(t, 1)
 			w.stop()
 			<-w.done
-			if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, gone); err != nil {
+			if _, err := h.store.Units.Cancel(t.Context(), work.DefaultTenant, gone); err != nil {
 				t.Fatal(err)
 			}
 			h.provider.end(b, echo)
@@ -550,7 +550,7 @@ func TestProviderBatchChargesWhatNoRunTakes(t *testing.T) {
 			}
 			testkit.Eventually(t, "the cost is noted", func() bool { return h.unit(gone).Known() > 0 })
 			for range 3 {
-				if err := h.store.ChargeAnswer(t.Context(), gone, new(0.25)); err != nil {
+				if err := h.store.ProviderBatches.ChargeAnswer(t.Context(), gone, new(0.25)); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -101,7 +101,7 @@ func (r *recorder) write(ctx context.Context) {
 		r.mu.Unlock()
 		p.Steps = r.steps.After(r.written, maxChunk)
 		p.ToolCalls = r.steps.ToolCalls() // after the steps are taken: what is taken is counted, and nothing may come after it
-		if err := r.store.Append(ctx, p); err != nil {
+		if err := r.store.Transcripts.Append(ctx, p); err != nil {
 			r.failed(ctx, p, err)
 			continue
 		}
@@ -142,11 +142,11 @@ func (r *recorder) close(f *store.Finish) {
 	r.finished.Wait()
 	r.steps.Close()
 	steps := r.steps.Steps()
-	blob, err := r.store.Encode(steps)
+	blob, err := r.store.Transcripts.Encode(steps)
 	if err != nil {
 		r.log.Error("transcript could not be encoded", "run", r.run, "err", err)
 		only := transcript.Step{Number: 1, Type: transcript.SystemText, Text: "transcript could not be encoded: " + err.Error()}
-		blob, _ = r.store.Encode([]transcript.Step{only})
+		blob, _ = r.store.Transcripts.Encode([]transcript.Step{only})
 	}
 	f.Steps, f.Rev, f.Blob = len(steps), r.steps.Rev(), blob
 }

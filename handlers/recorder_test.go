@@ -57,7 +57,7 @@ func TestStepsThatWereNotWrittenAreNotLeftOut(t *testing.T) {
 		rec.steps.Rewrite(1, fmt.Sprint("again ", i))
 	}
 	rec.finished.Wait()
-	steps, err := h.store.StepsAfter(t.Context(), run, 0)
+	steps, err := h.store.Transcripts.StepsAfter(t.Context(), run, 0)
 	if err != nil || len(steps) != 51 {
 		t.Fatalf("%d steps, error %v", len(steps), err)
 	}

@@ -105,7 +105,7 @@ func (w *Worker) ProcessTask(_ context.Context, t *asynq.Task) error {
 func (w *Worker) requeue(unit uuid.UUID) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	messages, err := w.Store.Redispatch(ctx, []uuid.UUID{unit})
+	messages, err := w.Store.Queues.Redispatch(ctx, []uuid.UUID{unit})
 	if err != nil {
 		return err
 	}

@@ -78,15 +78,15 @@ func TestNextWorkerProcessHandsInWhatIsOnDisk(t *testing.T) {
 	data := t.TempDir()
 	dead := upkeep.NewSpool(h.store, filepath.Join(data, "spool"), nil, h.log)
 	process := work.Process{ID: uuid.Must(uuid.NewV7()), Queues: []string{"default"}}
-	if err := h.store.Register(t.Context(), process, time.Minute); err != nil {
+	if err := h.store.Processes.Register(t.Context(), process, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	id := h.submit(nil)
-	c, err := h.store.Claim(t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: process.ID, Backends: []string{"mock"}})
+	c, err := h.store.Runs.Claim(t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: process.ID, Backends: []string{"mock"}})
 	if err != nil || c == nil {
 		t.Fatal(c, err)
 	}
-	blob, err := h.store.Encode(nil)
+	blob, err := h.store.Transcripts.Encode(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

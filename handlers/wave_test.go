@@ -82,7 +82,7 @@ func TestWaveAgainstARateLimit(t *testing.T) {
 		id := h.submit(nil)
 		h.begun().end <- succeed("")
 		h.becomes(id, work.Succeeded)
-		left, _, err := h.store.Units(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Backend: "openai",
+		left, _, err := h.store.Units.List(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Backend: "openai",
 			States: []work.State{work.Queued, work.Running}, Limit: 1})
 		if err != nil {
 			t.Fatal(err)

@@ -19,11 +19,11 @@ import (
 // Postgres is mended by the reconciler.
 func AdvanceBatch(ctx context.Context, s *store.Store, q *queue.Client, log *slog.Logger, id uuid.UUID) error {
 	for {
-		a, err := s.AdvanceBatch(ctx, id)
+		a, err := s.Batches.Advance(ctx, id)
 		if err != nil {
 			return err
 		}
-		if err := q.Enqueue(ctx, a.Bells...); err != nil {
+		if err := q.Enqueue(ctx, a.Messages...); err != nil {
 			log.Debug("enqueue units of a batch", "batch", id, "err", err)
 		}
 		if err := q.Cancelled(ctx, a.Stopped...); err != nil {
@@ -49,7 +49,7 @@ func (r *Reconciler) moveIdleBatches(ctx context.Context) error {
 // moveSome advances batches. When time is short the next round begins where this
 // one ended.
 func (r *Reconciler) moveSome(ctx context.Context, idle bool, moved *uuid.UUID) error {
-	ids, err := r.Store.LiveBatches(ctx, idle)
+	ids, err := r.Store.Batches.Live(ctx, idle)
 	if err != nil {
 		return err
 	}

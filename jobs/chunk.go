@@ -57,7 +57,7 @@ func (f *enumeration) begin(ctx context.Context) {
 	begun, skip := make(chan struct{}), f.source.OnInvalid == onInvalidSkip
 	piece := f.piece
 	piece.Begun = func() { close(begun) }
-	piece.Turn = func(ctx context.Context, repeated []string) (problems []work.BatchProblem, err error) {
+	piece.BeforeCommit = func(ctx context.Context, repeated []string) (problems []work.BatchProblem, err error) {
 		if err := before.await(ctx); err != nil {
 			return nil, err
 		}
@@ -77,7 +77,7 @@ func (f *enumeration) begin(ctx context.Context) {
 	f.under = append(f.under, u)
 	go func() {
 		defer close(u.over)
-		err := f.s.Store.FillMore(ctx, piece)
+		err := f.s.Store.Batches.AddChunk(ctx, piece)
 		if u.kept = err == nil; !errors.Is(err, errNotKept) {
 			u.err = err
 		}

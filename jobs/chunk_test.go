@@ -45,13 +45,13 @@ func TestFillingStopsAnywhere(t *testing.T) {
 	stops := 0
 	for {
 		process := uuid.New()
-		taken, err := s.Store.FillBatch(t.Context(), process)
+		taken, err := s.Store.Batches.ClaimEnumeration(t.Context(), process)
 		if err != nil || taken == nil {
 			t.Fatalf("nobody goes on after %d stops: %v", stops, err)
 		}
 		var place source.Place
-		if len(taken.Place) > 0 {
-			if err := json.Unmarshal(taken.Place, &place); err != nil {
+		if len(taken.Cursor) > 0 {
+			if err := json.Unmarshal(taken.Cursor, &place); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -68,7 +68,7 @@ func TestFillingStopsAnywhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		stops++
-		if err := s.Store.LeaveBatch(t.Context(), b.ID, process, 0); err != nil {
+		if err := s.Store.Batches.LeaveEnumeration(t.Context(), b.ID, process, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -112,7 +112,7 @@ func TestFillingFindsWhatRepeats(t *testing.T) {
 			t.Fatal(err)
 		}
 		process := uuid.New()
-		taken, err := s.Store.FillBatch(t.Context(), process)
+		taken, err := s.Store.Batches.ClaimEnumeration(t.Context(), process)
 		if err != nil || taken == nil {
 			t.Fatal(err)
 		}
@@ -141,11 +141,11 @@ func TestPiecesDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	s := newSubmitter(t, "")
 	n := store.NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Protocol: work.ProtocolNative, Source: json.RawMessage(`{}`)}}
-	if _, _, err := s.Store.AddBatch(t.Context(), n); err != nil {
+	if _, _, err := s.Store.Batches.Add(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
 	process := uuid.New()
-	taken, err := s.Store.FillBatch(t.Context(), process)
+	taken, err := s.Store.Batches.ClaimEnumeration(t.Context(), process)
 	if err != nil || taken == nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ type Control struct {
 
 // CancelUnit cancels a unit, or asks its run to stop.
 func (c *Control) CancelUnit(ctx context.Context, tenant string, id uuid.UUID) error {
-	unit, err := c.Store.Cancel(ctx, tenant, id)
+	unit, err := c.Store.Units.Cancel(ctx, tenant, id)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (c *Control) CancelUnit(ctx context.Context, tenant string, id uuid.UUID) e
 
 // CancelUnits cancels the units of a filter; more: there are others.
 func (c *Control) CancelUnits(ctx context.Context, f store.UnitFilter) (moved []store.Moved, more bool, err error) {
-	if moved, more, err = c.Store.CancelAll(ctx, f); err != nil {
+	if moved, more, err = c.Store.Units.CancelAll(ctx, f); err != nil {
 		return nil, false, err
 	}
 	var stopped, ended []uuid.UUID
@@ -63,7 +63,7 @@ func (c *Control) CancelUnits(ctx context.Context, f store.UnitFilter) (moved []
 // RetryUnit runs a final unit again, with changes.
 func (c *Control) RetryUnit(ctx context.Context, tenant string, id uuid.UUID, changes store.Changes) error {
 	if changes != (store.Changes{}) {
-		u, err := c.Store.Unit(ctx, tenant, id)
+		u, err := c.Store.Units.Get(ctx, tenant, id)
 		if err == nil && len(u.Request) > 0 {
 			err = work.Invalidf("#", "the unit has a request, which is sent again as it is; submit a new unit for another")
 		}
@@ -71,18 +71,18 @@ func (c *Control) RetryUnit(ctx context.Context, tenant string, id uuid.UUID, ch
 			return err
 		}
 	}
-	unit, err := c.Store.Retry(ctx, tenant, id, changes)
+	unit, err := c.Store.Units.Retry(ctx, tenant, id, changes)
 	if err != nil {
 		return err
 	}
-	c.requeued(ctx, []store.Moved{{Dispatch: store.DispatchOf(unit), State: unit.State, BatchID: unit.BatchID, Held: unit.Held}})
+	c.requeued(ctx, []store.Moved{{Message: store.MessageOf(unit), State: unit.State, BatchID: unit.BatchID, Held: unit.Held}})
 	c.UnitChanged(id)
 	return nil
 }
 
 // RetryUnits runs the final units of a filter again; more: there are others.
 func (c *Control) RetryUnits(ctx context.Context, f store.UnitFilter, changes store.Changes) (moved []store.Moved, more bool, err error) {
-	if moved, more, err = c.Store.RetryAll(ctx, f, changes); err != nil {
+	if moved, more, err = c.Store.Units.RetryAll(ctx, f, changes); err != nil {
 		return nil, false, err
 	}
 	c.requeued(ctx, moved)
@@ -97,43 +97,43 @@ func (c *Control) requeued(ctx context.Context, moved []store.Moved) {
 
 // ApproveBatch lets the rest of a batch run after its test.
 func (c *Control) ApproveBatch(ctx context.Context, tenant string, id uuid.UUID, changes store.BatchChanges) error {
-	b, err := c.Store.ApproveBatch(ctx, tenant, id, changes)
+	b, err := c.Store.Batches.Approve(ctx, tenant, id, changes)
 	return c.moved(ctx, b, err)
 }
 
 // ResumeBatch lets a paused batch go on.
 func (c *Control) ResumeBatch(ctx context.Context, tenant string, id uuid.UUID, changes store.BatchChanges) error {
-	b, err := c.Store.ResumeBatch(ctx, tenant, id, changes)
+	b, err := c.Store.Batches.Resume(ctx, tenant, id, changes)
 	return c.moved(ctx, b, err)
 }
 
 // PauseBatch lets no further unit of a batch begin.
 func (c *Control) PauseBatch(ctx context.Context, tenant string, id uuid.UUID, by, why string) error {
-	b, err := c.Store.PauseBatch(ctx, tenant, id, by, why)
+	b, err := c.Store.Batches.Pause(ctx, tenant, id, by, why)
 	return c.moved(ctx, b, err)
 }
 
 // CancelBatch cancels a batch, or rejects it after its test.
 func (c *Control) CancelBatch(ctx context.Context, tenant string, id uuid.UUID, why string) error {
-	b, err := c.Store.CancelBatch(ctx, tenant, id, why)
+	b, err := c.Store.Batches.Cancel(ctx, tenant, id, why)
 	return c.moved(ctx, b, err)
 }
 
 // RetryBatch runs the units of a batch again that are in one of the states.
 func (c *Control) RetryBatch(ctx context.Context, tenant string, id uuid.UUID, states []work.State) error {
-	if _, err := c.Store.Batch(ctx, tenant, id); err != nil {
+	if _, err := c.Store.Batches.Get(ctx, tenant, id); err != nil {
 		return err
 	}
 	total := 0
 	for more := true; more; {
 		var moved []store.Moved
 		var err error
-		if moved, more, err = c.Store.RetryBatch(ctx, tenant, id, states); err != nil {
+		if moved, more, err = c.Store.Batches.Retry(ctx, tenant, id, states); err != nil {
 			return err
 		}
 		total += len(moved)
 	}
-	b, err := c.Store.Batch(ctx, tenant, id)
+	b, err := c.Store.Batches.Get(ctx, tenant, id)
 	switch {
 	case err == nil && total == 0 && (b.Status == work.BatchFinalizing || b.Status == work.BatchCancelling):
 		err = fmt.Errorf("%w: the batch is %s; retry its units when it is over", work.ErrConflict, b.Status)

@@ -12,12 +12,12 @@ const messagesPerReceiver = 4
 
 // enqueueDeliveries enqueues what is due to be delivered and has no message.
 func (r *Reconciler) enqueueDeliveries(ctx context.Context) error {
-	messages, err := r.Store.UnheardDeliveries(ctx, messagesPerReceiver)
+	messages, err := r.Store.Deliveries.Redispatch(ctx, messagesPerReceiver)
 	if err != nil {
 		return err
 	}
 	if err := r.Queue.EnqueueDeliveries(ctx, messages); err != nil {
-		return errors.Join(err, r.Store.DoubtDeliveries(ctx))
+		return errors.Join(err, r.Store.Deliveries.RecheckAll(ctx))
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ func (e *Enumerator) Run(ctx context.Context) {
 	filling.Go(func() { e.queue.Listen(ctx, func(queue.Notice) { e.wakeEnumerator() }, queue.NoticeBatch) })
 	for ctx.Err() == nil {
 		slots <- struct{}{}
-		f, err := e.Store.FillBatch(ctx, process)
+		f, err := e.Store.Batches.ClaimEnumeration(ctx, process)
 		if err != nil && ctx.Err() == nil {
 			e.log.Debug("look for a batch to fill", "err", err)
 		}
@@ -70,7 +70,7 @@ func (e *Enumerator) Run(ctx context.Context) {
 
 // fillOne brings a batch as far as it gets. What fails for reasons that pass is
 // left for the next look; what cannot be made right ends the batch.
-func (e *Enumerator) fillOne(ctx context.Context, process uuid.UUID, f *store.Filling) {
+func (e *Enumerator) fillOne(ctx context.Context, process uuid.UUID, f *store.Enumeration) {
 	log := e.log.With("batch", f.ID)
 	err := e.fillHeld(ctx, process, f)
 	pause := time.Duration(0)
@@ -89,20 +89,20 @@ func (e *Enumerator) fillOne(ctx context.Context, process uuid.UUID, f *store.Fi
 	}
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if err := e.Store.LeaveBatch(leave, f.ID, process, pause); err != nil {
+	if err := e.Store.Batches.LeaveEnumeration(leave, f.ID, process, pause); err != nil {
 		log.Debug("leave a batch; its lease will end", "err", err)
 	}
 }
 
 // fillHeld fills a batch while another routine holds on to it, and stops when
 // it has become somebody else's.
-func (e *Enumerator) fillHeld(ctx context.Context, process uuid.UUID, f *store.Filling) error {
+func (e *Enumerator) fillHeld(ctx context.Context, process uuid.UUID, f *store.Enumeration) error {
 	filling, stop := context.WithCancelCause(ctx)
 	var holding sync.WaitGroup
 	defer holding.Wait()
 	defer stop(nil)
 	holding.Go(func() {
-		tick := time.NewTicker(store.RenewFilling)
+		tick := time.NewTicker(store.RenewEnumeration)
 		defer tick.Stop()
 		for {
 			select {
@@ -110,7 +110,7 @@ func (e *Enumerator) fillHeld(ctx context.Context, process uuid.UUID, f *store.F
 				return
 			case <-tick.C:
 			}
-			if err := e.Store.KeepFilling(filling, f.ID, process); errors.Is(err, work.ErrConflict) {
+			if err := e.Store.Batches.RenewEnumeration(filling, f.ID, process); errors.Is(err, work.ErrConflict) {
 				stop(err)
 			}
 		}
@@ -130,11 +130,11 @@ func (e *Enumerator) fillHeld(ctx context.Context, process uuid.UUID, f *store.F
 // enumeration makes the units of one batch.
 type enumeration struct {
 	s       *Submitter
-	batch   *store.Filling
+	batch   *store.Enumeration
 	process uuid.UUID
 	source  batchSource
 
-	piece    store.Filled
+	piece    store.Chunk
 	lines    map[string]int // of the custom ids in piece
 	under    []*underWay    // pieces that are being committed, the oldest first
 	turns    turns
@@ -146,14 +146,14 @@ type enumeration struct {
 
 // enumerate makes the units of a batch from where it was left, and ends or
 // fails its enumeration.
-func (e *Enumerator) enumerate(ctx context.Context, process uuid.UUID, f *store.Filling) error {
+func (e *Enumerator) enumerate(ctx context.Context, process uuid.UUID, f *store.Enumeration) error {
 	fill := enumeration{s: e.Submitter, batch: f, process: process, turns: newTurns()}
 	if err := json.Unmarshal(f.Source, &fill.source); err != nil {
 		return fmt.Errorf("read the source of batch %s: %w", f.ID, err)
 	}
 	from := source.Place{}
-	if len(f.Place) > 0 && string(f.Place) != "null" {
-		if err := json.Unmarshal(f.Place, &from); err != nil {
+	if len(f.Cursor) > 0 && string(f.Cursor) != "null" {
+		if err := json.Unmarshal(f.Cursor, &from); err != nil {
 			return fmt.Errorf("read the place of batch %s: %w", f.ID, err)
 		}
 	}
@@ -166,26 +166,26 @@ func (e *Enumerator) enumerate(ctx context.Context, process uuid.UUID, f *store.
 	var invalid *work.Invalid
 	switch {
 	case errors.Is(err, source.ErrBroken):
-		return e.Store.FailFill(ctx, f.ID, process, strings.TrimPrefix(err.Error(), source.ErrBroken.Error()+": "), fill.problems)
+		return e.Store.Batches.FailEnumeration(ctx, f.ID, process, strings.TrimPrefix(err.Error(), source.ErrBroken.Error()+": "), fill.problems)
 	case errors.As(err, &invalid):
-		return e.Store.FailFill(ctx, f.ID, process, invalid.Detail, fill.problems)
+		return e.Store.Batches.FailEnumeration(ctx, f.ID, process, invalid.Detail, fill.problems)
 	case err != nil:
 		return err
 	case fill.refused > 0:
-		return e.Store.FailFill(ctx, f.ID, process, fmt.Sprintf("%d of its items are not as they must be; problems has the first", fill.refused), fill.problems)
+		return e.Store.Batches.FailEnumeration(ctx, f.ID, process, fmt.Sprintf("%d of its items are not as they must be; problems has the first", fill.refused), fill.problems)
 	}
-	b, err := e.Store.Batch(ctx, f.Tenant, f.ID)
+	b, err := e.Store.Batches.Get(ctx, f.Tenant, f.ID)
 	if err != nil {
 		return err
 	}
 	if b.Counts.Total == 0 {
-		return e.Store.FailFill(ctx, f.ID, process, "there is nothing in its source that a unit could be made of", b.Problems)
+		return e.Store.Batches.FailEnumeration(ctx, f.ID, process, "there is nothing in its source that a unit could be made of", b.Problems)
 	}
-	return e.Store.EndFill(ctx, f.ID, process)
+	return e.Store.Batches.FinishEnumeration(ctx, f.ID, process)
 }
 
 func (f *enumeration) clear() {
-	f.piece = store.Filled{Batch: f.batch.ID, Process: f.process, Place: f.piece.Place}
+	f.piece = store.Chunk{Batch: f.batch.ID, Process: f.process, Cursor: f.piece.Cursor}
 	f.lines, f.bytes, f.begun = map[string]int{}, 0, time.Now()
 }
 
@@ -216,7 +216,7 @@ func (f *enumeration) all(ctx context.Context, items iter.Seq2[item, error]) err
 			f.lines[n.CustomID] = it.line
 			f.bytes += len(n.Row) + len(n.Prompt) + len(n.Payload) + len(n.SystemPrompt) + len(n.Request)
 		}
-		if f.piece.Place, err = json.Marshal(it.next); err != nil {
+		if f.piece.Cursor, err = json.Marshal(it.next); err != nil {
 			return err
 		}
 		if len(f.piece.Units) >= pieceUnits || f.bytes > pieceBytes || len(f.piece.Problems) >= pieceUnits || time.Since(f.begun) > pieceTime {
@@ -265,7 +265,7 @@ func (f *enumeration) unit(ctx context.Context, it *item) (n store.NewUnit, err 
 	}
 	n.ID = uuid.Must(uuid.NewV7())
 	belong(&n, &f.batch.Batch, *it)
-	n.Turn = f.turns.of(&n, it.line)
+	n.StartOrder = f.turns.of(&n, it.line)
 	if f.lines[n.CustomID] > 0 {
 		it.wrong, it.code = []work.Invalid{repeats(n.CustomID)}, codeRepeats
 	}

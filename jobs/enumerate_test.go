@@ -25,20 +25,20 @@ func TestFillingIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	s := newSubmitter(t, "")
 	n := store.NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Protocol: work.ProtocolNative, Source: json.RawMessage(`[]`)}}
-	if _, _, err := s.Store.AddBatch(t.Context(), n); err != nil {
+	if _, _, err := s.Store.Batches.Add(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
 	process := uuid.New()
-	taken, err := s.Store.FillBatch(t.Context(), process)
+	taken, err := s.Store.Batches.ClaimEnumeration(t.Context(), process)
 	if err != nil || taken == nil {
 		t.Fatal(err)
 	}
 	NewEnumerator(s.Submitter).fillOne(t.Context(), process, taken)
-	if err := s.Store.KeepFilling(t.Context(), n.ID, process); !errors.Is(err, work.ErrConflict) {
+	if err := s.Store.Batches.RenewEnumeration(t.Context(), n.ID, process); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("it still holds the batch: %v", err)
 	}
 	testkit.Eventually(t, "another tries", func() bool {
-		again, err := s.Store.FillBatch(t.Context(), uuid.New())
+		again, err := s.Store.Batches.ClaimEnumeration(t.Context(), uuid.New())
 		return err == nil && again != nil
 	})
 }

@@ -101,7 +101,7 @@ func (r *Rules) uploads(ctx context.Context, n *store.NewUnit) (map[uuid.UUID]wo
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	return r.Store.FilesByID(ctx, n.Tenant, ids)
+	return r.Store.Files.ByID(ctx, n.Tenant, ids)
 }
 
 // lookAt finds a file that a unit names, or says why it cannot be had.

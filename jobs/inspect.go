@@ -113,7 +113,7 @@ func (l *inspection) block(out io.Writer, template json.RawMessage, turns turns,
 		}
 		b.unit.ID = uuid.Must(uuid.NewV7()) // units are let go in the order of their ids
 		belong(b.unit, &l.batch, b.it)
-		b.unit.Turn = turns.of(b.unit, b.it.line)
+		b.unit.StartOrder = turns.of(b.unit, b.it.line)
 	}
 	each(block, func(b *looked) {
 		if b.unit != nil {

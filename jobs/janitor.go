@@ -102,7 +102,7 @@ func (j *Janitor) Once(ctx context.Context, removed func(what string, n int)) (m
 	for i := range j.table {
 		d := &j.table[i]
 		var n int
-		_, err := j.Store.Tidy(ctx, func(ctx context.Context) (err error) {
+		_, err := j.Store.Retention.Lead(ctx, func(ctx context.Context) (err error) {
 			n, err = d.run(ctx)
 			return err
 		})
@@ -145,20 +145,20 @@ func (j *Janitor) duties() []duty {
 		return duty{name: name, do: func(ctx context.Context) (int, error) { return prune(ctx, janitorRows) }}
 	}
 	table := []duty{
-		setting("units", j.Keep.Units, mine(j.Store.PruneUnits)),
-		setting("batches", j.Keep.Units, mine(j.Store.PruneBatches)),
-		pieces("rows of deleted batches", j.Store.PurgeBatches),
-		setting("uploads", j.Keep.Units, mine(j.Store.PruneUploads)),
-		pieces("files whose time is over", j.Store.ExpireFiles),
-		setting("transcripts", j.Keep.Transcripts, j.Store.PruneTranscripts),
-		setting("idempotency keys", j.Keep.Keys, j.Store.PruneKeys),
-		setting("webhook deliveries", j.Keep.Deliveries, j.Store.PruneDeliveries),
-		since("trigger deliveries", keepTriggerDeliveries, j.Store.PruneTriggerDeliveries),
-		pieces("cached results", j.Store.PruneCache),
-		pieces("providers' answers", j.Store.PruneAnswers),
-		since("provider batches", keepProviderBatches, j.Store.PruneProviderBatches),
-		since("worker processes", keepProcesses, j.Store.PruneProcesses),
-		since("pauses", keepPauses, j.Store.PrunePauses),
+		setting("units", j.Keep.Units, mine(j.Store.Retention.PruneUnits)),
+		setting("batches", j.Keep.Units, mine(j.Store.Retention.PruneBatches)),
+		pieces("rows of deleted batches", j.Store.Retention.PurgeBatches),
+		setting("uploads", j.Keep.Units, mine(j.Store.Retention.PruneUploads)),
+		pieces("files whose time is over", j.Store.Retention.ExpireFiles),
+		setting("transcripts", j.Keep.Transcripts, j.Store.Retention.PruneTranscripts),
+		setting("idempotency keys", j.Keep.Keys, j.Store.Retention.PruneKeys),
+		setting("webhook deliveries", j.Keep.Deliveries, j.Store.Retention.PruneDeliveries),
+		since("trigger deliveries", keepTriggerDeliveries, j.Store.Retention.PruneTriggerDeliveries),
+		pieces("cached results", j.Store.Retention.PruneCache),
+		pieces("providers' answers", j.Store.Retention.PruneAnswers),
+		since("provider batches", keepProviderBatches, j.Store.Retention.PruneProviderBatches),
+		since("worker processes", keepProcesses, j.Store.Retention.PruneProcesses),
+		since("pauses", keepPauses, j.Store.Retention.PrunePauses),
 		{name: "bytes of files that are gone", do: j.removeBlobs},
 	}
 	for i := range table {
@@ -171,7 +171,7 @@ func (j *Janitor) duties() []duty {
 // and of files that were removed. Repeating it does no harm.
 func (j *Janitor) removeBlobs(ctx context.Context) (n int, err error) {
 	for n < janitorRows {
-		ids, err := j.Store.StrayBlobs(ctx, blobsAtOnce)
+		ids, err := j.Store.Files.StrayBlobs(ctx, blobsAtOnce)
 		if err != nil || len(ids) == 0 {
 			return n, err
 		}
@@ -182,7 +182,7 @@ func (j *Janitor) removeBlobs(ctx context.Context) (n int, err error) {
 				break
 			}
 		}
-		if err := errors.Join(broken, j.Store.BlobsGone(ctx, ids)); err != nil {
+		if err := errors.Join(broken, j.Store.Files.BlobsGone(ctx, ids)); err != nil {
 			return n, err
 		}
 		n += len(ids)

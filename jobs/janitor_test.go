@@ -211,7 +211,7 @@ func TestTranscriptsGoBeforeTheirRuns(t *testing.T) {
 	a.exec(`DELETE FROM transcript_chunks`)
 	id := work.DefaultTenant
 	runs := func() work.Run {
-		list, _, err := a.store.Runs(t.Context(), store.RunFilter{Tenant: id, Limit: 10})
+		list, _, err := a.store.Runs.List(t.Context(), store.RunFilter{Tenant: id, Limit: 10})
 		a.must(err)
 		return list[0]
 	}
@@ -227,7 +227,7 @@ func TestTranscriptsGoBeforeTheirRuns(t *testing.T) {
 	if r.HasTranscript || r.TranscriptGone == nil || a.count(`SELECT count(*) FROM transcripts WHERE octet_length(blob) > 0`) > 0 {
 		t.Errorf("after: %+v", r)
 	}
-	if _, err := a.store.Transcript(t.Context(), id, r.ID); !errors.As(err, new(*work.RemovedError)) {
+	if _, err := a.store.Transcripts.Open(t.Context(), id, r.ID); !errors.As(err, new(*work.RemovedError)) {
 		t.Errorf("read of a transcript that was removed: %v", err)
 	}
 }
@@ -282,16 +282,16 @@ func TestRoundsAreBounded(t *testing.T) {
 	a.exec(`INSERT INTO work_units (id, tenant, state, title, backend, queue, priority, prompt, payload, missing_key, timeout, idle_timeout, check_at, created_at, deadline)
 		SELECT gen_random_uuid(), 'default', 'queued', 't', 'mock', 'default', 5, 'p', '{}', 'fail', 60, 60, now(), now(), now() - interval '1 second' FROM generate_series(1, 2500)`)
 	for _, want := range []int64{pieceRows, pieceRows, 500, 0} {
-		if n, err := a.store.ExpireDeadlines(t.Context()); err != nil || n != want {
+		if n, err := a.store.Units.ExpireDeadlines(t.Context()); err != nil || n != want {
 			t.Fatalf("%d ended, want %d; error %v", n, want, err)
 		}
 	}
 	a.exec(`INSERT INTO batches (id, tenant, title, status, protocol, source, unit, created_at, paused_at)
 		SELECT gen_random_uuid(), 'default', 't', s, 'native', '{}', '{}', now(), CASE WHEN paused THEN now() END
 		FROM unnest(ARRAY['in_progress', 'testing', 'cancelling', 'finalizing']) AS s, (VALUES (true), (false)) AS p(paused)`)
-	each, err := a.store.LiveBatches(t.Context(), false)
+	each, err := a.store.Batches.Live(t.Context(), false)
 	a.must(err)
-	idle, err := a.store.LiveBatches(t.Context(), true)
+	idle, err := a.store.Batches.Live(t.Context(), true)
 	if a.must(err); len(each) != 6 || len(idle) != 2 {
 		t.Errorf("%d batches are looked at each second, %d now and then", len(each), len(idle))
 	}

@@ -86,7 +86,7 @@ func (f *fixture) exec(statement string) {
 
 func (f *fixture) put() work.Unit {
 	f.t.Helper()
-	u, _, err := f.store.Accept(f.t.Context(), store.NewUnit{Unit: work.Unit{
+	u, _, err := f.store.Units.Accept(f.t.Context(), store.NewUnit{Unit: work.Unit{
 		ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: "t", Spec: work.Spec{
 			Backend: "mock", Payload: json.RawMessage(`{}`), Timeout: 60, IdleTimeout: 60, MissingKey: "fail",
 			Queue: work.DefaultQueue, Priority: work.DefaultPriority, Labels: json.RawMessage(`{}`),
@@ -98,14 +98,14 @@ func (f *fixture) put() work.Unit {
 
 func (f *fixture) unit(id uuid.UUID) work.Unit {
 	f.t.Helper()
-	u, err := f.store.Unit(f.t.Context(), work.DefaultTenant, id)
+	u, err := f.store.Units.Get(f.t.Context(), work.DefaultTenant, id)
 	f.must(err)
 	return u
 }
 
 func (f *fixture) enqueue(u work.Unit) {
 	f.t.Helper()
-	f.must(f.queue.Enqueue(f.t.Context(), store.DispatchOf(u)))
+	f.must(f.queue.Enqueue(f.t.Context(), store.MessageOf(u)))
 }
 
 func (f *fixture) once() {
@@ -115,9 +115,9 @@ func (f *fixture) once() {
 
 func (f *fixture) pending(units ...work.Unit) (n int) {
 	f.t.Helper()
-	messages := make([]store.Dispatch, len(units))
+	messages := make([]store.Message, len(units))
 	for i, u := range units {
-		messages[i] = store.DispatchOf(f.unit(u.ID))
+		messages[i] = store.MessageOf(f.unit(u.ID))
 	}
 	states, err := f.queue.Pending(f.t.Context(), messages)
 	f.must(err)

@@ -63,7 +63,7 @@ func (w *leaseWatch) look(leases []store.Lease, at time.Duration, clock time.Tim
 
 // watchLeases looks at the leases and returns those that have run out.
 func (r *Reconciler) watchLeases(ctx context.Context) (over []store.Lease, set time.Duration, err error) {
-	leases, clock, err := r.Store.Leases(ctx)
+	leases, clock, err := r.Store.Processes.Leases(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -73,7 +73,7 @@ func (r *Reconciler) watchLeases(ctx context.Context) (over []store.Lease, set t
 
 // follow looks at the leases as watchLeases does, and tells whether nobody leads.
 func (r *Reconciler) follow(ctx context.Context) (free bool, err error) {
-	leases, clock, free, err := r.Store.LeasesAndLead(ctx)
+	leases, clock, free, err := r.Store.Processes.LeasesAndLead(ctx)
 	if err == nil {
 		r.seen(leases, clock)
 	}
@@ -96,7 +96,7 @@ func (r *Reconciler) endLeases(ctx context.Context) (lost int64, err error) {
 		return 0, err
 	}
 	if set < 0 {
-		mended, err := r.Store.ClockBack(ctx, -set)
+		mended, err := r.Store.Reconciler.ClockBack(ctx, -set)
 		if err != nil {
 			return 0, err
 		}
@@ -107,7 +107,7 @@ func (r *Reconciler) endLeases(ctx context.Context) (lost int64, err error) {
 	}
 	var ended int64
 	if len(over) > 0 {
-		if ended, err = r.Store.EndLeases(ctx, over); err != nil {
+		if ended, err = r.Store.Processes.EndLeases(ctx, over); err != nil {
 			return 0, err
 		}
 		if ended > 0 {
@@ -117,5 +117,5 @@ func (r *Reconciler) endLeases(ctx context.Context) (lost int64, err error) {
 	if ended == 0 && r.pending != nil && !r.pending.Lost {
 		return 0, nil
 	}
-	return r.Store.ExpireLeases(ctx)
+	return r.Store.Runs.ExpireLeases(ctx)
 }

@@ -67,9 +67,9 @@ func TestClockOfPostgresIsSet(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			p := work.Process{ID: uuid.Must(uuid.NewV7()), Queues: []string{"default"}}
-			f.must(f.store.Register(t.Context(), p, 30*time.Second))
+			f.must(f.store.Processes.Register(t.Context(), p, 30*time.Second))
 			u := f.put()
-			if c, err := f.store.Claim(t.Context(), store.Claim{UnitID: u.ID, RunID: uuid.New(), Process: p.ID, SessionID: "s", Backends: []string{"mock"}}); err != nil || c == nil {
+			if c, err := f.store.Runs.Claim(t.Context(), store.Claim{UnitID: u.ID, RunID: uuid.New(), Process: p.ID, SessionID: "s", Backends: []string{"mock"}}); err != nil || c == nil {
 				t.Fatal(c, err)
 			}
 			f.once()
@@ -90,10 +90,10 @@ func TestClockBack(t *testing.T) {
 	f.exec(`UPDATE work_units SET check_at = clock_timestamp() + interval '61 minutes', not_before = clock_timestamp() + interval '61 minutes', run_count = 1`)
 	later := f.put()
 	f.exec(`UPDATE work_units SET check_at = '` + named.Format(time.RFC3339) + `', not_before = '` + named.Format(time.RFC3339) + `' WHERE run_count = 0`)
-	if n, err := f.store.ClockBack(t.Context(), time.Hour); err != nil || n != 1 {
+	if n, err := f.store.Reconciler.ClockBack(t.Context(), time.Hour); err != nil || n != 1 {
 		t.Errorf("%d mended, %v", n, err)
 	}
-	if n, err := f.store.ClockBack(t.Context(), time.Hour); err != nil || n != 0 {
+	if n, err := f.store.Reconciler.ClockBack(t.Context(), time.Hour); err != nil || n != 0 {
 		t.Errorf("%d mended again, %v", n, err)
 	}
 	if at := f.unit(soon.ID).NotBefore; at == nil || time.Until(*at) > 2*time.Minute {

@@ -142,7 +142,7 @@ func (s *Submitter) SubmitUnits(ctx context.Context, n store.NewBatch, o BatchOp
 	look := inspection{s: s, ctx: ctx, batch: n.Batch, skip: o.OnInvalid == onInvalidSkip, seen: map[uint64]bool{}, pointer: pointer}
 	file := work.File{ID: uuid.Must(uuid.NewV7()), Tenant: n.Tenant, Name: "batch-" + n.ID.String() + ".jsonl", MediaType: "application/jsonl"}
 	if !o.DryRun {
-		if err := s.Store.ExpectBlobs(ctx, []uuid.UUID{file.ID}); err != nil {
+		if err := s.Store.Files.ExpectBlobs(ctx, []uuid.UUID{file.ID}); err != nil {
 			return SubmittedBatch{}, err
 		}
 	}
@@ -161,7 +161,7 @@ func (s *Submitter) SubmitUnits(ctx context.Context, n store.NewBatch, o BatchOp
 	}
 	if err == nil {
 		file.Size, file.SHA256 = stored.Size, stored.SHA256
-		_, err = s.Store.AddFile(ctx, file)
+		_, err = s.Store.Files.Add(ctx, file)
 	}
 	if err != nil {
 		s.RemoveBlob(ctx, file.ID)
@@ -208,7 +208,7 @@ func (s *Submitter) addSampled(ctx context.Context, n store.NewBatch, first *Sam
 // AddBatch commits a batch, or finds the one that its key made before, and has its
 // units made.
 func (s *Submitter) AddBatch(ctx context.Context, n store.NewBatch) (b work.Batch, replayed bool, err error) {
-	if b, replayed, err = s.Store.AddBatch(ctx, n); err == nil {
+	if b, replayed, err = s.Store.Batches.Add(ctx, n); err == nil {
 		s.EnumerateSoon(ctx, b.ID)
 	}
 	return b, replayed, err

@@ -52,7 +52,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 	for {
 		free, err := r.follow(ctx)
 		if free && err == nil {
-			_, err = r.Store.Lead(ctx, ticker.C, func(round context.Context) { r.note(ctx, r.Once(round)) })
+			_, err = r.Store.Reconciler.Lead(ctx, ticker.C, func(round context.Context) { r.note(ctx, r.Once(round)) })
 		}
 		r.note(ctx, err)
 		select {
@@ -141,7 +141,7 @@ func (r *Reconciler) look(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookBudgetOfRound)
 	defer cancel()
-	p, err := r.Store.Pending(ctx, r.walk.Back())
+	p, err := r.Store.Reconciler.Pending(ctx, r.walk.Back())
 	if err != nil {
 		r.Log.Debug("look for what there is to do", "err", err)
 		return
@@ -154,11 +154,11 @@ func (r *Reconciler) recover(ctx context.Context) (int, error) {
 	if !r.away {
 		return 0, nil
 	}
-	if _, err := r.Store.RecheckAll(ctx); err != nil {
+	if _, err := r.Store.Queues.RecheckAll(ctx); err != nil {
 		return 0, err
 	}
 	r.walked = time.Time{}
-	if err := r.Store.DoubtDeliveries(ctx); err != nil {
+	if err := r.Store.Deliveries.RecheckAll(ctx); err != nil {
 		return 0, err
 	}
 	r.away, r.calm = false, time.Now().Add(recovery)
@@ -187,7 +187,7 @@ func (r *Reconciler) soon(name string) {
 }
 
 func (r *Reconciler) expireDeadlines(ctx context.Context) (int, error) {
-	n, err := r.Store.ExpireDeadlines(ctx)
+	n, err := r.Store.Units.ExpireDeadlines(ctx)
 	if n > 0 {
 		r.Log.Warn("units are overdue", "units", n)
 	}
@@ -195,7 +195,7 @@ func (r *Reconciler) expireDeadlines(ctx context.Context) (int, error) {
 }
 
 func (r *Reconciler) endWaits(ctx context.Context) (int, error) {
-	n, err := r.Store.LateUnits(ctx)
+	n, err := r.Store.ProviderBatches.UnpackLate(ctx)
 	if n > 0 {
 		r.Log.Info("units of batch mode run live: their end is near", "units", n)
 	}
@@ -203,7 +203,7 @@ func (r *Reconciler) endWaits(ctx context.Context) (int, error) {
 }
 
 func (r *Reconciler) expireDeliveries(ctx context.Context) (int, error) {
-	n, err := r.Store.ExpireDeliveries(ctx)
+	n, err := r.Store.Deliveries.ExpireLeases(ctx)
 	if n > 0 {
 		r.Log.Warn("deliveries are taken from worker processes that are late or dead", "deliveries", n)
 	}
@@ -211,7 +211,7 @@ func (r *Reconciler) expireDeliveries(ctx context.Context) (int, error) {
 }
 
 func (r *Reconciler) foldLost(ctx context.Context) (int, error) {
-	n, err := r.Store.FoldLost(ctx, foldAtATime)
+	n, err := r.Store.Transcripts.FoldLost(ctx, foldAtATime)
 	if n == foldAtATime {
 		n = pieceRows // there may be more
 	}
@@ -233,7 +233,7 @@ func (r *Reconciler) withRedis(do func(context.Context) error) func(context.Cont
 // is for the next sweep: messages come first.
 func (r *Reconciler) tally(ctx context.Context) error {
 	for begun := time.Now(); time.Since(begun) < tallyBudget; {
-		if more, err := r.Store.Tally(ctx, work.DefaultTenant); err != nil || !more {
+		if more, err := r.Store.Overview.Tally(ctx, work.DefaultTenant); err != nil || !more {
 			return err
 		}
 	}
@@ -252,7 +252,7 @@ func (r *Reconciler) checkEpoch(ctx context.Context) error {
 	}
 	if epoch == "" {
 		var err error
-		if epoch, err = r.Store.Epoch(ctx, uuid.NewString()); err != nil {
+		if epoch, err = r.Store.Queues.Epoch(ctx, uuid.NewString()); err != nil {
 			return err
 		}
 	}
@@ -261,12 +261,12 @@ func (r *Reconciler) checkEpoch(ctx context.Context) error {
 		return err
 	}
 	r.pending = nil
-	rechecked, err := r.Store.RecheckAll(ctx)
+	rechecked, err := r.Store.Queues.RecheckAll(ctx)
 	if err != nil {
 		return err
 	}
 	r.walked = time.Time{}
-	if err := r.Store.DoubtDeliveries(ctx); err != nil {
+	if err := r.Store.Deliveries.RecheckAll(ctx); err != nil {
 		return err
 	}
 	if err := r.Queue.SetEpochs(ctx, missing); err != nil {
@@ -293,7 +293,7 @@ func (r *Reconciler) enqueueLost(ctx context.Context) error {
 	}
 	r.walk = r.walk.Back()
 	for deadline := time.Now().Add(roundLimit); time.Now().Before(deadline); {
-		due, walk, err := r.Store.Unchecked(ctx, r.walk, atOnce)
+		due, walk, err := r.Store.Queues.Unchecked(ctx, r.walk, atOnce)
 		if err != nil || len(due) == 0 {
 			return err
 		}
@@ -308,7 +308,7 @@ func (r *Reconciler) enqueueLost(ctx context.Context) error {
 	return nil
 }
 
-func (r *Reconciler) enqueueMissing(ctx context.Context, due []store.Dispatch) error {
+func (r *Reconciler) enqueueMissing(ctx context.Context, due []store.Message) error {
 	pending, err := r.Queue.Pending(ctx, due)
 	if err != nil {
 		return err
@@ -322,12 +322,12 @@ func (r *Reconciler) enqueueMissing(ctx context.Context, due []store.Dispatch) e
 	if len(missing) == 0 {
 		return nil
 	}
-	messages, err := r.Store.Redispatch(ctx, missing)
+	messages, err := r.Store.Queues.Redispatch(ctx, missing)
 	if err != nil {
 		return err
 	}
 	if err := r.Queue.EnqueueOrFail(ctx, messages); err != nil {
-		return errors.Join(err, r.Store.Doubt(ctx, missing))
+		return errors.Join(err, r.Store.Queues.Recheck(ctx, missing))
 	}
 	return nil
 }

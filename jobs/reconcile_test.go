@@ -28,7 +28,7 @@ func (f *fixture) flush() {
 // recheck lets the next round look at every queued unit.
 func (f *fixture) recheck() {
 	f.t.Helper()
-	_, err := f.store.RecheckAll(f.t.Context())
+	_, err := f.store.Queues.RecheckAll(f.t.Context())
 	f.must(err)
 }
 
@@ -167,7 +167,7 @@ func TestReconcileWithoutRedis(t *testing.T) {
 
 func (f *fixture) claim(unit, process uuid.UUID) {
 	f.t.Helper()
-	c, err := f.store.Claim(f.t.Context(), store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process, Backends: []string{"mock"}})
+	c, err := f.store.Runs.Claim(f.t.Context(), store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process, Backends: []string{"mock"}})
 	f.must(err)
 	if c == nil {
 		f.t.Fatal("nothing claimed")

@@ -34,7 +34,7 @@ func TestOneMasterOfACluster(t *testing.T) {
 		t.Fatalf("%d masters", len(masters))
 	}
 	f.once()
-	epoch, err := f.store.Epoch(t.Context(), "")
+	epoch, err := f.store.Queues.Epoch(t.Context(), "")
 	f.must(err)
 	if lack, err := f.queue.MissingEpochs(t.Context(), epoch); err != nil || len(lack) > 0 {
 		t.Errorf("epochs are missing: %v, %v", lack, err)
@@ -42,7 +42,7 @@ func TestOneMasterOfACluster(t *testing.T) {
 	u := f.put()
 	f.enqueue(u)
 	for address, server := range masters {
-		f.must(f.store.Defer(t.Context(), u.ID, uuid.Nil, time.Minute))
+		f.must(f.store.Queues.Defer(t.Context(), u.ID, uuid.Nil, time.Minute))
 		f.must(server.FlushAll(t.Context()).Err())
 		f.once()
 		if n := f.pending(u); n != 1 {
@@ -79,7 +79,7 @@ func TestFailoverIsNoticed(t *testing.T) {
 			f.once() // writes the epoch to the masters
 			u := f.put()
 			key := taskKey(u, 1)
-			f.must(f.store.Defer(t.Context(), u.ID, uuid.Nil, time.Minute)) // as if it were enqueued, and the message lost
+			f.must(f.store.Queues.Defer(t.Context(), u.ID, uuid.Nil, time.Minute)) // as if it were enqueued, and the message lost
 			old := g.KillMaster(key)
 			_ = f.queue.Probe(t.Context())
 			g.AwaitFailover(key, old)
@@ -111,7 +111,7 @@ func TestInstallationsShareARedis(t *testing.T) {
 	var units [2]work.Unit
 	for i := range fixtures {
 		f := newFixtureAt(t, server.URL)
-		id, err := f.store.Epoch(t.Context(), uuid.NewString())
+		id, err := f.store.Queues.Epoch(t.Context(), uuid.NewString())
 		f.must(err)
 		f.queue.OfDatabase(id)
 		f.must(f.rec.checkEpoch(t.Context()))
@@ -120,7 +120,7 @@ func TestInstallationsShareARedis(t *testing.T) {
 		fixtures[i] = f
 	}
 	for i, f := range fixtures {
-		epoch, err := f.store.Epoch(t.Context(), "")
+		epoch, err := f.store.Queues.Epoch(t.Context(), "")
 		f.must(err)
 		if lack, err := f.queue.MissingEpochs(t.Context(), epoch); err != nil || len(lack) > 0 {
 			t.Errorf("installation %d takes Redis for another: %v, %v", i, lack, err)

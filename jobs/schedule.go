@@ -20,7 +20,7 @@ import (
 // again, after a death in the middle or beside another process, finds the unit
 // that is there.
 func (r *Reconciler) makeScheduled(ctx context.Context) error {
-	due, now, err := r.Store.DueSchedules(ctx, atOnce)
+	due, now, err := r.Store.Schedules.Due(ctx, atOnce)
 	if err != nil {
 		return fmt.Errorf("find due schedules: %w", err)
 	}
@@ -45,16 +45,16 @@ func (r *Reconciler) makeUnits(ctx context.Context, s work.Schedule, now time.Ti
 	for _, at := range times {
 		key := "schedule " + s.Name + " " + at.UTC().Format(time.RFC3339)
 		hash := sha256.Sum256([]byte(key))
-		u, _, err := r.Store.Accept(ctx, store.NewUnit{Unit: ScheduledUnit(s), IdempotencyKey: key, BodyHash: hash[:]})
+		u, _, err := r.Store.Units.Accept(ctx, store.NewUnit{Unit: ScheduledUnit(s), IdempotencyKey: key, BodyHash: hash[:]})
 		if err != nil {
 			return fmt.Errorf("schedule %s: make the unit of %s: %w", s.Name, at, err)
 		}
 		last = u.ID
-		if err := r.Queue.Enqueue(ctx, store.DispatchOf(u)); err != nil {
+		if err := r.Queue.Enqueue(ctx, store.MessageOf(u)); err != nil {
 			r.Log.Debug("enqueue a scheduled unit", "unit", u.ID, "err", err)
 		}
 	}
-	return r.Store.Scheduled(ctx, s, next, last)
+	return r.Store.Schedules.Advance(ctx, s, next, last)
 }
 
 // ScheduledUnit is a new unit as a schedule asks for it.

@@ -12,7 +12,7 @@ import (
 // schedule puts a schedule whose next time lies so far back.
 func (f *fixture) schedule(name string, catchUp work.CatchUp, ago time.Duration) work.Schedule {
 	f.t.Helper()
-	s, err := f.store.PutSchedule(f.t.Context(), work.Schedule{
+	s, err := f.store.Schedules.Put(f.t.Context(), work.Schedule{
 		Tenant: work.DefaultTenant, Name: name, Cron: "@every 1h", Timezone: "UTC", CatchUp: catchUp, Title: name,
 		NextAt: time.Now().Add(-ago).Truncate(time.Second),
 		Unit: work.Spec{Backend: "mock", Prompt: name, Payload: json.RawMessage(`{}`), Labels: json.RawMessage(`{}`), Timeout: 60,
@@ -24,7 +24,7 @@ func (f *fixture) schedule(name string, catchUp work.CatchUp, ago time.Duration)
 
 func (f *fixture) made(title string) (units []work.Unit) {
 	f.t.Helper()
-	units, _, err := f.store.Units(f.t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Search: title})
+	units, _, err := f.store.Units.List(f.t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Search: title})
 	f.must(err)
 	return units
 }
@@ -36,7 +36,7 @@ func TestScheduledUnitsAreMadeOnce(t *testing.T) {
 	f := newFixture(t)
 	missed, later := f.schedule("missed", work.CatchUpAll, 150*time.Minute), f.schedule("later", work.CatchUpAll, -time.Hour)
 	f.must(f.rec.makeUnits(t.Context(), missed, time.Now())) // by one beside us
-	_, err := f.store.PutSchedule(t.Context(), missed)       // by one who died before it was noted
+	_, err := f.store.Schedules.Put(t.Context(), missed)     // by one who died before it was noted
 	f.must(err)
 	f.once()
 	f.once()
@@ -46,12 +46,12 @@ func TestScheduledUnitsAreMadeOnce(t *testing.T) {
 	if n := len(f.made("later")); n != 0 {
 		t.Errorf("%d units before their time", n)
 	}
-	s, err := f.store.Schedule(t.Context(), work.DefaultTenant, "missed")
+	s, err := f.store.Schedules.Get(t.Context(), work.DefaultTenant, "missed")
 	f.must(err)
 	if !s.NextAt.Equal(missed.NextAt.Add(3*time.Hour)) || s.LastAt == nil || *s.LastUnit != f.made("missed")[0].ID {
 		t.Errorf("%+v", s)
 	}
-	f.must(f.store.DeleteSchedule(t.Context(), work.DefaultTenant, later.Name))
+	f.must(f.store.Schedules.Delete(t.Context(), work.DefaultTenant, later.Name))
 	if f.pending(f.made("missed")...) != 3 {
 		t.Error("not every unit was enqueued")
 	}
@@ -65,11 +65,11 @@ func TestScheduleIsReplacedMeanwhile(t *testing.T) {
 	old := f.schedule("s", work.CatchUpOne, time.Minute)
 	next := f.schedule("s", work.CatchUpOne, -time.Hour)
 	f.must(f.rec.makeUnits(t.Context(), old, time.Now()))
-	if s, err := f.store.Schedule(t.Context(), work.DefaultTenant, "s"); err != nil || !s.NextAt.Equal(next.NextAt) {
+	if s, err := f.store.Schedules.Get(t.Context(), work.DefaultTenant, "s"); err != nil || !s.NextAt.Equal(next.NextAt) {
 		t.Errorf("next %s, want %s, error %v", s.NextAt, next.NextAt, err)
 	}
 	next.Paused, next.NextAt, next.Name, next.Title = true, old.NextAt, "paused", "paused"
-	_, err := f.store.PutSchedule(t.Context(), next)
+	_, err := f.store.Schedules.Put(t.Context(), next)
 	f.must(err)
 	f.once()
 	if n := len(f.made("paused")); n != 0 {

@@ -37,7 +37,7 @@ func (s *Submitter) items(ctx context.Context, b work.Batch, src batchSource, fr
 		return withTemplate(b.Unit, src.ReadDir(roots.FS(root), src.Path, from)), func() { _ = root.Close() }, nil
 	}
 	if src.Type == typeTrigger {
-		items, err := s.Store.BatchItems(ctx, b.ID)
+		items, err := s.Store.Batches.Items(ctx, b.ID)
 		return withTemplate(b.Unit, delivered(src.Source, items, from)), func() {}, err
 	}
 	file, err := s.openSource(ctx, b.Tenant, src.Path)
@@ -59,7 +59,7 @@ func (s *Submitter) items(ctx context.Context, b work.Batch, src batchSource, fr
 // openSource opens a file by what callers call it.
 func (s *Submitter) openSource(ctx context.Context, tenant, ref string) (io.ReadSeekCloser, error) {
 	if id, ok := work.UploadedFile(ref); ok {
-		if _, err := s.Store.File(ctx, tenant, id); errors.Is(err, work.ErrNotFound) {
+		if _, err := s.Store.Files.Get(ctx, tenant, id); errors.Is(err, work.ErrNotFound) {
 			return nil, work.Invalidf("#/source/path", "there is no uploaded file %s; upload it with POST /files", id)
 		} else if err != nil {
 			return nil, err
@@ -151,7 +151,7 @@ func (o objects) fetch(ctx context.Context, item *source.Item) error {
 // whoever does it again after a death makes nothing twice.
 func (o objects) file(ctx context.Context, name, short string) (work.File, error) {
 	f := work.File{ID: uuid.NewSHA1(o.batch.ID, []byte(name)), Tenant: o.batch.Tenant, Name: short}
-	if had, err := o.s.Store.File(ctx, f.Tenant, f.ID); err == nil {
+	if had, err := o.s.Store.Files.Get(ctx, f.Tenant, f.ID); err == nil {
 		return had, nil
 	}
 	r, err := o.bucket.Read(ctx, name)
@@ -159,7 +159,7 @@ func (o objects) file(ctx context.Context, name, short string) (work.File, error
 		return f, err
 	}
 	defer func() { _ = r.Close() }()
-	if err := o.s.Store.ExpectBlobs(ctx, []uuid.UUID{f.ID}); err != nil {
+	if err := o.s.Store.Files.ExpectBlobs(ctx, []uuid.UUID{f.ID}); err != nil {
 		return f, err
 	}
 	content := bufio.NewReader(r)
@@ -174,5 +174,5 @@ func (o objects) file(ctx context.Context, name, short string) (work.File, error
 		return f, err
 	}
 	f.Size, f.SHA256 = stored.Size, stored.SHA256
-	return o.s.Store.AddFile(ctx, f)
+	return o.s.Store.Files.Add(ctx, f)
 }

@@ -48,7 +48,7 @@ func (s *Submitter) OnSubmit(notify func(uuid.UUID)) { s.notify = append(s.notif
 // Submit commits a unit and has its message sent. replayed: its idempotency key, or
 // the delivery that it comes of, had made it before.
 func (s *Submitter) Submit(ctx context.Context, n store.NewUnit) (unit work.Unit, replayed bool, err error) {
-	unit, replayed, err = s.Store.Accept(ctx, n)
+	unit, replayed, err = s.Store.Units.Accept(ctx, n)
 	if err == nil && !replayed {
 		s.Submitted(ctx, unit)
 	}
@@ -67,7 +67,7 @@ func (s *Submitter) Submitted(ctx context.Context, u work.Unit) {
 	}
 	ctx = context.WithoutCancel(ctx)
 	s.enqueues.Go(func() {
-		if err := s.queue.Enqueue(ctx, store.DispatchOf(u)); err != nil {
+		if err := s.queue.Enqueue(ctx, store.MessageOf(u)); err != nil {
 			s.log.Warn("unit accepted, but not enqueued; the reconciler will", "unit", u.ID, "err", err)
 		}
 	})
@@ -85,12 +85,12 @@ const advancedAtOnce = 20
 // caller's problem. It returns the batches.
 func (s *Submitter) Requeued(ctx context.Context, moved []store.Moved) []uuid.UUID {
 	ctx = context.WithoutCancel(ctx)
-	var messages []store.Dispatch
+	var messages []store.Message
 	var batches []uuid.UUID
 	for _, m := range moved {
 		switch {
 		case !m.Held && m.State == work.Queued:
-			messages = append(messages, m.Dispatch)
+			messages = append(messages, m.Message)
 		case m.Held && !slices.Contains(batches, *m.BatchID) && len(batches) < advancedAtOnce:
 			batches = append(batches, *m.BatchID)
 		}
@@ -131,7 +131,7 @@ func (s *Submitter) RemoveBlob(ctx context.Context, id uuid.UUID) {
 	ctx = context.WithoutCancel(ctx)
 	err := s.Files.Delete(ctx, id)
 	if err == nil {
-		err = s.Store.BlobsGone(ctx, []uuid.UUID{id})
+		err = s.Store.Files.BlobsGone(ctx, []uuid.UUID{id})
 	}
 	if err != nil {
 		s.log.Warn("the bytes of a file could not be removed; a worker process will try again", "file", id, "err", err)

@@ -50,7 +50,7 @@ func newSubmitterAt(t *testing.T, docs, redis string) submitter {
 
 func (s submitter) batch(t *testing.T, id uuid.UUID) work.Batch {
 	t.Helper()
-	b, err := s.Store.Batch(t.Context(), work.DefaultTenant, id)
+	b, err := s.Store.Batches.Get(t.Context(), work.DefaultTenant, id)
 	if err != nil {
 		t.Fatal(err)
 	}

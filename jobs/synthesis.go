@@ -81,27 +81,27 @@ func (s synthesis) body(unit json.RawMessage, c work.BatchCounts) (json.RawMessa
 // synthesize makes the unit that sums a batch up and is given its results as a
 // file. File and unit are named after the batch, so whoever does it again after
 // a death makes nothing twice.
-func (e *Enumerator) synthesize(ctx context.Context, process uuid.UUID, f *store.Filling) error {
+func (e *Enumerator) synthesize(ctx context.Context, process uuid.UUID, f *store.Enumeration) error {
 	var s synthesis
 	if err := json.Unmarshal(f.Synthesis, &s); err != nil {
 		return fmt.Errorf("read the synthesis of batch %s: %w", f.ID, err)
 	}
 	name := fmt.Sprintf("synthesis %s %d", f.ID, f.Round)
 	file := work.File{ID: uuid.NewSHA1(f.ID, []byte(name)), Tenant: f.Tenant, Name: "results.jsonl", MediaType: "application/jsonl"}
-	if _, err := e.Store.File(ctx, f.Tenant, file.ID); err != nil {
-		if err := e.Store.ExpectBlobs(ctx, []uuid.UUID{file.ID}); err != nil {
+	if _, err := e.Store.Files.Get(ctx, f.Tenant, file.ID); err != nil {
+		if err := e.Store.Files.ExpectBlobs(ctx, []uuid.UUID{file.ID}); err != nil {
 			return err
 		}
 		stored, err := e.spool(ctx, file.ID, false, func(w io.Writer) error {
 			return WriteResults(w, func(g func(store.BatchResult) error) error {
-				return e.Store.BatchResults(ctx, f.ID, work.FinalStates, g)
+				return e.Store.Batches.Results(ctx, f.ID, work.FinalStates, g)
 			})
 		})
 		if err != nil {
 			return err
 		}
 		file.Size, file.SHA256 = stored.Size, stored.SHA256
-		if _, err := e.Store.AddFile(ctx, file); err != nil {
+		if _, err := e.Store.Files.Add(ctx, file); err != nil {
 			return err
 		}
 	}
@@ -118,7 +118,7 @@ func (e *Enumerator) synthesize(ctx context.Context, process uuid.UUID, f *store
 	}
 	hash := sha256.Sum256([]byte(name))
 	n.IdempotencyKey, n.BodyHash, n.Files = name, hash[:], append(n.Files, file.ID.String())
-	u, err := e.Store.Synthesize(ctx, f.ID, process, n)
+	u, err := e.Store.Batches.Synthesize(ctx, f.ID, process, n)
 	if err != nil {
 		return err
 	}

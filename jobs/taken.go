@@ -29,7 +29,7 @@ func (r *Reconciler) enqueueTaken(ctx context.Context) error {
 		r.taken = nil
 		return nil
 	}
-	untaken, err := r.Store.Untaken(ctx, messages)
+	untaken, err := r.Store.Queues.Untaken(ctx, messages)
 	if err != nil {
 		return err
 	}
@@ -57,13 +57,13 @@ func (r *Reconciler) enqueueTaken(ctx context.Context) error {
 	if len(again) == 0 {
 		return nil
 	}
-	fresh, err := r.Store.Redispatch(ctx, again)
+	fresh, err := r.Store.Queues.Redispatch(ctx, again)
 	if err != nil {
 		return err
 	}
 	r.Log.Warn("units are offered again: a worker process took them and did not begin", "units", len(fresh))
 	if err := r.Queue.EnqueueOrFail(ctx, fresh); err != nil {
-		return errors.Join(err, r.Store.Doubt(ctx, again))
+		return errors.Join(err, r.Store.Queues.Recheck(ctx, again))
 	}
 	return nil
 }

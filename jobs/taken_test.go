@@ -22,7 +22,7 @@ func TestTakenAndNotBegun(t *testing.T) {
 	f := newFixture(t)
 	f.once() // writes the epoch
 	process := work.Process{ID: uuid.Must(uuid.NewV7()), Queues: []string{"default"}}
-	f.must(f.store.Register(t.Context(), process, time.Hour))
+	f.must(f.store.Processes.Register(t.Context(), process, time.Hour))
 	eaten, begun := f.put(), f.put()
 	f.enqueue(eaten)
 	f.enqueue(begun)
@@ -45,10 +45,10 @@ func TestTakenAndNotBegun(t *testing.T) {
 	t.Cleanup(func() { close(hold); server.Shutdown() })
 	<-took
 	<-took
-	if !f.queue.Taken(t.Context(), store.DispatchOf(eaten)) {
+	if !f.queue.Taken(t.Context(), store.MessageOf(eaten)) {
 		t.Error("nobody knows that the message was taken")
 	}
-	if c, err := f.store.Claim(t.Context(), store.Claim{UnitID: begun.ID, RunID: uuid.New(), Process: process.ID, SessionID: "s", Backends: []string{"mock"}}); err != nil || c == nil {
+	if c, err := f.store.Runs.Claim(t.Context(), store.Claim{UnitID: begun.ID, RunID: uuid.New(), Process: process.ID, SessionID: "s", Backends: []string{"mock"}}); err != nil || c == nil {
 		t.Fatal(c, err)
 	}
 	server.Stop() // it takes nothing more

@@ -1,19 +1,25 @@
 package store
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
+
+// Batches are units that were submitted together.
+type Batches struct {
+	db    *pg.DB
+	units *Units
+}
 
 // NewBatch is a batch that asks to be accepted.
 type NewBatch struct {
@@ -73,20 +79,20 @@ const insertBatch = `INSERT INTO batches (id, tenant, title, status, protocol, s
 func (n NewBatch) args() ([]any, error) {
 	var stop *string
 	if n.StopWhen != nil {
-		text, err := encode(n.StopWhen)
+		text, err := pg.Encode(n.StopWhen)
 		if err != nil {
 			return nil, err
 		}
 		stop = &text
 	}
 	problems, err := encodeProblems(n.Problems)
-	return []any{n.ID, n.Tenant, work.Clean(n.Title), string(n.Protocol), jsonText(n.Source, "{}"), jsonText(n.Unit, "{}"), n.InputFile, jsonText(n.Metadata, "{}"),
-		n.TestFirst, n.Concurrency, n.MaxCostUSD, stop, jsonOrNull(n.Synthesis), n.ExpiresAt, work.Clean(n.IdempotencyKey), n.BodyHash, n.Rejected, problems, n.CallbackURL, jsonOrNull(n.Items)}, err
+	return []any{n.ID, n.Tenant, work.Clean(n.Title), string(n.Protocol), pg.JSONOr(n.Source, "{}"), pg.JSONOr(n.Unit, "{}"), n.InputFile, pg.JSONOr(n.Metadata, "{}"),
+		n.TestFirst, n.Concurrency, n.MaxCostUSD, stop, pg.JSONOrNull(n.Synthesis), n.ExpiresAt, work.Clean(n.IdempotencyKey), n.BodyHash, n.Rejected, problems, n.CallbackURL, pg.JSONOrNull(n.Items)}, err
 }
 
-// AddBatch commits a new batch, or finds the one that the same idempotency key
-// made before and says so. Its units are made afterwards: see FillBatch.
-func (s *Store) AddBatch(ctx context.Context, n NewBatch) (work.Batch, bool, error) {
+// Add commits a new batch, or finds the one that the same idempotency key
+// made before and says so. Its units are made afterwards: see Batches.ClaimEnumeration.
+func (s *Batches) Add(ctx context.Context, n NewBatch) (work.Batch, bool, error) {
 	args, err := n.args()
 	if err != nil {
 		return work.Batch{}, false, err
@@ -94,17 +100,17 @@ func (s *Store) AddBatch(ctx context.Context, n NewBatch) (work.Batch, bool, err
 	var rows []batchRow
 	err = s.db.SelectContext(ctx, &rows, insertBatch+` ON CONFLICT DO NOTHING RETURNING `+batchColumns, args...)
 	if err != nil {
-		return work.Batch{}, false, translate(fmt.Errorf("add batch: %w", err))
+		return work.Batch{}, false, pg.Translate(fmt.Errorf("add batch: %w", err))
 	}
 	if len(rows) == 1 {
 		b, err := rows[0].batch()
 		return b, false, err
 	}
-	return s.replayBatch(ctx, n, work.Clean(n.IdempotencyKey))
+	return s.replay(ctx, n, work.Clean(n.IdempotencyKey))
 }
 
-// replayBatch finds the batch that stood in n's way, as replay does for units.
-func (s *Store) replayBatch(ctx context.Context, n NewBatch, key string) (work.Batch, bool, error) {
+// replay finds the batch that stood in n's way, as replay does for units.
+func (s *Batches) replay(ctx context.Context, n NewBatch, key string) (work.Batch, bool, error) {
 	var row struct {
 		batchRow
 		SameBody bool `db:"same_body"`
@@ -112,53 +118,43 @@ func (s *Store) replayBatch(ctx context.Context, n NewBatch, key string) (work.B
 	err := s.db.GetContext(ctx, &row, `SELECT `+batchColumns+`, coalesce(body_hash = $4, false) AS same_body FROM batches
 		WHERE id = $1 OR tenant = $2 AND idempotency_key = $3`, n.ID, n.Tenant, key, n.BodyHash)
 	if err != nil {
-		return work.Batch{}, false, translate(fmt.Errorf("find batch of key: %w", err))
+		return work.Batch{}, false, pg.Translate(fmt.Errorf("find batch of key: %w", err))
 	}
 	if row.ID != n.ID && !row.SameBody {
 		return work.Batch{}, false, ErrKeyReused
 	}
-	b, err := s.Batch(ctx, n.Tenant, row.ID)
+	b, err := s.Get(ctx, n.Tenant, row.ID)
 	return b, row.ID != n.ID, err
 }
 
-// BatchBefore returns the batch that an idempotency key made before. It is
+// Before returns the batch that an idempotency key made before. It is
 // work.ErrNotFound when the key is new, and ErrKeyReused when it came with
 // another body.
-func (s *Store) BatchBefore(ctx context.Context, tenant, key string, bodyHash []byte) (work.Batch, error) {
-	b, _, err := s.replayBatch(ctx, NewBatch{Batch: work.Batch{Tenant: tenant}, BodyHash: bodyHash}, work.Clean(key))
+func (s *Batches) Before(ctx context.Context, tenant, key string, bodyHash []byte) (work.Batch, error) {
+	b, _, err := s.replay(ctx, NewBatch{Batch: work.Batch{Tenant: tenant}, BodyHash: bodyHash}, work.Clean(key))
 	return b, err
 }
 
-func jsonText(raw json.RawMessage, none string) string { return cmp.Or(string(raw), none) }
-
-func jsonOrNull(raw json.RawMessage) *string {
-	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
-		return nil
-	}
-	text := string(raw)
-	return &text
-}
-
-// Batch returns one batch with what its units have come to.
-func (s *Store) Batch(ctx context.Context, tenant string, id uuid.UUID) (work.Batch, error) {
-	row, err := s.batchRow(ctx, tenant, id)
+// Get returns one batch with what its units have come to.
+func (s *Batches) Get(ctx context.Context, tenant string, id uuid.UUID) (work.Batch, error) {
+	row, err := s.row(ctx, tenant, id)
 	if err != nil {
 		return work.Batch{}, err
 	}
 	return s.counted(ctx, row)
 }
 
-func (s *Store) batchRow(ctx context.Context, tenant string, id uuid.UUID) (row batchRow, err error) {
+func (s *Batches) row(ctx context.Context, tenant string, id uuid.UUID) (row batchRow, err error) {
 	err = s.db.GetContext(ctx, &row, `SELECT `+batchColumns+` FROM batches WHERE id = $1 AND tenant = $2 AND deleted_at IS NULL`, id, tenant)
 	if err != nil {
-		return row, translate(fmt.Errorf("read batch %s: %w", id, err))
+		return row, pg.Translate(fmt.Errorf("read batch %s: %w", id, err))
 	}
 	return row, nil
 }
 
 // counted is the batch of a row with its counts, which are taken from its units
 // until it is over.
-func (s *Store) counted(ctx context.Context, row batchRow) (work.Batch, error) {
+func (s *Batches) counted(ctx context.Context, row batchRow) (work.Batch, error) {
 	b, err := row.batch()
 	if err != nil || row.Counts != nil {
 		return b, err
@@ -179,7 +175,7 @@ func countBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (c wor
 	err = sqlx.SelectContext(ctx, q, &rows, `SELECT state, count(*), count(*) FILTER (WHERE denials > 0) AS denied, `+sumOfCosts+` FROM work_units
 		WHERE batch_id = $1 GROUP BY state`, id)
 	if err != nil {
-		return c, translate(fmt.Errorf("count units of batch %s: %w", id, err))
+		return c, pg.Translate(fmt.Errorf("count units of batch %s: %w", id, err))
 	}
 	for _, r := range rows {
 		c.Add(r.State, r.Count)
@@ -196,7 +192,7 @@ func costOfSyntheses(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (
 	var row costRow
 	if err := sqlx.GetContext(ctx, q, &row, `SELECT `+sumOfCosts+` FROM work_units
 		WHERE id = ANY((SELECT syntheses FROM batches WHERE id = $1)::uuid[])`, id); err != nil {
-		return work.Cost{}, translate(fmt.Errorf("add up the syntheses of batch %s: %w", id, err))
+		return work.Cost{}, pg.Translate(fmt.Errorf("add up the syntheses of batch %s: %w", id, err))
 	}
 	return row.cost(), nil
 }
@@ -208,7 +204,7 @@ func usageOfBatch(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID) (*wo
 			coalesce(sum(r.cache_read_tokens), 0)::bigint AS cache_read_tokens, coalesce(sum(r.cache_creation_tokens), 0)::bigint AS cache_creation_tokens
 		FROM work_units u JOIN worker_runs r ON r.id = u.final_run WHERE u.batch_id = $1`, id)
 	if err != nil {
-		return nil, translate(fmt.Errorf("add up the usage of batch %s: %w", id, err))
+		return nil, pg.Translate(fmt.Errorf("add up the usage of batch %s: %w", id, err))
 	}
 	return &u, nil
 }
@@ -225,30 +221,30 @@ type BatchFilter struct {
 }
 
 // where is the filter as conditions, without the page.
-func (f BatchFilter) where() (w where) {
-	w.add("tenant = ? AND deleted_at IS NULL", f.Tenant)
-	w.addIf(len(f.Statuses) > 0, "status = ANY(?)", textArray(f.Statuses))
-	w.addIf(f.Protocol != "", "protocol = ?", string(f.Protocol))
-	w.addIf(f.Search != "", "title ILIKE ?", "%"+escapeLike(f.Search)+"%")
+func (f BatchFilter) where() (w pg.Where) {
+	w.Add("tenant = ? AND deleted_at IS NULL", f.Tenant)
+	w.AddIf(len(f.Statuses) > 0, "status = ANY(?)", pg.TextArray(f.Statuses))
+	w.AddIf(f.Protocol != "", "protocol = ?", string(f.Protocol))
+	w.AddIf(f.Search != "", "title ILIKE ?", "%"+pg.EscapeLike(f.Search)+"%")
 	return w
 }
 
-// Batches lists batches, newest first, and tells the id to go on after when
+// List lists batches, newest first, and tells the id to go on after when
 // there are more.
-func (s *Store) Batches(ctx context.Context, f BatchFilter) ([]work.Batch, *uuid.UUID, error) {
-	f.Limit = cmp.Or(f.Limit, defaultLimit)
+func (s *Batches) List(ctx context.Context, f BatchFilter) ([]work.Batch, *uuid.UUID, error) {
+	f.Limit = cmp.Or(f.Limit, pg.DefaultLimit)
 	w := f.where()
-	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
-	w.addIf(f.Before != uuid.Nil, "id > ?", f.Before)
+	w.AddIf(f.After != uuid.Nil, "id < ?", f.After)
+	w.AddIf(f.Before != uuid.Nil, "id > ?", f.Before)
 	order := "DESC"
 	if f.Before != uuid.Nil {
 		order = "ASC" // those next to it, not the newest of all
 	}
 	var rows []batchRow
-	err := s.db.SelectContext(ctx, &rows, `SELECT * FROM (SELECT `+batchColumns+` FROM batches WHERE `+w.text()+
-		fmt.Sprintf(` ORDER BY id %s LIMIT %d) AS page ORDER BY id DESC`, order, f.Limit+1), w.args...)
+	err := s.db.SelectContext(ctx, &rows, `SELECT * FROM (SELECT `+batchColumns+` FROM batches WHERE `+w.Text()+
+		fmt.Sprintf(` ORDER BY id %s LIMIT %d) AS page ORDER BY id DESC`, order, f.Limit+1), w.Args...)
 	if err != nil {
-		return nil, nil, translate(fmt.Errorf("list batches: %w", err))
+		return nil, nil, pg.Translate(fmt.Errorf("list batches: %w", err))
 	}
 	batches := make([]work.Batch, 0, len(rows))
 	for _, row := range rows {
@@ -262,75 +258,138 @@ func (s *Store) Batches(ctx context.Context, f BatchFilter) ([]work.Batch, *uuid
 		next := batches[len(batches)-1].ID
 		return batches[1:], &next, nil
 	}
-	return cutPage(batches, f.Limit, func(b work.Batch) uuid.UUID { return b.ID })
+	return pg.CutPage(batches, f.Limit, func(b work.Batch) uuid.UUID { return b.ID })
 }
 
-// BatchResult is one unit of a batch with its whole output.
-type BatchResult struct {
-	work.Unit
-	FinalRun *uuid.UUID `db:"final_run"`
-	work.Usage
-	NumTurns  int    `db:"num_turns"`
-	SessionID string `db:"session_id"`
-	RunModel  string `db:"run_model"`
-	// Of the API's answer to a call.
-	HTTPStatus int    `db:"http_status"`
-	RequestID  string `db:"request_id"`
+// BatchChanges are what a resume or an approval may change about a batch; nil
+// keeps what it was.
+type BatchChanges struct {
+	MaxCostUSD  *float64
+	Concurrency *int
 }
 
-// resultColumns are those of a unit without its call, whose body may be large:
-// of interest is only whether there is one.
-func resultColumns() string {
-	return strings.Replace(unitColumns, "coalesce(request, 'null')", "CASE WHEN request IS NULL THEN 'null'::json ELSE '{}' END", 1)
-}
-
-// resultsPage is how many results are read at once, outputs and all.
-const resultsPage = 100
-
-// BatchResults gives the units of a batch that are in one of the states to f,
-// in the order in which they were submitted, as they stand when it begins.
-// Memory holds their ids and a page of them.
-func (s *Store) BatchResults(ctx context.Context, batch uuid.UUID, states []work.State, f func(BatchResult) error) error {
-	return s.BatchResultsAfter(ctx, batch, states, uuid.Nil, 0, f)
-}
-
-// BatchResultsAfter does so with the units that come after one, limit of them
-// at most unless that is 0.
-func (s *Store) BatchResultsAfter(ctx context.Context, batch uuid.UUID, states []work.State, after uuid.UUID, limit int, f func(BatchResult) error) error {
-	var ids []uuid.UUID
-	if err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units WHERE batch_id = $1 AND state = ANY($2) AND id > $3 ORDER BY id LIMIT nullif($4, 0)`,
-		batch, textArray(states), after, limit); err != nil {
-		return translate(fmt.Errorf("list results of batch %s: %w", batch, err))
+// move changes a batch that is in one of the statuses and returns it. A
+// conflict says what it is in instead.
+func (s *Batches) move(ctx context.Context, tenant string, id uuid.UUID, from []work.BatchStatus, verb, set string, args ...any) (work.Batch, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
+	args = append([]any{id, tenant, pg.TextArray(from)}, args...)
+	result, err := s.db.ExecContext(ctx, `UPDATE batches SET `+set+` WHERE id = $1 AND tenant = $2 AND status = ANY($3)`, args...)
+	if err != nil {
+		return work.Batch{}, pg.Translate(fmt.Errorf("%s batch %s: %w", verb, id, err))
 	}
-	for len(ids) > 0 {
-		page := ids[:min(resultsPage, len(ids))]
-		ids = ids[len(page):]
-		var rows []struct {
-			unitRow
-			FinalRun *uuid.UUID `db:"final_run"`
-			work.Usage
-			NumTurns   int    `db:"num_turns"`
-			SessionID  string `db:"session_id"`
-			RunModel   string `db:"run_model"`
-			HTTPStatus int    `db:"http_status"`
-			RequestID  string `db:"request_id"`
-		}
-		err := s.db.SelectContext(ctx, &rows, `SELECT u.*, r.result AS output, coalesce(r.input_tokens, 0) AS input_tokens, coalesce(r.output_tokens, 0) AS output_tokens,
-				coalesce(r.cache_read_tokens, 0) AS cache_read_tokens, coalesce(r.cache_creation_tokens, 0) AS cache_creation_tokens,
-				coalesce(r.num_turns, 0) AS num_turns, coalesce(r.session_id, '') AS session_id, coalesce(r.model, '') AS run_model,
-				coalesce(r.http_status, 0) AS http_status, coalesce(r.request_id, '') AS request_id
-			FROM (SELECT `+resultColumns()+`, final_run FROM work_units WHERE id = ANY($1::uuid[])) AS u LEFT JOIN worker_runs r ON r.id = u.final_run
-			ORDER BY u.id`, pqUUIDs(page))
-		if err != nil {
-			return translate(fmt.Errorf("read results of batch %s: %w", batch, err))
-		}
-		for _, r := range rows {
-			out := BatchResult{Unit: r.unit(), FinalRun: r.FinalRun, Usage: r.Usage, NumTurns: r.NumTurns, SessionID: r.SessionID, RunModel: r.RunModel,
-				HTTPStatus: r.HTTPStatus, RequestID: r.RequestID}
-			if err := f(out); err != nil {
-				return err
-			}
-		}
+	b, err := s.Get(ctx, tenant, id)
+	if err != nil {
+		return b, err
 	}
-	return nil
+	if n, err := result.RowsAffected(); err == nil && n == 0 {
+		return b, fmt.Errorf("%w: the batch is %s; %s goes with one that is %s", work.ErrConflict, b.Status, verb, orList(from))
+	}
+	return b, nil
+}
+
+func orList(from []work.BatchStatus) string {
+	var text string
+	for i, s := range from {
+		switch {
+		case i == 0:
+		case i == len(from)-1:
+			text += " or "
+		default:
+			text += ", "
+		}
+		text += string(s)
+	}
+	return text
+}
+
+// The statuses that each verb begins from.
+var (
+	goingOn    = []work.BatchStatus{work.BatchTesting, work.BatchInProgress}
+	notOverYet = []work.BatchStatus{work.BatchEnumerating, work.BatchTesting, work.BatchAwaitingApproval, work.BatchInProgress,
+		work.BatchFinalizing, work.BatchCancelling}
+)
+
+const changedBatch = `max_cost_usd = coalesce($4, max_cost_usd), concurrency = coalesce($5, concurrency)`
+
+// Approve lets the rest of a batch run after its test.
+func (s *Batches) Approve(ctx context.Context, tenant string, id uuid.UUID, c BatchChanges) (work.Batch, error) {
+	return s.move(ctx, tenant, id, []work.BatchStatus{work.BatchAwaitingApproval}, "approve",
+		`status = 'in_progress', approved_at = clock_timestamp(), `+changedBatch, c.MaxCostUSD, c.Concurrency)
+}
+
+// Pause lets no further unit of a batch begin; those that run go on.
+func (s *Batches) Pause(ctx context.Context, tenant string, id uuid.UUID, by, why string) (work.Batch, error) {
+	if _, err := s.move(ctx, tenant, id, goingOn, "pause", `paused_at = coalesce(paused_at, clock_timestamp()),
+		paused_by = coalesce(nullif($4, ''), paused_by), paused_why = coalesce(nullif($5, ''), paused_why)`, work.Clean(by), work.Clean(why)); err != nil {
+		return work.Batch{}, err
+	}
+	tx, err := s.db.BeginTxx(ctx, nil)
+	if err != nil {
+		return work.Batch{}, pg.Translate(fmt.Errorf("pause batch %s: %w", id, err))
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after the commit
+	var rows []advancing
+	err = tx.SelectContext(ctx, &rows, `SELECT `+batchColumns+`, released FROM batches
+		WHERE id = $1 AND paused_at IS NOT NULL AND finished_at IS NULL FOR NO KEY UPDATE`, id)
+	if err == nil && len(rows) == 1 {
+		b := &rows[0]
+		b.tx, b.out = tx, &Advanced{}
+		err = b.pause(ctx, b.PausedBy, b.PausedWhy)
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	if err != nil {
+		return work.Batch{}, pg.Translate(fmt.Errorf("pause batch %s: %w", id, err))
+	}
+	return s.Get(ctx, tenant, id)
+}
+
+// Resume lets a paused batch go on. Runs of unknown cost do not stop it
+// again, but further ones do where it has a limit on costs.
+func (s *Batches) Resume(ctx context.Context, tenant string, id uuid.UUID, c BatchChanges) (work.Batch, error) {
+	return s.move(ctx, tenant, id, goingOn, "resume",
+		`paused_at = NULL, paused_by = '', paused_why = '', resumed_at = clock_timestamp(), `+changedBatch, c.MaxCostUSD, c.Concurrency)
+}
+
+// Cancel ends a batch: what has not begun does not, and what runs is asked
+// to stop. One that is over is returned as it is. Anthropic counts what it was
+// sent: a batch of its kind first gets all its units.
+func (s *Batches) Cancel(ctx context.Context, tenant string, id uuid.UUID, why string) (work.Batch, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
+	b, err := s.move(ctx, tenant, id, notOverYet, "cancel", `cancelled_at = coalesce(cancelled_at, clock_timestamp()),
+		status = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN status ELSE 'cancelling' END,
+		filler = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN filler END,
+		fill_until = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN fill_until END, why = coalesce(nullif($4, ''), why)`, work.Clean(why))
+	if errors.Is(err, work.ErrConflict) {
+		return b, nil
+	}
+	return b, err
+}
+
+// Retry puts the failed, timed-out and cancelled units of a batch that is
+// over back in the queue, MaxBulk of them at once, and tells whether others are
+// left.
+func (s *Batches) Retry(ctx context.Context, tenant string, id uuid.UUID, states []work.State) ([]Moved, bool, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
+	return s.units.RetryAll(ctx, UnitFilter{Tenant: tenant, Batch: id, States: states}, Changes{})
+}
+
+// Delete takes a batch that is over away, with its units: Retention.PurgeBatches
+// removes them. Another is a conflict.
+func (s *Batches) Delete(ctx context.Context, tenant string, id uuid.UUID) error {
+	ctx = pg.Allow(ctx, pg.LongLimit)
+	result, err := s.db.ExecContext(ctx, `UPDATE batches SET deleted_at = clock_timestamp()
+		WHERE id = $1 AND tenant = $2 AND finished_at IS NOT NULL AND deleted_at IS NULL`, id, tenant)
+	if err != nil {
+		return pg.Translate(fmt.Errorf("delete batch %s: %w", id, err))
+	}
+	if n, err := result.RowsAffected(); err != nil || n > 0 {
+		return err
+	}
+	b, err := s.Get(ctx, tenant, id)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: the batch is %s; cancel it first", work.ErrConflict, b.Status)
 }

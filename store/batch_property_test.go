@@ -27,7 +27,7 @@ var (
 // the budget and what was under way when it was reached. Each comes to its end.
 func TestBudgetsHold(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	source := l.run()
 	l.end(ending(source, work.Succeeded), Recorded)
 	seeds := make(chan uint64)
@@ -40,7 +40,7 @@ func TestBudgetsHold(t *testing.T) {
 				if t.Failed() {
 					continue
 				}
-				b := &randomBatch{ledger: l, rand: rand.New(rand.NewPCG(seed, 0)), seed: seed, dead: dead, source: source.RunID, sum: &sum}
+				b := &randomBatch{fixture: l, rand: rand.New(rand.NewPCG(seed, 0)), seed: seed, dead: dead, source: source.RunID, sum: &sum}
 				b.live()
 			}
 		})
@@ -57,10 +57,10 @@ func TestBudgetsHold(t *testing.T) {
 // happened counts what the batches of a test went through; money is in cents.
 type happened struct{ runs, retried, paused, stopped, unknown, hits, lost, over, underWay atomic.Int64 }
 
-// randomBatch is a batch with what is true of it beside what the ledger knows.
+// randomBatch is a batch with what is true of it beside what the database knows.
 // Money is in cents, so that sums are exact.
 type randomBatch struct {
-	*ledger
+	*fixture
 	rand   *rand.Rand
 	seed   uint64
 	dead   uuid.UUID
@@ -76,7 +76,7 @@ type randomBatch struct {
 	why     *string // it is paused
 	running map[uuid.UUID]randomRun
 
-	spent   int  // as far as the ledger can know
+	spent   int  // as far as the database can know
 	cover   int  // what may be spent beyond the budget: it was under way when that was reached
 	unknown int  // runs without a price that no person let pass
 	looked  bool // the batch was looked at since money was spent
@@ -143,17 +143,17 @@ func (b *randomBatch) live() {
 func (b *randomBatch) fill(nb NewBatch, n int) {
 	filling.Lock()
 	defer filling.Unlock()
-	_, _, err := b.AddBatch(b.t.Context(), nb)
+	_, _, err := b.Batches.Add(b.t.Context(), nb)
 	b.check(err)
-	_, err = b.FillBatch(b.t.Context(), b.process)
+	_, err = b.Batches.ClaimEnumeration(b.t.Context(), b.process)
 	b.check(err)
 	f := piece(b.id, 0, n)
 	f.Process = b.process
 	for i := range f.Units {
 		f.Units[i].Backend = "claude"
 	}
-	b.check(b.FillMore(b.t.Context(), f))
-	b.check(b.EndFill(b.t.Context(), b.id, b.process))
+	b.check(b.Batches.AddChunk(b.t.Context(), f))
+	b.check(b.Batches.FinishEnumeration(b.t.Context(), b.id, b.process))
 }
 
 var filling sync.Mutex
@@ -221,24 +221,24 @@ func (b *randomBatch) step(hurry bool) {
 	case hurry || what < 90:
 		b.person(hurry)
 	case what < 93:
-		_, err := b.PauseBatch(b.t.Context(), work.DefaultTenant, b.id, "ann", "")
+		_, err := b.Batches.Pause(b.t.Context(), work.DefaultTenant, b.id, "ann", "")
 		b.mayRefuse(err)
 		b.sum.paused.Add(1)
 		b.note("pause: %v", err)
 	case what < 97:
-		moved, _, err := b.RetryBatch(b.t.Context(), work.DefaultTenant, b.id, nil)
+		moved, _, err := b.Batches.Retry(b.t.Context(), work.DefaultTenant, b.id, nil)
 		b.check(err)
 		b.sum.retried.Add(int64(len(moved)))
 		b.note("retry %d", len(moved))
 	case what < 99 && len(b.units) > 0:
 		u := b.units[b.rand.IntN(len(b.units))]
-		_, err := b.Retry(b.t.Context(), work.DefaultTenant, u.ID, Changes{})
+		_, err := b.Units.Retry(b.t.Context(), work.DefaultTenant, u.ID, Changes{})
 		b.mayRefuse(err)
 		b.note("retry one: %v", err)
 	case len(b.units) > 0:
 		u := b.units[b.rand.IntN(len(b.units))]
 		if _, ok := b.running[u.ID]; !ok {
-			_, err := b.Cancel(b.t.Context(), work.DefaultTenant, u.ID)
+			_, err := b.Units.Cancel(b.t.Context(), work.DefaultTenant, u.ID)
 			b.mayRefuse(err)
 			b.note("cancel one: %v", err)
 		}
@@ -257,9 +257,9 @@ func (b *randomBatch) admits() {
 	b.look()
 	// With nothing queued there is nothing to hold: what runs may be queued again.
 	b.looked = slices.ContainsFunc(b.units, func(u unitState) bool { return u.State == work.Queued })
-	a, err := b.AdvanceBatch(b.t.Context(), b.id)
+	a, err := b.Batches.Advance(b.t.Context(), b.id)
 	b.check(err)
-	if len(a.Bells) == 0 {
+	if len(a.Messages) == 0 {
 		if b.look(); before == nil && b.why != nil {
 			b.sum.stopped.Add(1)
 			if strings.Contains(*b.why, "not known") {
@@ -269,14 +269,14 @@ func (b *randomBatch) admits() {
 		}
 		return
 	}
-	b.note("admitted %d, spent %d of %d", len(a.Bells), b.spent, b.budget)
+	b.note("admitted %d, spent %d of %d", len(a.Messages), b.spent, b.budget)
 	switch {
 	case before != nil:
-		b.failf("a paused batch has admitted %d units", len(a.Bells))
+		b.failf("a paused batch has admitted %d units", len(a.Messages))
 	case b.budget > 0 && b.spent >= b.budget:
-		b.failf("%d units were admitted although the budget was spent", len(a.Bells))
+		b.failf("%d units were admitted although the budget was spent", len(a.Messages))
 	case b.budget > 0 && b.unknown > 0:
-		b.failf("%d units were admitted although the cost of a run is not known", len(a.Bells))
+		b.failf("%d units were admitted although the cost of a run is not known", len(a.Messages))
 	}
 }
 
@@ -291,7 +291,7 @@ func (b *randomBatch) begins() {
 	if dead {
 		process = b.dead
 	}
-	c, err := b.Claim(b.t.Context(), claimOf(unit, process))
+	c, err := b.Runs.Claim(b.t.Context(), claimOf(unit, process))
 	b.check(err)
 	if c == nil {
 		return
@@ -350,7 +350,7 @@ func (b *randomBatch) ends(hurry bool) {
 	default:
 		b.spent += run.cost
 	}
-	_, err := b.Finish(b.t.Context(), f)
+	_, err := b.Runs.Finish(b.t.Context(), f)
 	b.check(err)
 	if !reached {
 		b.reached()
@@ -359,7 +359,7 @@ func (b *randomBatch) ends(hurry bool) {
 }
 
 func (b *randomBatch) loses(run randomRun) {
-	_, err := b.ExpireLeases(b.t.Context())
+	_, err := b.Runs.ExpireLeases(b.t.Context())
 	b.check(err)
 	b.sum.lost.Add(1)
 	b.note("run of %s is lost at %d", run.ID, run.cost)
@@ -369,7 +369,7 @@ func (b *randomBatch) loses(run randomRun) {
 func (b *randomBatch) person(hurry bool) {
 	switch {
 	case b.status == work.BatchAwaitingApproval:
-		_, err := b.ApproveBatch(b.t.Context(), work.DefaultTenant, b.id, BatchChanges{})
+		_, err := b.Batches.Approve(b.t.Context(), work.DefaultTenant, b.id, BatchChanges{})
 		b.mayRefuse(err)
 		b.note("approve: %v", err)
 	case b.why != nil:
@@ -380,7 +380,7 @@ func (b *randomBatch) person(hurry bool) {
 		}
 		b.unknown = 0
 		b.reached()
-		_, err := b.ResumeBatch(b.t.Context(), work.DefaultTenant, b.id, c)
+		_, err := b.Batches.Resume(b.t.Context(), work.DefaultTenant, b.id, c)
 		b.mayRefuse(err)
 		b.note("resume with %d: %v", b.budget, err)
 	}

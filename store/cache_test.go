@@ -20,16 +20,16 @@ func keptAs(name string) func(*Finish) {
 	return func(f *Finish) { f.Cache, f.CacheKey, f.Model = work.CacheMiss, cacheKey(name), "m" }
 }
 
-func (l *ledger) cached(name string, ttl time.Duration) *Cached {
+func (l *fixture) cached(name string, ttl time.Duration) *Cached {
 	l.t.Helper()
-	c, err := l.Cached(l.t.Context(), work.DefaultTenant, cacheKey(name), ttl)
+	c, err := l.Runs.Cached(l.t.Context(), work.DefaultTenant, cacheKey(name), ttl)
 	l.must(err)
 	return c
 }
 
 func TestResultIsKeptAndTakenOver(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	asks := func(n *NewUnit) { n.CacheTTL = 60 }
 	first := l.run(asks)
 	if first.CacheTTL != 60 || l.cached("a", time.Minute) != nil {
@@ -47,13 +47,13 @@ func TestResultIsKeptAndTakenOver(t *testing.T) {
 	if l.cached("b", time.Minute) != nil {
 		t.Error("the repeat was kept")
 	}
-	if c, err := l.Cached(t.Context(), "another", cacheKey("a"), time.Minute); c != nil || err != nil {
+	if c, err := l.Runs.Cached(t.Context(), "another", cacheKey("a"), time.Minute); c != nil || err != nil {
 		t.Errorf("another tenant sees %v, %v", c, err)
 	}
 
 	second := l.run(asks)
 	l.end(ending(second, work.Succeeded, func(f *Finish) { f.Cache, f.CachedFrom, f.TotalCostUSD = work.CacheHit, &c.RunID, new(0.0) }), Recorded)
-	units, _, err := l.Units(t.Context(), UnitFilter{Tenant: work.DefaultTenant})
+	units, _, err := l.Units.List(t.Context(), UnitFilter{Tenant: work.DefaultTenant})
 	l.must(err)
 	for _, u := range []work.Unit{l.unit(second.ID), units[0]} {
 		if u.ID != second.ID || u.Cache != work.CacheHit || *u.CachedFrom != first.RunID || u.Known() != 0 {
@@ -81,7 +81,7 @@ func TestResultIsKeptAndTakenOver(t *testing.T) {
 
 func TestWhatIsNotKept(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	asks := func(n *NewUnit) { n.CacheTTL = 60 }
 	l.end(ending(l.run(asks), work.Failed, keptAs("failed")), Recorded)
 	l.end(ending(l.run(asks), work.Queued, keptAs("queued"), func(f *Finish) { f.Delay = time.Hour }), Recorded)
@@ -91,7 +91,7 @@ func TestWhatIsNotKept(t *testing.T) {
 	if n := get[int](l, `SELECT count(*) FROM result_cache`); n != 0 {
 		t.Errorf("%d results are kept", n)
 	}
-	if _, _, err := l.Accept(t.Context(), newUnit(asks, func(n *NewUnit) { n.WorkingDirectory = "docs:sub" })); err == nil {
+	if _, _, err := l.Units.Accept(t.Context(), newUnit(asks, func(n *NewUnit) { n.WorkingDirectory = "docs:sub" })); err == nil {
 		t.Error("a unit with a directory and a cache was accepted")
 	}
 }
@@ -99,7 +99,7 @@ func TestWhatIsNotKept(t *testing.T) {
 // What a unit looked for is forgotten when it is to run again.
 func TestRetryForgetsTheLook(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run(func(n *NewUnit) { n.CacheTTL = 60 })
 	l.end(ending(c, work.Queued, keptAs("a")), Recorded)
 	if u := l.unit(c.ID); u.Cache != "" {
@@ -110,7 +110,7 @@ func TestRetryForgetsTheLook(t *testing.T) {
 	if u := l.unit(c.ID); u.Cache != work.CacheMiss {
 		t.Errorf("cache %q at its end", u.Cache)
 	}
-	u, err := l.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{})
+	u, err := l.Units.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{})
 	if err != nil || u.Cache != "" || u.CacheTTL != 60 {
 		t.Errorf("%+v, %v", u, err)
 	}
@@ -120,7 +120,7 @@ func TestRetryForgetsTheLook(t *testing.T) {
 // same keys in another order.
 func TestManyResultsOfOneKeyAtOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	done := make(chan error)
 	for p := range 2 {
 		rows := make([]Finish, 30)
@@ -132,7 +132,7 @@ func TestManyResultsOfOneKeyAtOnce(t *testing.T) {
 			rows[i] = ending(l.run(), work.Succeeded, keptAs(name))
 		}
 		go func() {
-			_, err := l.finishAll(t.Context(), rows)
+			_, err := l.Runs.finishAll(t.Context(), rows)
 			done <- err
 		}()
 	}
@@ -147,10 +147,10 @@ func TestManyResultsOfOneKeyAtOnce(t *testing.T) {
 // removed in the same moment, the finish must not bring them back.
 func TestFilesOfATakenOverResult(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	asks := func(n *NewUnit) { n.CacheTTL = 60 }
 	first, id := l.run(asks), uuid.Must(uuid.NewV7())
-	l.must(l.ExpectBlobs(t.Context(), []uuid.UUID{id}))
+	l.must(l.Files.ExpectBlobs(t.Context(), []uuid.UUID{id}))
 	l.end(ending(first, work.Succeeded, keptAs("a"), func(f *Finish) {
 		f.OutputFiles = []work.OutputFile{{ID: &id, Name: "a", Size: 3, MediaType: "text/plain", SHA256: aSum}}
 	}), Recorded)
@@ -158,7 +158,7 @@ func TestFilesOfATakenOverResult(t *testing.T) {
 	if len(c.OutputFiles) != 1 || *c.OutputFiles[0].ID != id {
 		t.Fatalf("files %+v", c.OutputFiles)
 	}
-	l.must(l.DeleteFile(t.Context(), work.DefaultTenant, id))
+	l.must(l.Files.Delete(t.Context(), work.DefaultTenant, id))
 	if l.cached("a", time.Minute) != nil {
 		t.Error("a result is found whose file is gone")
 	}
@@ -173,12 +173,12 @@ func TestFilesOfATakenOverResult(t *testing.T) {
 
 func TestOldResultsAreForgotten(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	old, young := l.run(), l.run()
 	l.end(ending(old, work.Succeeded, keptAs("old")), Recorded)
 	l.end(ending(young, work.Succeeded, keptAs("young")), Recorded)
 	l.exec(`UPDATE result_cache SET created_at = created_at - $2 * interval '1 second' WHERE run_id = $1`, old.RunID, float64(work.MaxCacheTTL))
-	_, err := l.PruneCache(t.Context(), 10)
+	_, err := l.Retention.PruneCache(t.Context(), 10)
 	l.must(err)
 	if l.cached("old", 1e6*time.Hour) != nil || l.cached("young", time.Minute) == nil {
 		t.Error("not just the old result is gone")

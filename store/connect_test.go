@@ -12,10 +12,11 @@ import (
 
 	"piecework/internal/testkit"
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
-// behindProxy is a ledger whose connections lead through a proxy.
-func behindProxy(t *testing.T) (*ledger, *testkit.Proxy) {
+// behindProxy is a database whose connections lead through a proxy.
+func behindProxy(t *testing.T) (*fixture, *testkit.Proxy) {
 	t.Helper()
 	proxy, url := testkit.PostgresProxy(t, testkit.DB(t, migrate))
 	s, err := Open(t.Context(), url, 20)
@@ -23,16 +24,16 @@ func behindProxy(t *testing.T) (*ledger, *testkit.Proxy) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	l := &ledger{Store: s, t: t, url: url}
+	l := &fixture{Store: s, t: t, url: url}
 	l.process = l.register(time.Hour)
 	return l, proxy
 }
 
 // busy opens n connections, which are idle afterwards.
-func (l *ledger) busy(n int) {
+func (l *fixture) busy(n int) {
 	l.t.Helper()
 	var group errgroup.Group
-	for _, pool := range []*sqlx.DB{l.db, l.hot} {
+	for _, pool := range []*sqlx.DB{l.db.DB, l.db.Hot} {
 		for range min(n, pool.Stats().MaxOpenConnections) {
 			group.Go(func() error {
 				_, err := pool.ExecContext(l.t.Context(), `SELECT pg_sleep(0.5)`)
@@ -67,7 +68,7 @@ func TestHalfOpenConnections(t *testing.T) {
 	proxy.Hole()
 	id := uuid.Must(uuid.NewV7())
 	err := returns(t, "a write", func() error {
-		_, _, err := l.Accept(t.Context(), newUnit(func(n *NewUnit) { n.ID = id }))
+		_, _, err := l.Units.Accept(t.Context(), newUnit(func(n *NewUnit) { n.ID = id }))
 		return err
 	})
 	if err != nil {
@@ -75,7 +76,7 @@ func TestHalfOpenConnections(t *testing.T) {
 	}
 	for range 10 { // as many as there were dead ones
 		err := returns(t, "a read after that", func() error {
-			_, err := l.Unit(t.Context(), work.DefaultTenant, id)
+			_, err := l.Units.Get(t.Context(), work.DefaultTenant, id)
 			return err
 		})
 		if err != nil {
@@ -95,17 +96,17 @@ func TestSilentPostgres(t *testing.T) {
 	l.busy(3)
 	proxy.Hold()
 	calls := map[string]func() error{
-		"accept": func() error { _, _, err := l.Accept(t.Context(), newUnit()); return err },
-		"read":   func() error { _, err := l.Queues(t.Context(), work.DefaultTenant); return err },
-		"beat":   func() error { return l.Beat(t.Context(), l.process, time.Hour, 0, nil) },
+		"accept": func() error { _, _, err := l.Units.Accept(t.Context(), newUnit()); return err },
+		"read":   func() error { _, err := l.Queues.List(t.Context(), work.DefaultTenant); return err },
+		"beat":   func() error { return l.Processes.Heartbeat(t.Context(), l.process, time.Hour, 0, nil) },
 		"ping":   func() error { return l.Ping(t.Context()) },
 		"ready":  func() error { return l.Writable(t.Context()) },
 		"transaction": func() error {
-			_, err := l.AdvanceBatch(allow(t.Context(), statementLimit), uuid.New())
+			_, err := l.Batches.Advance(pg.Allow(t.Context(), pg.StatementLimit), uuid.New())
 			return err
 		},
 		"lead": func() error {
-			_, err := l.lead(t.Context(), leadLock, func(context.Context) error { return nil })
+			_, err := l.db.LeadOnce(t.Context(), leadLock, func(context.Context) error { return nil })
 			return err
 		},
 	}
@@ -118,69 +119,7 @@ func TestSilentPostgres(t *testing.T) {
 	}
 	proxy.Release()
 	testkit.Eventually(t, "ready again", func() bool { return l.Writable(t.Context()) == nil })
-	if _, _, err := l.Accept(t.Context(), newUnit()); err != nil {
+	if _, _, err := l.Units.Accept(t.Context(), newUnit()); err != nil {
 		t.Error(err)
-	}
-}
-
-// Each statement has its own deadline on the socket: that of an earlier one, or of
-// the opening of the connection, does not end it.
-func TestDeadlineOfAnEarlierStatement(t *testing.T) {
-	t.Parallel()
-	l := newLedger(t)
-	conn, err := l.db.Conn(t.Context())
-	l.must(err)
-	defer conn.Close()
-	calls := map[string]func() error{
-		"exec": func() error { _, err := conn.ExecContext(t.Context(), `SELECT 1`); return err },
-		"ping": func() error { return conn.PingContext(t.Context()) },
-		"transaction": func() error {
-			tx, err := conn.BeginTx(t.Context(), nil)
-			if err != nil {
-				return err
-			}
-			return tx.Rollback()
-		},
-	}
-	for name, call := range calls {
-		l.must(conn.Raw(func(opened any) error {
-			return opened.(*boundConn).link.SetDeadline(time.Now().Add(-time.Second))
-		}))
-		if err := call(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-// A caller that leaves ends its statement, and the others' connections stay.
-func TestCallerLeavesAConnection(t *testing.T) {
-	t.Parallel()
-	l := newLedger(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(50*time.Millisecond, cancel)
-	if _, err := l.db.ExecContext(ctx, `SELECT pg_sleep(600)`); err == nil {
-		t.Error("it was not cancelled")
-	}
-	if l.pulse.silent.Load() != 0 {
-		t.Error("a caller that left counts as a silent Postgres")
-	}
-	testkit.Eventually(t, "Postgres has ended the statement", func() bool {
-		var n int
-		l.must(l.db.Get(&n, `SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(600)%' AND state = 'active' AND datname = current_database()`))
-		return n == 0
-	})
-}
-
-// What was cancelled because it took too long was answered: the others are not
-// distrusted.
-func TestSlowStatement(t *testing.T) {
-	t.Parallel()
-	l := newLedger(t)
-	_, err := l.db.ExecContext(allow(t.Context(), 100*time.Millisecond), `SELECT pg_sleep(600)`)
-	if err = translate(err); !errors.As(err, new(*work.Unavailable)) || unanswered(err) {
-		t.Errorf("error %v", err)
-	}
-	if l.pulse.silent.Load() != 0 {
-		t.Error("a slow statement counts as a silent Postgres")
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // checkCosts compares the cost of every unit with that of its runs.
-func (l *ledger) checkCosts() {
+func (l *fixture) checkCosts() {
 	l.t.Helper()
 	wrong := get[int](l, `SELECT count(*) FROM work_units u, LATERAL (SELECT coalesce(sum(total_cost_usd), 0) AS known,
 			count(*) FILTER (WHERE `+unpriced("r")+`) AS unpriced FROM worker_runs r WHERE unit_id = u.id AND status <> 'running') AS r
@@ -23,7 +23,7 @@ func (l *ledger) checkCosts() {
 // whatever way and order they end, and come back late, and how often they say so.
 func TestUnitHasTheCostOfItsRuns(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	var late []*Claimed
 	tell := func(f *Finish) {
@@ -65,7 +65,7 @@ func TestUnitHasTheCostOfItsRuns(t *testing.T) {
 // What is not known of a cost is told wherever the cost is.
 func TestUnknownCostIsCounted(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	cost := 0.5
 	silent, mock := l.run(func(n *NewUnit) { n.Backend = "claude" }), l.run()
 	for _, c := range []*Claimed{silent, mock} {
@@ -81,10 +81,10 @@ func TestUnknownCostIsCounted(t *testing.T) {
 	if got := l.unit(silent.ID).Cost; got != work.NewCost(cost, 1) {
 		t.Errorf("a part of it: %+v", got)
 	}
-	if p, err := l.PreviewRetry(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Backend: "claude"}, Changes{}, 1); err != nil || p.Cost != work.NewCost(cost, 1) || p.Units[0].Cost != p.Cost {
+	if p, err := l.Units.PreviewRetry(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Backend: "claude"}, Changes{}, 1); err != nil || p.Cost != work.NewCost(cost, 1) || p.Units[0].Cost != p.Cost {
 		t.Errorf("preview %+v, error %v", p, err)
 	}
-	moved, _, err := l.RetryAll(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Backend: "claude"}, Changes{})
+	moved, _, err := l.Units.RetryAll(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Backend: "claude"}, Changes{})
 	if err != nil || len(moved) != 1 || moved[0].Cost() != work.NewCost(cost, 1) {
 		t.Errorf("moved %+v, error %v", moved, err)
 	}
@@ -93,7 +93,7 @@ func TestUnknownCostIsCounted(t *testing.T) {
 		t.Errorf("after the late finish: %+v", got)
 	}
 	window, _ := work.WindowOf("1h")
-	if f, err := l.Figures(t.Context(), work.DefaultTenant, window, time.Now()); err != nil || f.Cost.Cost != work.NewCost(2*cost, 0) {
+	if f, err := l.Overview.Figures(t.Context(), work.DefaultTenant, window, time.Now()); err != nil || f.Cost.Cost != work.NewCost(2*cost, 0) {
 		t.Errorf("figures %+v, error %v", f.Cost, err)
 	}
 	untold := l.run(func(n *NewUnit) { n.Backend = "claude" })

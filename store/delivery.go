@@ -10,7 +10,14 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
+
+// Deliveries are messages to endpoints: written, claimed, tried.
+type Deliveries struct {
+	db        *pg.DB
+	endpoints *Endpoints
+}
 
 // testEvent writes a delivery for one endpoint, whatever that asks for; other
 // events are written by the database, with what they tell of.
@@ -23,13 +30,13 @@ const testEvent = `INSERT INTO webhook_deliveries (id, tenant, endpoint_id, rece
 const deliveryColumns = `id, tenant, endpoint_id, url, unit_id, batch_id, event_type, state, attempts,
 	CASE WHEN state = 'pending' THEN next_at END AS next_at, tried_at, last_status, last_error, response, created_at, delivered_at`
 
-// TestEndpoint writes a delivery that tells an endpoint of nothing. A disabled
+// AddTest writes a delivery that tells an endpoint of nothing. A disabled
 // endpoint is a conflict.
-func (s *Store) TestEndpoint(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
+func (s *Deliveries) AddTest(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
 	var d work.Delivery
-	err := translate(s.db.GetContext(ctx, &d, testEvent+deliveryColumns, tenant, id, work.EventTest))
+	err := pg.Translate(s.db.GetContext(ctx, &d, testEvent+deliveryColumns, tenant, id, work.EventTest))
 	if errors.Is(err, work.ErrNotFound) {
-		if _, err := s.Endpoint(ctx, tenant, id); err != nil {
+		if _, err := s.endpoints.Get(ctx, tenant, id); err != nil {
 			return d, err
 		}
 		return d, fmt.Errorf("%w: the endpoint is disabled; enable it first", work.ErrConflict)
@@ -45,13 +52,13 @@ func named(d work.Delivery) work.Delivery {
 	return d
 }
 
-// Delivery returns one delivery with its body.
-func (s *Store) Delivery(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
+// Get returns one delivery with its body.
+func (s *Deliveries) Get(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
 	var d work.Delivery
 	err := s.db.GetContext(ctx, &d, `SELECT `+deliveryColumns+`, convert_from(body, 'UTF8') AS body FROM webhook_deliveries
 		WHERE tenant = $1 AND id = $2`, tenant, id)
 	if err != nil {
-		return d, translate(fmt.Errorf("read delivery %s: %w", id, err))
+		return d, pg.Translate(fmt.Errorf("read delivery %s: %w", id, err))
 	}
 	return named(d), nil
 }
@@ -69,50 +76,50 @@ type DeliveryFilter struct {
 	Limit    int       // 0: 50
 }
 
-func (f DeliveryFilter) where() (w where) {
-	w.add("tenant = ?", f.Tenant)
-	w.addIf(f.Endpoint != uuid.Nil, "endpoint_id = ?", f.Endpoint)
-	w.addIf(f.Unit != uuid.Nil, "unit_id = ?", f.Unit)
-	w.addIf(f.Batch != uuid.Nil, "batch_id = ?", f.Batch)
-	w.addIf(len(f.States) == 1, "state = ?", first(f.States))
-	w.addIf(len(f.States) > 1, "state = ANY(?)", textArray(f.States))
-	w.addIf(!f.Since.IsZero(), "created_at >= ?", f.Since)
-	w.addIf(!f.Until.IsZero(), "created_at < ?", f.Until)
+func (f DeliveryFilter) where() (w pg.Where) {
+	w.Add("tenant = ?", f.Tenant)
+	w.AddIf(f.Endpoint != uuid.Nil, "endpoint_id = ?", f.Endpoint)
+	w.AddIf(f.Unit != uuid.Nil, "unit_id = ?", f.Unit)
+	w.AddIf(f.Batch != uuid.Nil, "batch_id = ?", f.Batch)
+	w.AddIf(len(f.States) == 1, "state = ?", pg.First(f.States))
+	w.AddIf(len(f.States) > 1, "state = ANY(?)", pg.TextArray(f.States))
+	w.AddIf(!f.Since.IsZero(), "created_at >= ?", f.Since)
+	w.AddIf(!f.Until.IsZero(), "created_at < ?", f.Until)
 	return w
 }
 
-// Deliveries lists deliveries, newest first, and tells the id to go on after
+// List lists deliveries, newest first, and tells the id to go on after
 // when there are more.
-func (s *Store) Deliveries(ctx context.Context, f DeliveryFilter) ([]work.Delivery, *uuid.UUID, error) {
-	f.Limit = cmp.Or(f.Limit, defaultLimit)
+func (s *Deliveries) List(ctx context.Context, f DeliveryFilter) ([]work.Delivery, *uuid.UUID, error) {
+	f.Limit = cmp.Or(f.Limit, pg.DefaultLimit)
 	w := f.where()
-	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
+	w.AddIf(f.After != uuid.Nil, "id < ?", f.After)
 	rows := []work.Delivery{}
-	if err := s.page(ctx, &rows, `SELECT `+deliveryColumns+` FROM webhook_deliveries`, "id", w, f.Limit); err != nil {
+	if err := s.db.Page(ctx, &rows, `SELECT `+deliveryColumns+` FROM webhook_deliveries`, "id", w, f.Limit); err != nil {
 		return nil, nil, fmt.Errorf("list deliveries: %w", err)
 	}
 	for i := range rows {
 		rows[i] = named(rows[i])
 	}
-	return cutPage(rows, f.Limit, func(d work.Delivery) uuid.UUID { return d.ID })
+	return pg.CutPage(rows, f.Limit, func(d work.Delivery) uuid.UUID { return d.ID })
 }
 
 // redeliver begins the schedule anew for chosen deliveries whose endpoint is
 // there and enabled. One that is on its way just now is left to that try.
-func (s *Store) redeliver(ctx context.Context, rows any, w where, lock, columns string) error {
-	return translate(s.db.SelectContext(ctx, rows, `WITH chosen (delivery) AS (
-			SELECT id FROM webhook_deliveries WHERE `+w.text()+` AND claimed_by IS NULL
+func (s *Deliveries) redeliver(ctx context.Context, rows any, w pg.Where, lock, columns string) error {
+	return pg.Translate(s.db.SelectContext(ctx, rows, `WITH chosen (delivery) AS (
+			SELECT id FROM webhook_deliveries WHERE `+w.Text()+` AND claimed_by IS NULL
 			AND (endpoint_id IS NULL OR EXISTS (SELECT FROM webhook_endpoints e WHERE e.id = endpoint_id AND e.disabled_at IS NULL)) `+lock+`)
 		UPDATE webhook_deliveries SET state = 'pending', failed = 0, next_at = clock_timestamp(), check_at = clock_timestamp(), delivered_at = NULL
-		FROM chosen WHERE id = delivery RETURNING `+columns, w.args...))
+		FROM chosen WHERE id = delivery RETURNING `+columns, w.Args...))
 }
 
 // Redeliver sends a delivery again, with its id and its bytes, whatever has
 // become of it. It is a conflict when its endpoint is disabled or deleted.
-func (s *Store) Redeliver(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
-	var w where
-	w.add("tenant = ?", tenant)
-	w.add("id = ?", id)
+func (s *Deliveries) Redeliver(ctx context.Context, tenant string, id uuid.UUID) (work.Delivery, error) {
+	var w pg.Where
+	w.Add("tenant = ?", tenant)
+	w.Add("id = ?", id)
 	var rows []work.Delivery
 	if err := s.redeliver(ctx, &rows, w, lockOne, deliveryColumns); err != nil {
 		return work.Delivery{}, fmt.Errorf("redeliver %s: %w", id, err)
@@ -120,7 +127,7 @@ func (s *Store) Redeliver(ctx context.Context, tenant string, id uuid.UUID) (wor
 	if len(rows) == 1 {
 		return named(rows[0]), nil
 	}
-	d, err := s.Delivery(ctx, tenant, id)
+	d, err := s.Get(ctx, tenant, id)
 	if err != nil || d.State == work.DeliveryPending {
 		return d, err // it is on its way
 	}
@@ -129,8 +136,8 @@ func (s *Store) Redeliver(ctx context.Context, tenant string, id uuid.UUID) (wor
 
 // RedeliverAll sends the deliveries that f chooses again, the oldest MaxBulk of
 // them, and returns how many. Page and length of f do not count.
-func (s *Store) RedeliverAll(ctx context.Context, f DeliveryFilter) (int, error) {
-	ctx = allow(ctx, longLimit)
+func (s *Deliveries) RedeliverAll(ctx context.Context, f DeliveryFilter) (int, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	var rows []struct{ ID uuid.UUID }
 	if err := s.redeliver(ctx, &rows, f.where(), lockMany, "id"); err != nil {
 		return 0, fmt.Errorf("redeliver: %w", err)
@@ -155,53 +162,53 @@ const pendingReceivers = `RECURSIVE receivers AS (
 		FROM receivers r WHERE r.receiver IS NOT NULL
 	)`
 
-// DeliveryBell is one bell: something may be due for a receiver.
-type DeliveryBell struct {
+// DeliveryMessage is one message: something may be due for a receiver.
+type DeliveryMessage struct {
 	ID       uuid.UUID `db:"id"`
 	Number   int       `db:"dispatch"`
 	Receiver uuid.UUID `db:"receiver"`
 }
 
-// UnheardDeliveries gives due deliveries whose bell nobody has seen for a while
-// a new one, and returns the bells to ring: for each receiver no more than most.
+// Redispatch gives due deliveries whose message nobody has seen for a while
+// a new one, and returns the messages to enqueue: for each receiver no more than most.
 // Whoever hears one goes on with the receiver's others by itself.
-func (s *Store) UnheardDeliveries(ctx context.Context, most int) ([]DeliveryBell, error) {
-	var bells []DeliveryBell
-	err := s.db.SelectContext(ctx, &bells, `WITH `+pendingReceivers+`, due AS (
+func (s *Deliveries) Redispatch(ctx context.Context, most int) ([]DeliveryMessage, error) {
+	var messages []DeliveryMessage
+	err := s.db.SelectContext(ctx, &messages, `WITH `+pendingReceivers+`, due AS (
 			SELECT d.id FROM receivers r, LATERAL (SELECT id FROM webhook_deliveries
 				WHERE receiver = r.receiver AND `+unheard+`
 				ORDER BY next_at LIMIT $1 FOR UPDATE SKIP LOCKED) AS d)
 		UPDATE webhook_deliveries d SET dispatch = dispatch + 1, check_at = clock_timestamp() + $2 * interval '1 second'
 		FROM due WHERE d.id = due.id RETURNING d.id, d.dispatch, d.receiver`, most, recheck.Seconds())
 	if err != nil {
-		return nil, translate(fmt.Errorf("find unheard deliveries: %w", err))
+		return nil, pg.Translate(fmt.Errorf("find unheard deliveries: %w", err))
 	}
-	return bells, nil
+	return messages, nil
 }
 
-// DoubtDeliveries makes the bells of all due deliveries doubtful, some rows at a
+// RecheckAll makes the messages of all due deliveries doubtful, some rows at a
 // time: an endless backlog is no endless statement. One that another holds is
 // being sent just now.
-func (s *Store) DoubtDeliveries(ctx context.Context) error {
-	now, err := s.Clock(ctx)
-	for done := pieceRows; err == nil && done == pieceRows; {
-		done, err = s.exec(ctx, "doubt the bells of deliveries", `WITH due AS (
+func (s *Deliveries) RecheckAll(ctx context.Context) error {
+	now, err := s.db.Clock(ctx)
+	for done := maxRows; err == nil && done == maxRows; {
+		done, err = s.db.ExecCount(ctx, "recheck all deliveries", `WITH due AS (
 				SELECT id FROM webhook_deliveries WHERE state = 'pending' AND next_at <= $1 AND check_at > $1 LIMIT $2 FOR UPDATE SKIP LOCKED)
-			UPDATE webhook_deliveries d SET check_at = $1 FROM due WHERE d.id = due.id`, now, pieceRows)
+			UPDATE webhook_deliveries d SET check_at = $1 FROM due WHERE d.id = due.id`, now, maxRows)
 	}
-	return translate(wrap("doubt the bells of deliveries", err))
+	return pg.Translate(pg.Wrap("recheck all deliveries", err))
 }
 
 // DueReceivers returns receivers that something is due for: what a worker
 // process asks when Redis is away.
-func (s *Store) DueReceivers(ctx context.Context, limit int) ([]uuid.UUID, error) {
+func (s *Deliveries) DueReceivers(ctx context.Context, limit int) ([]uuid.UUID, error) {
 	var due []uuid.UUID
 	err := s.db.SelectContext(ctx, &due, `WITH `+pendingReceivers+`
 		SELECT r.receiver FROM receivers r WHERE EXISTS (SELECT FROM webhook_deliveries d
 			WHERE d.state = 'pending' AND d.receiver = r.receiver AND d.next_at <= now() AND d.claimed_by IS NULL)
 		ORDER BY random() LIMIT $1`, limit)
 	if err != nil {
-		return nil, translate(fmt.Errorf("find receivers: %w", err))
+		return nil, pg.Translate(fmt.Errorf("find receivers: %w", err))
 	}
 	return due, nil
 }
@@ -223,10 +230,10 @@ type claimedDeliveryRow struct {
 	PreviousUntil *time.Time `db:"previous_until"`
 }
 
-// ClaimDelivery takes the delivery to a receiver that has been due the longest,
+// Claim takes the delivery to a receiver that has been due the longest,
 // nil when there is none. Its number of attempts is the fence. One whose
 // endpoint is gone is cancelled instead.
-func (s *Store) ClaimDelivery(ctx context.Context, receiver, process uuid.UUID, lease time.Duration, fresh string) (*ClaimedDelivery, error) {
+func (s *Deliveries) Claim(ctx context.Context, receiver, process uuid.UUID, lease time.Duration, fresh string) (*ClaimedDelivery, error) {
 	for {
 		var rows []claimedDeliveryRow
 		err := s.db.SelectContext(ctx, &rows, `WITH next AS (
@@ -247,7 +254,7 @@ func (s *Store) ClaimDelivery(ctx context.Context, receiver, process uuid.UUID, 
 				CASE WHEN previous_until > clock_timestamp() THEN previous_secret END AS previous_secret, previous_until`,
 			receiver, process, lease.Seconds())
 		if err != nil || len(rows) == 0 {
-			return nil, translate(err)
+			return nil, pg.Translate(err)
 		}
 		r := rows[0]
 		if r.State != work.DeliveryPending {
@@ -255,7 +262,7 @@ func (s *Store) ClaimDelivery(ctx context.Context, receiver, process uuid.UUID, 
 		}
 		claimed := ClaimedDelivery{Delivery: named(r.Delivery), Failed: r.Failed, Body: r.Body}
 		if r.Secret == nil {
-			claimed.Secrets, err = s.CallbackSecrets(ctx, r.Tenant, fresh)
+			claimed.Secrets, err = s.endpoints.CallbackSecrets(ctx, r.Tenant, fresh)
 			return &claimed, err
 		}
 		claimed.Secrets = work.Secrets{Secret: *r.Secret, Previous: r.Previous}
@@ -276,11 +283,11 @@ type Try struct {
 	Response  string
 }
 
-// Tried writes down what became of a try, if it is the newest of its delivery,
+// Finish writes down what became of a try, if it is the newest of its delivery,
 // and returns the state that it led to.
-func (s *Store) Tried(ctx context.Context, t Try) (work.DeliveryState, error) {
+func (s *Deliveries) Finish(ctx context.Context, t Try) (work.DeliveryState, error) {
 	var state work.DeliveryState
-	err := translate(s.db.GetContext(ctx, &state, `UPDATE webhook_deliveries SET
+	err := pg.Translate(s.db.GetContext(ctx, &state, `UPDATE webhook_deliveries SET
 			state = CASE WHEN $3 THEN 'delivered' WHEN state = 'pending' AND $4 THEN 'dead' ELSE state END,
 			delivered_at = CASE WHEN $3 THEN clock_timestamp() END, failed = failed + CASE WHEN $3 OR $5 THEN 0 ELSE 1 END,
 			next_at = clock_timestamp() + $6 * interval '1 second', check_at = clock_timestamp() + $6 * interval '1 second',
@@ -294,38 +301,30 @@ func (s *Store) Tried(ctx context.Context, t Try) (work.DeliveryState, error) {
 	return state, err
 }
 
-// Slow puts off what is due for a receiver that has asked for time.
-func (s *Store) Slow(ctx context.Context, receiver uuid.UUID, wait time.Duration) error {
+// Defer puts off what is due for a receiver that has asked for time.
+func (s *Deliveries) Defer(ctx context.Context, receiver uuid.UUID, wait time.Duration) error {
 	_, err := s.db.ExecContext(ctx, `WITH held AS (
 			SELECT id FROM webhook_deliveries WHERE receiver = $1 AND state = 'pending' AND claimed_by IS NULL
 			AND next_at < clock_timestamp() + $2 * interval '1 second' ORDER BY id FOR UPDATE SKIP LOCKED)
 		UPDATE webhook_deliveries d SET next_at = clock_timestamp() + $2 * interval '1 second',
 			check_at = clock_timestamp() + $2 * interval '1 second' FROM held WHERE d.id = held.id`, receiver, wait.Seconds())
 	if err != nil {
-		return translate(fmt.Errorf("put off deliveries: %w", err))
+		return pg.Translate(fmt.Errorf("put off deliveries: %w", err))
 	}
 	return nil
 }
 
-// ExpireDeliveries takes deliveries from worker processes that are too late
+// ExpireLeases takes deliveries from worker processes that are too late
 // with them or dead, and returns how many, 1,000 at most. They are due at once: the try is not
 // known to have failed.
-func (s *Store) ExpireDeliveries(ctx context.Context) (int64, error) {
+func (s *Deliveries) ExpireLeases(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH late AS (
 			SELECT id FROM webhook_deliveries d WHERE `+undone+`
 			ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
 		UPDATE webhook_deliveries d SET claimed_by = NULL, lease_until = NULL, check_at = clock_timestamp()
-		FROM late WHERE d.id = late.id`, pieceRows)
+		FROM late WHERE d.id = late.id`, maxRows)
 	if err != nil {
-		return 0, translate(fmt.Errorf("expire deliveries: %w", err))
+		return 0, pg.Translate(fmt.Errorf("expire deliveries: %w", err))
 	}
 	return result.RowsAffected()
-}
-
-// PruneDeliveries deletes deliveries that are settled and were written before a
-// time, and returns how many.
-func (s *Store) PruneDeliveries(ctx context.Context, before time.Time, most int) (int, error) {
-	return s.exec(ctx, "prune deliveries", `DELETE FROM webhook_deliveries WHERE id IN (
-		SELECT id FROM webhook_deliveries WHERE id < $1 AND state <> 'pending' AND claimed_by IS NULL
-		ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)`, idOf(before), most)
 }

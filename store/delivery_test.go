@@ -15,32 +15,32 @@ import (
 	"piecework/internal/work"
 )
 
-func (l *ledger) endpoint(events ...string) work.Endpoint {
+func (l *fixture) endpoint(events ...string) work.Endpoint {
 	l.t.Helper()
-	e, err := l.AddEndpoint(l.t.Context(), work.Endpoint{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
+	e, err := l.Endpoints.Add(l.t.Context(), work.Endpoint{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
 		URL: "https://example.com/" + uuid.NewString(), Events: events}, "whsec_c2VjcmV0")
 	l.must(err)
 	return e
 }
 
-func (l *ledger) deliveries(f DeliveryFilter) []work.Delivery {
+func (l *fixture) deliveries(f DeliveryFilter) []work.Delivery {
 	l.t.Helper()
 	f.Tenant = work.DefaultTenant
-	list, _, err := l.Deliveries(l.t.Context(), f)
+	list, _, err := l.Deliveries.List(l.t.Context(), f)
 	l.must(err)
 	return list
 }
 
-func (l *ledger) claimDelivery(receiver uuid.UUID) *ClaimedDelivery {
+func (l *fixture) claimDelivery(receiver uuid.UUID) *ClaimedDelivery {
 	l.t.Helper()
-	d, err := l.ClaimDelivery(l.t.Context(), receiver, l.process, time.Hour, "whsec_ZnJlc2g=")
+	d, err := l.Deliveries.Claim(l.t.Context(), receiver, l.process, time.Hour, "whsec_ZnJlc2g=")
 	l.must(err)
 	return d
 }
 
-func (l *ledger) tried(t Try) work.DeliveryState {
+func (l *fixture) tried(t Try) work.DeliveryState {
 	l.t.Helper()
-	state, err := l.Tried(l.t.Context(), t)
+	state, err := l.Deliveries.Finish(l.t.Context(), t)
 	l.must(err)
 	return state
 }
@@ -49,7 +49,7 @@ func (l *ledger) tried(t Try) work.DeliveryState {
 // transaction.
 func TestEveryEndOfAUnitIsAnnounced(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	ctx := t.Context()
 	e := l.endpoint("work_unit.*")
 	callback := "https://Example.com:8443/done?token=1"
@@ -57,7 +57,7 @@ func TestEveryEndOfAUnitIsAnnounced(t *testing.T) {
 	finish := func(next work.State, status work.RunStatus, failure *work.Failure) uuid.UUID {
 		u := l.put(called)
 		c := l.take(u.ID, l.process)
-		_, err := l.Finish(ctx, Finish{UnitID: u.ID, RunID: c.RunID, Attempt: c.RunCount, Status: status, Next: next, Error: failure})
+		_, err := l.Runs.Finish(ctx, Finish{UnitID: u.ID, RunID: c.RunID, Attempt: c.RunCount, Status: status, Next: next, Error: failure})
 		l.must(err)
 		return u.ID
 	}
@@ -67,25 +67,25 @@ func TestEveryEndOfAUnitIsAnnounced(t *testing.T) {
 		finish(work.TimedOut, work.RunTimedOut, work.Fail(work.ClassTimeout, "slow")):                      "timed_out",
 	}
 	queued := l.put(called)
-	_, err := l.Cancel(ctx, work.DefaultTenant, queued.ID)
+	_, err := l.Units.Cancel(ctx, work.DefaultTenant, queued.ID)
 	l.must(err)
 	ends[queued.ID] = "cancelled"
 	for range 3 {
 		u := l.put(called)
 		ends[u.ID] = "cancelled"
 	}
-	_, _, err = l.CancelAll(ctx, UnitFilter{Tenant: work.DefaultTenant, States: []work.State{work.Queued}})
+	_, _, err = l.Units.CancelAll(ctx, UnitFilter{Tenant: work.DefaultTenant, States: []work.State{work.Queued}})
 	l.must(err)
 	soon := time.Now().Add(20 * time.Millisecond)
 	late := l.put(called, func(n *NewUnit) { n.Deadline = &soon })
 	ends[late.ID] = "timed_out"
 	time.Sleep(time.Until(soon))
-	_, err = l.ExpireDeadlines(ctx)
+	_, err = l.Units.ExpireDeadlines(ctx)
 	l.must(err)
 	lost := l.put(called)
 	l.take(lost.ID, l.register(-time.Second))
 	l.exec(`UPDATE work_units SET deaths = 2 WHERE id = $1`, lost.ID)
-	_, err = l.ExpireLeases(ctx)
+	_, err = l.Runs.ExpireLeases(ctx)
 	l.must(err)
 	ends[lost.ID] = "failed"
 	reused := newUnit(called).ID // as a cache would: it is final from the start
@@ -99,7 +99,7 @@ func TestEveryEndOfAUnitIsAnnounced(t *testing.T) {
 			continue
 		}
 		for _, d := range got {
-			whole, err := l.Delivery(ctx, work.DefaultTenant, d.ID)
+			whole, err := l.Deliveries.Get(ctx, work.DefaultTenant, d.ID)
 			l.must(err)
 			var body struct {
 				Type      string
@@ -128,9 +128,9 @@ func TestEveryEndOfAUnitIsAnnounced(t *testing.T) {
 		}
 	}
 	// A unit that runs again and ends again is told of again.
-	_, err = l.Retry(ctx, work.DefaultTenant, queued.ID, Changes{})
+	_, err = l.Units.Retry(ctx, work.DefaultTenant, queued.ID, Changes{})
 	l.must(err)
-	_, err = l.Cancel(ctx, work.DefaultTenant, queued.ID)
+	_, err = l.Units.Cancel(ctx, work.DefaultTenant, queued.ID)
 	l.must(err)
 	if n := len(l.deliveries(DeliveryFilter{Unit: queued.ID})); n != 4 {
 		t.Errorf("%d deliveries after a retry, want 4", n)
@@ -139,17 +139,17 @@ func TestEveryEndOfAUnitIsAnnounced(t *testing.T) {
 
 func TestBatchesAreAnnounced(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	e := l.endpoint("batch.*")
 	callback := "https://example.com/batch"
 	id := l.batch(3, func(b *NewBatch) { b.TestFirst = 1 })
 	l.exec(`UPDATE batches SET callback_url = $1`, callback)
-	l.works(l.advance(id).Bells, nil, 0)
+	l.works(l.advance(id).Messages, nil, 0)
 	l.advance(id)
 	l.is(id, work.BatchAwaitingApproval)
-	_, err := l.ApproveBatch(t.Context(), work.DefaultTenant, id, BatchChanges{})
+	_, err := l.Batches.Approve(t.Context(), work.DefaultTenant, id, BatchChanges{})
 	l.must(err)
-	l.works(l.advance(id).Bells, func(i int) bool { return i == 0 }, 0)
+	l.works(l.advance(id).Messages, func(i int) bool { return i == 0 }, 0)
 	l.advance(id)
 	l.is(id, work.BatchCompletedWithFailures)
 	got := map[string]int{}
@@ -158,7 +158,7 @@ func TestBatchesAreAnnounced(t *testing.T) {
 		if d.EndpointID == nil && d.URL != callback || d.EndpointID != nil && *d.EndpointID != e.ID || *d.BatchID != id || d.UnitID != nil {
 			t.Errorf("%+v", d)
 		}
-		whole, err := l.Delivery(t.Context(), work.DefaultTenant, d.ID)
+		whole, err := l.Deliveries.Get(t.Context(), work.DefaultTenant, d.ID)
 		l.must(err)
 		if !strings.Contains(*whole.Body, `"url": "/batches/`+id.String()) {
 			t.Error(*whole.Body)
@@ -171,9 +171,9 @@ func TestBatchesAreAnnounced(t *testing.T) {
 
 func TestEndpointsGetWhatTheyAskFor(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	all, failed, batches, off := l.endpoint("*"), l.endpoint("work_unit.failed", "work_unit.timed_out"), l.endpoint("batch.*"), l.endpoint("*")
-	_, err := l.PutEndpoint(t.Context(), off, true)
+	_, err := l.Endpoints.Put(t.Context(), off, true)
 	l.must(err)
 	l.exec(`SELECT announce('default', 'work_unit.failed', '{"n":1}', $1, NULL, NULL)`, uuid.New())
 	l.exec(`SELECT announce('default', 'batch.completed', '{"n":2}', NULL, $1, 'http://example.com/x')`, uuid.New())
@@ -194,10 +194,10 @@ func TestEndpointsGetWhatTheyAskFor(t *testing.T) {
 	if n := len(l.deliveries(DeliveryFilter{})); n != 5 {
 		t.Errorf("%d deliveries, want 5 with the callback", n)
 	}
-	if test, err := l.TestEndpoint(t.Context(), work.DefaultTenant, batches.ID); err != nil || test.EventType != work.EventTest || *test.EndpointID != batches.ID {
+	if test, err := l.Deliveries.AddTest(t.Context(), work.DefaultTenant, batches.ID); err != nil || test.EventType != work.EventTest || *test.EndpointID != batches.ID {
 		t.Errorf("%+v, error %v", test, err)
 	}
-	if _, err := l.TestEndpoint(t.Context(), work.DefaultTenant, off.ID); !errors.Is(err, work.ErrConflict) {
+	if _, err := l.Deliveries.AddTest(t.Context(), work.DefaultTenant, off.ID); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -205,7 +205,7 @@ func TestEndpointsGetWhatTheyAskFor(t *testing.T) {
 // The fence: of two that try the same, the number of the attempt decides.
 func TestATryIsNotedByItsNumber(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	ctx := t.Context()
 	e := l.endpoint("*")
 	l.exec(`SELECT announce('default', 'work_unit.failed', '{}', NULL, NULL, NULL)`)
@@ -217,14 +217,14 @@ func TestATryIsNotedByItsNumber(t *testing.T) {
 		t.Errorf("claimed twice: %+v", again)
 	}
 	l.exec(`UPDATE webhook_deliveries SET lease_until = clock_timestamp() - interval '1 second'`)
-	if n, err := l.ExpireDeliveries(ctx); n != 1 || err != nil {
+	if n, err := l.Deliveries.ExpireLeases(ctx); n != 1 || err != nil {
 		t.Errorf("%d expired, error %v", n, err)
 	}
 	second := l.claimDelivery(e.ID)
 	if second.Attempts != 2 || second.Failed != 0 || second.WebhookID != first.WebhookID || string(second.Body) != string(first.Body) {
 		t.Errorf("%+v", second)
 	}
-	if _, err := l.Tried(ctx, Try{ID: first.ID, Attempt: 1, Status: 500, Error: "late"}); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Deliveries.Finish(ctx, Try{ID: first.ID, Attempt: 1, Status: 500, Error: "late"}); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("the first was noted: %v", err)
 	}
 	if state := l.tried(Try{ID: second.ID, Attempt: 2, Status: 503, Error: "busy", Response: "later\x00", Wait: time.Hour}); state != work.DeliveryPending {
@@ -233,7 +233,7 @@ func TestATryIsNotedByItsNumber(t *testing.T) {
 	if d := l.deliveries(DeliveryFilter{})[0]; *d.LastStatus != 503 || *d.LastError != "busy" || *d.Response != "later" || time.Until(*d.NextAt) < 50*time.Minute || l.claimDelivery(e.ID) != nil {
 		t.Errorf("%+v", d)
 	}
-	if _, err := l.Redeliver(ctx, work.DefaultTenant, second.ID); err != nil {
+	if _, err := l.Deliveries.Redeliver(ctx, work.DefaultTenant, second.ID); err != nil {
 		t.Error(err)
 	}
 	third := l.claimDelivery(e.ID)
@@ -246,31 +246,31 @@ func TestATryIsNotedByItsNumber(t *testing.T) {
 	// A worker process that has died gives up what it was at.
 	l.exec(`SELECT announce('default', 'work_unit.failed', '{}', NULL, NULL, NULL)`)
 	dead := l.register(-time.Second)
-	if d, err := l.ClaimDelivery(ctx, e.ID, dead, time.Hour, ""); d == nil || err != nil {
+	if d, err := l.Deliveries.Claim(ctx, e.ID, dead, time.Hour, ""); d == nil || err != nil {
 		t.Fatal(err)
 	}
-	if n, err := l.ExpireDeliveries(ctx); n != 1 || err != nil {
+	if n, err := l.Deliveries.ExpireLeases(ctx); n != 1 || err != nil {
 		t.Errorf("%d expired, error %v", n, err)
 	}
 }
 
 func TestAnEndpointThatIsGoneGetsNothingMore(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	ctx := t.Context()
 	gone, deleted := l.endpoint("*"), l.endpoint("*")
 	for range 3 {
 		l.exec(`SELECT announce('default', 'work_unit.failed', '{}', NULL, NULL, NULL)`)
 	}
 	taken := l.claimDelivery(gone.ID)
-	if disabled, err := l.EndpointGone(ctx, gone.ID, "https://example.com/before"); disabled || err != nil {
+	if disabled, err := l.Endpoints.DisableGone(ctx, gone.ID, "https://example.com/before"); disabled || err != nil {
 		t.Errorf("disabled by an address that it has no more: %v", err)
 	}
-	if disabled, err := l.EndpointGone(ctx, gone.ID, gone.URL); !disabled || err != nil {
+	if disabled, err := l.Endpoints.DisableGone(ctx, gone.ID, gone.URL); !disabled || err != nil {
 		t.Errorf("not disabled: %v", err)
 	}
-	l.must(l.DeleteEndpoint(ctx, work.DefaultTenant, deleted.ID))
-	if err := l.DeleteEndpoint(ctx, work.DefaultTenant, deleted.ID); !errors.Is(err, work.ErrNotFound) {
+	l.must(l.Endpoints.Delete(ctx, work.DefaultTenant, deleted.ID))
+	if err := l.Endpoints.Delete(ctx, work.DefaultTenant, deleted.ID); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("deleted twice: %v", err)
 	}
 	for _, e := range []work.Endpoint{gone, deleted} {
@@ -278,7 +278,7 @@ func TestAnEndpointThatIsGoneGetsNothingMore(t *testing.T) {
 			if d.State != work.DeliveryCancelled {
 				t.Errorf("%s is %s", d.ID, d.State)
 			}
-			if _, err := l.Redeliver(ctx, work.DefaultTenant, d.ID); d.ID != taken.ID && !errors.Is(err, work.ErrConflict) {
+			if _, err := l.Deliveries.Redeliver(ctx, work.DefaultTenant, d.ID); d.ID != taken.ID && !errors.Is(err, work.ErrConflict) {
 				t.Errorf("redelivered: %v", err)
 			}
 		}
@@ -292,10 +292,10 @@ func TestAnEndpointThatIsGoneGetsNothingMore(t *testing.T) {
 	if d := l.claimDelivery(gone.ID); d != nil {
 		t.Errorf("claimed %+v", d)
 	}
-	if _, err := l.PutEndpoint(ctx, gone, false); err != nil {
+	if _, err := l.Endpoints.Put(ctx, gone, false); err != nil {
 		t.Error(err)
 	}
-	if n, err := l.RedeliverAll(ctx, DeliveryFilter{Tenant: work.DefaultTenant, Endpoint: gone.ID, States: []work.DeliveryState{work.DeliveryCancelled}}); n != 2 || err != nil {
+	if n, err := l.Deliveries.RedeliverAll(ctx, DeliveryFilter{Tenant: work.DefaultTenant, Endpoint: gone.ID, States: []work.DeliveryState{work.DeliveryCancelled}}); n != 2 || err != nil {
 		t.Errorf("%d redelivered, error %v", n, err)
 	}
 	if l.claimDelivery(gone.ID) == nil {
@@ -303,11 +303,11 @@ func TestAnEndpointThatIsGoneGetsNothingMore(t *testing.T) {
 	}
 }
 
-// A receiver with a long backlog leaves the bells of others room, and a bell
+// A receiver with a long backlog leaves the messages of others room, and a message
 // that was rung is not rung again at once.
 func TestBellsOfDeliveriesAreFair(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	ctx := t.Context()
 	busy, quiet := l.endpoint("work_unit.*"), l.endpoint("batch.*")
 	for range 50 {
@@ -315,7 +315,7 @@ func TestBellsOfDeliveriesAreFair(t *testing.T) {
 	}
 	l.exec(`SELECT announce('default', 'batch.failed', '{}', NULL, NULL, NULL)`)
 	count := func() map[uuid.UUID]int {
-		bells, err := l.UnheardDeliveries(ctx, 4)
+		bells, err := l.Deliveries.Redispatch(ctx, 4)
 		l.must(err)
 		counts := map[uuid.UUID]int{}
 		for _, b := range bells {
@@ -329,16 +329,16 @@ func TestBellsOfDeliveriesAreFair(t *testing.T) {
 	if c := count(); c[busy.ID] != 4 || c[quiet.ID] != 0 {
 		t.Errorf("bells %v", c)
 	}
-	l.must(l.DoubtDeliveries(ctx))
+	l.must(l.Deliveries.RecheckAll(ctx))
 	if c := count(); c[quiet.ID] != 1 {
 		t.Errorf("bells %v", c)
 	}
-	due, err := l.DueReceivers(ctx, 10)
+	due, err := l.Deliveries.DueReceivers(ctx, 10)
 	if l.must(err); len(due) != 2 {
 		t.Errorf("receivers %v", due)
 	}
-	l.must(l.Slow(ctx, busy.ID, time.Minute))
-	if due, err = l.DueReceivers(ctx, 10); err != nil || len(due) != 1 || due[0] != quiet.ID {
+	l.must(l.Deliveries.Defer(ctx, busy.ID, time.Minute))
+	if due, err = l.Deliveries.DueReceivers(ctx, 10); err != nil || len(due) != 1 || due[0] != quiet.ID {
 		t.Errorf("receivers %v, error %v", due, err)
 	}
 	if l.claimDelivery(busy.ID) != nil || l.claimDelivery(quiet.ID) == nil {
@@ -348,10 +348,10 @@ func TestBellsOfDeliveriesAreFair(t *testing.T) {
 
 func TestSecretsOverlap(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	ctx := t.Context()
 	e := l.endpoint("*")
-	rotated, err := l.RotateEndpoint(ctx, work.DefaultTenant, e.ID, "whsec_bmV3", time.Hour)
+	rotated, err := l.Endpoints.Rotate(ctx, work.DefaultTenant, e.ID, "whsec_bmV3", time.Hour)
 	if err != nil || rotated.Secret != "whsec_bmV3" || *rotated.Previous != "whsec_c2VjcmV0" || rotated.PreviousUntil == nil {
 		t.Errorf("%+v, error %v", rotated, err)
 	}
@@ -359,7 +359,7 @@ func TestSecretsOverlap(t *testing.T) {
 	if d := l.claimDelivery(e.ID); !slices.Equal(d.Secrets.All(), []string{"whsec_bmV3", "whsec_c2VjcmV0"}) {
 		t.Errorf("signed by %v", d.Secrets.All())
 	}
-	if rotated, err = l.RotateEndpoint(ctx, work.DefaultTenant, e.ID, "whsec_bmV3ZXI=", 0); err != nil || rotated.Previous != nil {
+	if rotated, err = l.Endpoints.Rotate(ctx, work.DefaultTenant, e.ID, "whsec_bmV3ZXI=", 0); err != nil || rotated.Previous != nil {
 		t.Errorf("%+v, error %v", rotated, err)
 	}
 	var made [10]work.Secrets
@@ -367,36 +367,36 @@ func TestSecretsOverlap(t *testing.T) {
 	for i := range made {
 		all.Go(func() {
 			var err error
-			if made[i], err = l.CallbackSecrets(ctx, work.DefaultTenant, "whsec_"+strings.Repeat("x", i+1)); err != nil {
+			if made[i], err = l.Endpoints.CallbackSecrets(ctx, work.DefaultTenant, "whsec_"+strings.Repeat("x", i+1)); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
-	again, err := l.CallbackSecrets(ctx, work.DefaultTenant, "whsec_never")
+	again, err := l.Endpoints.CallbackSecrets(ctx, work.DefaultTenant, "whsec_never")
 	l.must(err)
 	for _, s := range made {
 		if s.Secret != again.Secret {
 			t.Errorf("%s and %s sign callbacks", s.Secret, again.Secret)
 		}
 	}
-	if s, err := l.RotateCallbacks(ctx, work.DefaultTenant, "whsec_next", time.Hour); err != nil || *s.Previous != again.Secret {
+	if s, err := l.Endpoints.RotateCallbacks(ctx, work.DefaultTenant, "whsec_next", time.Hour); err != nil || *s.Previous != again.Secret {
 		t.Errorf("%+v, error %v", s, err)
 	}
 }
 
 func TestOldDeliveriesArePruned(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.endpoint("*")
 	for range 3 {
 		l.exec(`SELECT announce('default', 'work_unit.failed', '{}', NULL, NULL, NULL)`)
 	}
 	l.exec(`UPDATE webhook_deliveries SET state = 'dead' WHERE id IN (SELECT id FROM webhook_deliveries ORDER BY id LIMIT 2)`)
-	if n, err := l.PruneDeliveries(t.Context(), time.Now().Add(-time.Hour), 10); n > 0 || err != nil || len(l.deliveries(DeliveryFilter{})) != 3 {
+	if n, err := l.Retention.PruneDeliveries(t.Context(), time.Now().Add(-time.Hour), 10); n > 0 || err != nil || len(l.deliveries(DeliveryFilter{})) != 3 {
 		t.Errorf("pruned what is young: %d, error %v", n, err)
 	}
-	if n, err := l.PruneDeliveries(t.Context(), time.Now().Add(time.Hour), 10); n != 2 || err != nil {
+	if n, err := l.Retention.PruneDeliveries(t.Context(), time.Now().Add(time.Hour), 10); n != 2 || err != nil {
 		t.Errorf("pruned %d, error %v", n, err)
 	}
 	if left := l.deliveries(DeliveryFilter{}); len(left) != 1 || left[0].State != work.DeliveryPending {
@@ -408,9 +408,9 @@ func TestOldDeliveriesArePruned(t *testing.T) {
 // passes over what others hold.
 func TestDoubtOfDeliveriesIsTakenPieceByPiece(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.endpoint("work_unit.*")
-	l.exec(`SELECT announce('default', 'work_unit.failed', '{}', NULL, NULL, NULL) FROM generate_series(1, 2 * $1 + 500)`, pieceRows)
+	l.exec(`SELECT announce('default', 'work_unit.failed', '{}', NULL, NULL, NULL) FROM generate_series(1, 2 * $1 + 500)`, maxRows)
 	l.exec(`UPDATE webhook_deliveries SET check_at = next_at + interval '1 hour'`)
 	l.exec(`CREATE FUNCTION piece() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
 		IF (SELECT count(*) > 1000 FROM changed) THEN RAISE EXCEPTION ''too many rows in one statement''; END IF; RETURN NULL; END'`)
@@ -422,7 +422,7 @@ func TestDoubtOfDeliveriesIsTakenPieceByPiece(t *testing.T) {
 	l.must(err)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	l.must(l.DoubtDeliveries(ctx))
+	l.must(l.Deliveries.RecheckAll(ctx))
 	var left int
 	l.must(l.db.GetContext(ctx, &left, `SELECT count(*) FROM webhook_deliveries WHERE check_at > clock_timestamp()`))
 	if left != 3 {

@@ -11,7 +11,7 @@ import (
 // also of one that comes too late. What nobody counted is unknown.
 func TestDenialsAreCounted(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	with := func(n int) func(*Finish) { return func(f *Finish) { f.Denials = &n } }
 	c := l.run()
 	if u := l.unit(c.ID); u.Denials != nil || u.OnDenied != work.OnDeniedFail || l.theRun(c.RunID).Denials != nil {
@@ -44,16 +44,16 @@ func TestDenialsAreCounted(t *testing.T) {
 // A batch counts the units in which a tool was denied, and may stop for them.
 func TestBatchStopsForDenials(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	tenth := 0.1
 	id := l.batch(20, func(b *NewBatch) {
 		b.Concurrency, b.StopWhen = 10, &work.StopWhen{Window: 10, DenialRate: &tenth}
 	})
-	for i, d := range l.advance(id).Bells {
+	for i, d := range l.advance(id).Messages {
 		denials := max(0, i-7) // two of ten
 		l.end(ending(l.take(d.UnitID, l.process), work.Succeeded, func(f *Finish) { f.Denials = &denials }), Recorded)
 	}
-	more, b := l.advance(id).Bells, l.read(id)
+	more, b := l.advance(id).Messages, l.read(id)
 	if len(more) > 0 || b.Paused == nil || !strings.Contains(b.Paused.Why, "denied in 2 of the last 10 units") || b.Counts.Denied != 2 || b.Counts.Total != 20 {
 		t.Errorf("%d let go, paused %+v, counts %+v", len(more), b.Paused, b.Counts)
 	}
@@ -62,9 +62,9 @@ func TestBatchStopsForDenials(t *testing.T) {
 // A retry may say that denials are only to be noted.
 func TestRetryChangesOnDenied(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id, note := l.endAs(work.ClassToolDenied), work.OnDeniedNote
-	if _, err := l.Retry(t.Context(), work.DefaultTenant, id, Changes{OnDenied: &note}); err != nil {
+	if _, err := l.Units.Retry(t.Context(), work.DefaultTenant, id, Changes{OnDenied: &note}); err != nil {
 		t.Fatal(err)
 	}
 	if u := l.unit(id); u.OnDenied != work.OnDeniedNote || u.State != work.Queued {

@@ -11,7 +11,11 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
+
+// Events tell what has changed.
+type Events struct{ db *pg.DB }
 
 // LiveUnit is a unit as lists show it, with what its newest run does.
 type LiveUnit struct {
@@ -44,18 +48,18 @@ func (r liveUnitRow) live() LiveUnit {
 	return LiveUnit{Unit: r.unit(), LiveStatus: r.LiveStatus, ToolCalls: r.ToolCalls, Changed: r.Changed, RunChanged: r.RunChanged}
 }
 
-const liveUnits = `SELECT u.*, r.live_status, coalesce(r.tool_calls, 0) AS tool_calls,
+var liveUnits = `SELECT u.*, r.live_status, coalesce(r.tool_calls, 0) AS tool_calls,
 		coalesce(r.changed::text::bigint, 0) AS run_changed, pg_current_snapshot()::text AS moment
 	FROM (SELECT ` + listColumns + `, changed::text::bigint AS changed FROM work_units WHERE %s) AS u
 	LEFT JOIN worker_runs r ON r.unit_id = u.id AND r.attempt = u.run_count`
 
-// LiveUnit returns a unit of any tenant and its runs from the given attempt on,
+// Unit returns a unit of any tenant and its runs from the given attempt on,
 // oldest first; attempt 0, and one that has not begun, ask for the newest run.
 // Whatever the unit's row says, the runs say too, or more.
-func (s *Store) LiveUnit(ctx context.Context, id uuid.UUID, attempt int) (LiveUnit, []LiveRun, error) {
+func (s *Events) Unit(ctx context.Context, id uuid.UUID, attempt int) (LiveUnit, []LiveRun, error) {
 	var row liveUnitRow
 	if err := s.db.GetContext(ctx, &row, fmt.Sprintf(liveUnits, "id = $1"), id); err != nil {
-		return LiveUnit{}, nil, translate(fmt.Errorf("read unit %s: %w", id, err))
+		return LiveUnit{}, nil, pg.Translate(fmt.Errorf("read unit %s: %w", id, err))
 	}
 	if attempt == 0 || attempt > row.RunCount {
 		attempt = row.RunCount
@@ -68,7 +72,7 @@ func (s *Store) LiveUnit(ctx context.Context, id uuid.UUID, attempt int) (LiveUn
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+runColumns+`, r.changed::text::bigint AS changed, r.rev
 		FROM worker_runs r JOIN work_units u ON u.id = r.unit_id WHERE r.unit_id = $1 AND r.attempt >= $2 ORDER BY r.attempt`, id, attempt)
 	if err != nil {
-		return LiveUnit{}, nil, translate(fmt.Errorf("read runs of unit %s: %w", id, err))
+		return LiveUnit{}, nil, pg.Translate(fmt.Errorf("read runs of unit %s: %w", id, err))
 	}
 	runs := make([]LiveRun, len(rows))
 	for i, r := range rows {
@@ -89,17 +93,17 @@ type Head struct {
 }
 
 // Heads returns the heads of those of the units that there are.
-func (s *Store) Heads(ctx context.Context, units []uuid.UUID) ([]Head, error) {
+func (s *Events) Heads(ctx context.Context, units []uuid.UUID) ([]Head, error) {
 	var heads []Head
 	err := s.db.SelectContext(ctx, &heads, `SELECT u.id, u.changed::text::bigint AS changed, coalesce(r.changed::text::bigint, 0) AS run_changed
-		FROM work_units u LEFT JOIN worker_runs r ON r.unit_id = u.id AND r.attempt = u.run_count WHERE u.id = ANY($1::uuid[])`, pqUUIDs(units))
+		FROM work_units u LEFT JOIN worker_runs r ON r.unit_id = u.id AND r.attempt = u.run_count WHERE u.id = ANY($1::uuid[])`, pg.UUIDs(units))
 	if err != nil {
-		return nil, translate(fmt.Errorf("look for changes of units: %w", err))
+		return nil, pg.Translate(fmt.Errorf("look for changes of units: %w", err))
 	}
 	return heads, nil
 }
 
-// Moment is a point in the history of the ledger: which transactions were over
+// Moment is a point in the history of the database: which transactions were over
 // by then. Numbers of transactions alone would not tell, as they do not end in
 // the order of their numbers.
 type Moment struct {
@@ -108,7 +112,7 @@ type Moment struct {
 	open      []int64 // those between that were not over
 }
 
-var errMoment = errors.New("this is no moment of a ledger")
+var errMoment = errors.New("this is no moment of a database")
 
 // ParseMoment reads what String wrote.
 func ParseMoment(text string) (Moment, error) {
@@ -147,32 +151,32 @@ func (m Moment) Saw(transaction int64) bool {
 	return !open
 }
 
-// Before tells whether a later moment can be one of the same ledger. It cannot
-// when m knows transactions that had not begun by then: the ledger was restored
+// Before tells whether a later moment can be one of the same database. It cannot
+// when m knows transactions that had not begun by then: the database was restored
 // from a dump. The zero moment is before none.
 func (m Moment) Before(later Moment) bool { return m.low > 0 && m.high <= later.high }
 
 // Now returns the present moment.
-func (s *Store) Now(ctx context.Context) (Moment, error) {
+func (s *Events) Now(ctx context.Context) (Moment, error) {
 	var text string
 	if err := s.db.GetContext(ctx, &text, `SELECT pg_current_snapshot()::text`); err != nil {
-		return Moment{}, translate(fmt.Errorf("read the present moment: %w", err))
+		return Moment{}, pg.Translate(fmt.Errorf("read the present moment: %w", err))
 	}
 	return ParseMoment(text)
 }
 
-// ChangedUnits returns units of all tenants that have changed, or whose running
+// Changed returns units of all tenants that have changed, or whose running
 // run has, since a moment, and the moment up to which this is complete: since
 // itself when there are none. There may be more when there are limit of them;
 // which ones are missing is not known.
-func (s *Store) ChangedUnits(ctx context.Context, since Moment, limit int) ([]LiveUnit, Moment, error) {
+func (s *Events) Changed(ctx context.Context, since Moment, limit int) ([]LiveUnit, Moment, error) {
 	var rows []liveUnitRow
 	err := s.db.SelectContext(ctx, &rows, fmt.Sprintf(liveUnits, `id IN (
 			SELECT id FROM work_units WHERE changed >= pg_snapshot_xmin($1::pg_snapshot) AND NOT pg_visible_in_snapshot(changed, $1::pg_snapshot)
 			UNION SELECT unit_id FROM worker_runs WHERE status = 'running' AND NOT pg_visible_in_snapshot(changed, $1::pg_snapshot)
 			LIMIT $2)`)+` ORDER BY u.id`, since.text, limit)
 	if err != nil {
-		return nil, since, translate(fmt.Errorf("look for changed units: %w", err))
+		return nil, since, pg.Translate(fmt.Errorf("look for changed units: %w", err))
 	}
 	if len(rows) == 0 {
 		return nil, since, nil

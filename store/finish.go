@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Finish is how a run ended and what becomes of its unit.
@@ -39,7 +40,7 @@ type Finish struct {
 	TotalCostUSD   *float64
 	CostIncomplete bool
 	// SessionTotalUSD is what the session has cost until now, where the backend
-	// counts that: the ledger then takes the run's own cost from the runs before.
+	// counts that: the database then takes the run's own cost from the runs before.
 	SessionTotalUSD *float64
 	SessionResumed  bool // the run went on with the session of an earlier one
 	DurationMS      int64
@@ -58,7 +59,7 @@ type Finish struct {
 	Blob  []byte // the transcript, gzipped; empty: what has come of it so far stays
 }
 
-// Verdict is what the ledger made of a finish.
+// Verdict is what the database made of a finish.
 type Verdict string
 
 // The verdicts.
@@ -70,8 +71,8 @@ const (
 // Finish closes a run and moves its unit, in one statement guarded by the run
 // number. Repeating a finish whose commit is unknown is safe: the second call
 // changes nothing and returns the same verdict.
-func (s *Store) Finish(ctx context.Context, f Finish) (Verdict, error) {
-	verdict, err := s.finish.do(ctx, f)
+func (s *Runs) Finish(ctx context.Context, f Finish) (Verdict, error) {
+	verdict, err := s.finish.Do(ctx, f)
 	if err != nil {
 		return "", fmt.Errorf("finish run %s of unit %s: %w", f.RunID, f.UnitID, err)
 	}
@@ -129,7 +130,7 @@ const sumOfDenials = `CASE WHEN e.denials IS NULL THEN u.denials ELSE coalesce(u
 
 // In: $1 a JSON array of finishIn, $2 all their transcripts end to end, $3
 // after how many lost runs in a row a unit ends. Out: for each run whether the
-// ledger has taken its end.
+// database has taken its end.
 //
 // The unit moves only while it is running this very attempt. A run that is
 // over already is left alone (a repeated finish), except one that was given
@@ -260,7 +261,7 @@ func sinceBefore(total, before string) string {
 	return `CASE WHEN ` + total + ` >= ` + before + ` THEN round((` + total + ` - ` + before + `)::numeric, 9)::double precision ELSE ` + total + ` END`
 }
 
-func (s *Store) finishAll(ctx context.Context, rows []Finish) ([]Verdict, error) {
+func (s *Runs) finishAll(ctx context.Context, rows []Finish) ([]Verdict, error) {
 	var now, later []Finish
 	seen := make(map[uuid.UUID]bool, len(rows))
 	for _, f := range rows {
@@ -288,14 +289,14 @@ func (s *Store) finishAll(ctx context.Context, rows []Finish) ([]Verdict, error)
 
 // finishOnce writes runs of different units and notes their verdicts. Of a
 // run that comes twice the first verdict stands; the second is the same.
-func (s *Store) finishOnce(ctx context.Context, rows []Finish, verdicts map[uuid.UUID]Verdict) error {
+func (s *Runs) finishOnce(ctx context.Context, rows []Finish, verdicts map[uuid.UUID]Verdict) error {
 	in := make([]finishIn, len(rows))
 	blobs := bytes.NewBuffer([]byte{}) // never nil: that would be NULL
 	for i, f := range rows {
 		in[i] = f.row(blobs.Len() + 1)
 		blobs.Write(f.Blob)
 	}
-	param, err := encode(in)
+	param, err := pg.Encode(in)
 	if err != nil {
 		return err
 	}
@@ -303,7 +304,7 @@ func (s *Store) finishOnce(ctx context.Context, rows []Finish, verdicts map[uuid
 		ID     uuid.UUID `db:"id"`
 		Fenced bool      `db:"fenced"`
 	}
-	if err := s.hot.SelectContext(prepare(ctx), &found, finishRuns, param, blobs.Bytes(), work.MaxLosses); err != nil {
+	if err := s.db.Hot.SelectContext(pg.Prepare(ctx), &found, finishRuns, param, blobs.Bytes(), work.MaxLosses); err != nil {
 		return err
 	}
 	for _, run := range found {
@@ -339,7 +340,7 @@ func (f Finish) Plausible() Finish {
 	return f
 }
 
-// Bare is the finish of a run whose end the ledger has refused: it failed, for
+// Bare is the finish of a run whose end the database has refused: it failed, for
 // that reason, and has cost what it has. Nothing that may be to blame is left.
 func (f Finish) Bare(why error) Finish {
 	f = f.Plausible()

@@ -13,7 +13,7 @@ import (
 )
 
 // laneBatch is a batch of n units of the batch lane that were let go.
-func (l *ledger) laneBatch(n int, change ...func(*NewBatch)) uuid.UUID {
+func (l *fixture) laneBatch(n int, change ...func(*NewBatch)) uuid.UUID {
 	l.t.Helper()
 	id := l.enumerating(change...)
 	f := piece(id, 0, n)
@@ -21,8 +21,8 @@ func (l *ledger) laneBatch(n int, change ...func(*NewBatch)) uuid.UUID {
 	for i := range f.Units {
 		f.Units[i].Lane = work.LaneBatch
 	}
-	l.must(l.FillMore(l.t.Context(), f))
-	l.must(l.EndFill(l.t.Context(), id, l.process))
+	l.must(l.Batches.AddChunk(l.t.Context(), f))
+	l.must(l.Batches.FinishEnumeration(l.t.Context(), id, l.process))
 	for l.advance(id).More {
 	}
 	return id
@@ -32,7 +32,7 @@ func (l *ledger) laneBatch(n int, change ...func(*NewBatch)) uuid.UUID {
 // running live that no unit may be in, whatever the statement.
 func TestWhereAUnitWaits(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.laneBatch(1)
 	seen := map[string]bool{}
 	for _, state := range []string{"queued", "running", "waiting"} {
@@ -73,16 +73,16 @@ func TestPauseOfABatchInTheLane(t *testing.T) {
 	for _, when := range []string{"before the answers", "after the answers"} {
 		t.Run(when, func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(t)
+			l := newFixture(t)
 			id := l.laneBatch(3)
 			b := l.packed(l.process)
-			units, err := l.PackedUnits(t.Context(), b.ID, uuid.Nil, 10)
+			units, err := l.ProviderBatches.Units(t.Context(), b.ID, uuid.Nil, 10)
 			l.must(err)
-			l.must(l.SendingProviderBatch(t.Context(), l.process, b.ID, 3))
+			l.must(l.ProviderBatches.Sending(t.Context(), l.process, b.ID, 3))
 			answer := func() {
 				t.Helper()
-				l.must(l.TakeAnswers(t.Context(), b.ID, []ProviderAnswer{{UnitID: units[0].ID, Status: 200, Body: []byte(`{}`)}}))
-				_, err = l.FinishProviderBatch(t.Context(), l.process, b.ID, nil) // the others were not answered
+				l.must(l.ProviderBatches.AddAnswers(t.Context(), b.ID, []ProviderAnswer{{UnitID: units[0].ID, Status: 200, Body: []byte(`{}`)}}))
+				_, err = l.ProviderBatches.Finish(t.Context(), l.process, b.ID, nil) // the others were not answered
 				l.must(err)
 				if when == "after the answers" {
 					l.advance(id)
@@ -91,7 +91,7 @@ func TestPauseOfABatchInTheLane(t *testing.T) {
 			if when == "after the answers" {
 				answer()
 			}
-			_, err = l.PauseBatch(t.Context(), work.DefaultTenant, id, "me", "")
+			_, err = l.Batches.Pause(t.Context(), work.DefaultTenant, id, "me", "")
 			l.must(err)
 			if when == "before the answers" {
 				answer()
@@ -100,10 +100,10 @@ func TestPauseOfABatchInTheLane(t *testing.T) {
 			if n := l.admitted(id); n != 1 {
 				t.Errorf("%d units may run during the pause; want the one that is answered", n)
 			}
-			l.works([]Dispatch{{UnitID: units[0].ID}}, nil, 0)
-			_, err = l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{})
+			l.works([]Message{{UnitID: units[0].ID}}, nil, 0)
+			_, err = l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{})
 			l.must(err)
-			bells := l.advance(id).Bells
+			bells := l.advance(id).Messages
 			if len(bells) != 2 {
 				t.Fatalf("%d units run live after the resume", len(bells))
 			}
@@ -125,34 +125,34 @@ func TestOlderProcessesBesideTheLane(t *testing.T) {
 		pauseBefore = `UPDATE work_units SET held = true, check_at = 'infinity', state = 'queued'
 			WHERE NOT held AND (state = 'queued' OR state = 'waiting' AND lane = 'batch' AND provider_batch IS NULL)`
 	)
-	try := func(l *ledger, query string, refused bool) {
+	try := func(l *fixture, query string, refused bool) {
 		l.t.Helper()
 		_, err := l.db.ExecContext(l.t.Context(), query)
 		if got := err != nil && strings.Contains(err.Error(), "where_it_waits"); got != refused || err != nil && !got {
 			l.t.Errorf("refused %t, %v; want refused %t", got, err, refused)
 		}
 	}
-	goOn := func(l *ledger, id uuid.UUID) {
+	goOn := func(l *fixture, id uuid.UUID) {
 		l.t.Helper()
-		_, err := l.PauseBatch(t.Context(), work.DefaultTenant, id, "me", "")
+		_, err := l.Batches.Pause(t.Context(), work.DefaultTenant, id, "me", "")
 		l.must(err)
 		try(l, releaseBefore, true)
-		_, err = l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{})
+		_, err = l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{})
 		l.must(err)
 		l.runsToItsEnd(id, nil, 0)
 		l.is(id, work.BatchCompleted)
 	}
 	t.Run("not packed", func(t *testing.T) {
-		l := newLedger(t)
+		l := newFixture(t)
 		id := l.laneBatch(2)
 		try(l, pauseBefore, false)
 		try(l, releaseBefore, false)
 		try(l, goLiveBefore, false)
-		_, err := l.PauseBatch(t.Context(), work.DefaultTenant, id, "me", "")
+		_, err := l.Batches.Pause(t.Context(), work.DefaultTenant, id, "me", "")
 		l.must(err)
 	})
 	t.Run("packed", func(t *testing.T) {
-		l := newLedger(t)
+		l := newFixture(t)
 		id := l.laneBatch(2)
 		l.packed(l.process)
 		try(l, goLiveBefore, false)
@@ -160,10 +160,10 @@ func TestOlderProcessesBesideTheLane(t *testing.T) {
 		goOn(l, id)
 	})
 	t.Run("unanswered", func(t *testing.T) {
-		l := newLedger(t)
+		l := newFixture(t)
 		id := l.laneBatch(2)
 		b := l.packed(l.process)
-		_, err := l.FinishProviderBatch(t.Context(), l.process, b.ID, nil)
+		_, err := l.ProviderBatches.Finish(t.Context(), l.process, b.ID, nil)
 		l.must(err)
 		try(l, releaseBefore, true)
 		l.advance(id)

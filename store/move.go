@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Retryable and Cancellable are the states that each verb begins from.
@@ -28,27 +29,27 @@ var (
 )
 
 // one chooses a unit that is in one of the states.
-func one(tenant string, id uuid.UUID, states []work.State) where {
-	var w where
-	w.add("id = ?", id)
-	w.add("tenant = ?", tenant)
-	w.add("state = ANY(?)", textArray(states))
+func one(tenant string, id uuid.UUID, states []work.State) pg.Where {
+	var w pg.Where
+	w.Add("id = ?", id)
+	w.Add("tenant = ?", tenant)
+	w.Add("state = ANY(?)", pg.TextArray(states))
 	return w
 }
 
 // cancel ends queued and waiting units and asks running ones to stop.
-func (s *Store) cancel(ctx context.Context, rows any, w where, lock, columns string) error {
-	return translate(s.db.SelectContext(ctx, rows, `WITH chosen (unit_id) AS (SELECT id FROM work_units WHERE `+w.text()+` `+lock+`)
+func (s *Units) cancel(ctx context.Context, rows any, w pg.Where, lock, columns string) error {
+	return pg.Translate(s.db.SelectContext(ctx, rows, `WITH chosen (unit_id) AS (SELECT id FROM work_units WHERE `+w.Text()+` `+lock+`)
 		UPDATE work_units SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
 			finished_at = CASE WHEN state IN ('queued', 'waiting') THEN clock_timestamp() END,
 			state = CASE WHEN state IN ('queued', 'waiting') THEN 'cancelled' ELSE state END
-		FROM chosen WHERE id = unit_id RETURNING `+columns, w.args...))
+		FROM chosen WHERE id = unit_id RETURNING `+columns, w.Args...))
 }
 
 // Cancel ends a queued or waiting unit at once and asks a running one to stop;
 // the unit it returns tells which. A unit that is cancelled already is
 // returned as it is; any other final unit is a conflict.
-func (s *Store) Cancel(ctx context.Context, tenant string, id uuid.UUID) (work.Unit, error) {
+func (s *Units) Cancel(ctx context.Context, tenant string, id uuid.UUID) (work.Unit, error) {
 	var rows []unitRow
 	if err := s.cancel(ctx, &rows, one(tenant, id, Cancellable), lockOne, unitColumns); err != nil {
 		return work.Unit{}, fmt.Errorf("cancel unit %s: %w", id, err)
@@ -56,7 +57,7 @@ func (s *Store) Cancel(ctx context.Context, tenant string, id uuid.UUID) (work.U
 	if len(rows) == 1 {
 		return rows[0].unit(), nil
 	}
-	u, err := s.Unit(ctx, tenant, id)
+	u, err := s.Get(ctx, tenant, id)
 	if err == nil && u.State != work.Cancelled {
 		err = fmt.Errorf("%w: the unit has %s already; only a queued, waiting or running unit can be cancelled",
 			work.ErrConflict, ended(u.State))
@@ -88,10 +89,10 @@ const retryNow = `NOT EXISTS (SELECT FROM batches b WHERE b.id = work_units.batc
 // retry puts units back in the queue. Those of a batch are held: only the batch
 // admits them, within its window and its budget. A batch that was over goes on
 // with them, and so does one whose synthesis is retried.
-func (s *Store) retry(ctx context.Context, rows any, w where, lock, columns string, c Changes) error {
-	chosen := w.text()
-	model, prompt, turns, denied := w.arg(c.Model), w.arg(c.Prompt), w.arg(c.MaxTurns), w.arg(c.OnDenied)
-	return translate(s.db.SelectContext(ctx, rows, `WITH chosen (unit_id, of_batch, let_go) AS (
+func (s *Units) retry(ctx context.Context, rows any, w pg.Where, lock, columns string, c Changes) error {
+	chosen := w.Text()
+	model, prompt, turns, denied := w.Arg(c.Model), w.Arg(c.Prompt), w.Arg(c.MaxTurns), w.Arg(c.OnDenied)
+	return pg.Translate(s.db.SelectContext(ctx, rows, `WITH chosen (unit_id, of_batch, let_go) AS (
 		SELECT id, batch_id, NOT held FROM work_units WHERE `+chosen+` `+lock+`
 	), changed AS (
 		UPDATE work_units SET state = CASE WHEN lane = 'batch' AND batch_id IS NULL THEN 'waiting' ELSE 'queued' END,
@@ -100,7 +101,7 @@ func (s *Store) retry(ctx context.Context, rows any, w where, lock, columns stri
 			deadline = CASE WHEN deadline > clock_timestamp() THEN deadline END,
 			expires_at = CASE WHEN expires_at > clock_timestamp() THEN expires_at END,
 			failures = 0, losses = 0, waits = 0, crashes = 0, deaths = 0, dispatch = dispatch + 1,
-			-- Many bells take their time to ring, about a sixth of a millisecond each.
+			-- It takes time to enqueue many messages, about a sixth of a millisecond each.
 			check_at = CASE WHEN batch_id IS NULL THEN clock_timestamp() + interval '2 seconds' + (SELECT count(*) FROM chosen) * interval '1 millisecond'
 				ELSE 'infinity' END,
 			resume_session = CASE WHEN `+model+`::text IS NULL AND `+prompt+`::text IS NULL THEN resume_session END,
@@ -127,15 +128,15 @@ func (s *Store) retry(ctx context.Context, rows any, w where, lock, columns stri
 			rounds = rounds + (units > 0 AND (finished_at IS NOT NULL OR status = 'finalizing'))::integer,
 			filler = CASE WHEN status <> 'finalizing' THEN filler END
 		FROM affected WHERE b.id = affected.id
-	) SELECT `+columns+` FROM changed`, w.args...))
+	) SELECT `+columns+` FROM changed`, w.Args...))
 }
 
 // Retry puts a failed, cancelled or timed-out unit back in the queue with its
 // counts at zero. Its runs stay as they were. A unit of a batch is held until
-// AdvanceBatch admits it.
-func (s *Store) Retry(ctx context.Context, tenant string, id uuid.UUID, c Changes) (work.Unit, error) {
+// Batches.Advance admits it.
+func (s *Units) Retry(ctx context.Context, tenant string, id uuid.UUID, c Changes) (work.Unit, error) {
 	w := one(tenant, id, Retryable)
-	w.conds = append(w.conds, retryNow)
+	w.Conds = append(w.Conds, retryNow)
 	var rows []unitRow
 	if err := s.retry(ctx, &rows, w, lockOne, unitColumns, c); err != nil {
 		return work.Unit{}, fmt.Errorf("retry unit %s: %w", id, err)
@@ -143,7 +144,7 @@ func (s *Store) Retry(ctx context.Context, tenant string, id uuid.UUID, c Change
 	if len(rows) == 1 {
 		return rows[0].unit(), nil
 	}
-	u, err := s.Unit(ctx, tenant, id)
+	u, err := s.Get(ctx, tenant, id)
 	switch {
 	case err != nil:
 	case !slices.Contains(Retryable, u.State):
@@ -159,7 +160,7 @@ func (s *Store) Retry(ctx context.Context, tenant string, id uuid.UUID, c Change
 
 // Moved is one of many units that were retried or cancelled.
 type Moved struct {
-	Dispatch
+	Message
 	State work.State `db:"state"`
 	costRow
 	BatchID *uuid.UUID `db:"batch_id"`
@@ -175,8 +176,8 @@ const movedColumns = `id, dispatch, queue, backend, priority, state, batch_id, h
 // oldest MaxBulk of them, and tells whether others are left. Those of batches
 // are held, as Retry has it. Page and length of f do not count. Changes mean nothing to a unit that has a request: with any,
 // those are left as they are.
-func (s *Store) RetryAll(ctx context.Context, f UnitFilter, c Changes) ([]Moved, bool, error) {
-	ctx = allow(ctx, longLimit)
+func (s *Units) RetryAll(ctx context.Context, f UnitFilter, c Changes) ([]Moved, bool, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	w := f.retryable(c)
 	var moved []Moved
 	if err := s.retry(ctx, &moved, w, lockMany, movedColumns, c); err != nil {
@@ -185,10 +186,10 @@ func (s *Store) RetryAll(ctx context.Context, f UnitFilter, c Changes) ([]Moved,
 	return moved, s.any(ctx, w, len(moved)), nil
 }
 
-// CancelAll cancels the units that f chooses, as RetryAll retries them.
+// CancelAll cancels the units that f chooses, as Units.RetryAll retries them.
 // Running ones that were asked before are not asked again.
-func (s *Store) CancelAll(ctx context.Context, f UnitFilter) ([]Moved, bool, error) {
-	ctx = allow(ctx, longLimit)
+func (s *Units) CancelAll(ctx context.Context, f UnitFilter) ([]Moved, bool, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	w := f.cancellable()
 	var moved []Moved
 	if err := s.cancel(ctx, &moved, w, lockMany, movedColumns); err != nil {
@@ -199,28 +200,28 @@ func (s *Store) CancelAll(ctx context.Context, f UnitFilter) ([]Moved, bool, err
 
 // any tells whether w still chooses a unit. The change before it is committed,
 // so its failure must not hide that: a full bulk is then taken for one of more.
-func (s *Store) any(ctx context.Context, w where, moved int) bool {
+func (s *Units) any(ctx context.Context, w pg.Where, moved int) bool {
 	var more bool
-	if err := s.db.GetContext(ctx, &more, `SELECT EXISTS (SELECT FROM work_units WHERE `+w.text()+`)`, w.args...); err != nil {
+	if err := s.db.GetContext(ctx, &more, `SELECT EXISTS (SELECT FROM work_units WHERE `+w.Text()+`)`, w.Args...); err != nil {
 		return moved == MaxBulk
 	}
 	return more
 }
 
-func (f UnitFilter) retryable(c Changes) where {
+func (f UnitFilter) retryable(c Changes) pg.Where {
 	w := f.where()
-	w.add("state = ANY(?)", textArray(Retryable))
-	w.conds = append(w.conds, retryNow)
+	w.Add("state = ANY(?)", pg.TextArray(Retryable))
+	w.Conds = append(w.Conds, retryNow)
 	if c != (Changes{}) {
-		w.conds = append(w.conds, "request IS NULL")
+		w.Conds = append(w.Conds, "request IS NULL")
 	}
 	return w
 }
 
-func (f UnitFilter) cancellable() where {
+func (f UnitFilter) cancellable() pg.Where {
 	w := f.where()
-	w.add("state = ANY(?)", textArray(Cancellable))
-	w.conds = append(w.conds, "(state <> 'running' OR cancel_requested_at IS NULL)")
+	w.Add("state = ANY(?)", pg.TextArray(Cancellable))
+	w.Conds = append(w.Conds, "(state <> 'running' OR cancel_requested_at IS NULL)")
 	return w
 }
 
@@ -231,32 +232,32 @@ type Preview struct {
 	Units []work.Unit
 }
 
-// PreviewRetry tells what RetryAll would retry, in as many calls as it takes,
+// PreviewRetry tells what Units.RetryAll would retry, in as many calls as it takes,
 // and lists the first units.
-func (s *Store) PreviewRetry(ctx context.Context, f UnitFilter, c Changes, list int) (Preview, error) {
+func (s *Units) PreviewRetry(ctx context.Context, f UnitFilter, c Changes, list int) (Preview, error) {
 	return s.preview(ctx, f.retryable(c), list)
 }
 
-// PreviewCancel tells what CancelAll would cancel.
-func (s *Store) PreviewCancel(ctx context.Context, f UnitFilter, list int) (Preview, error) {
+// PreviewCancel tells what Units.CancelAll would cancel.
+func (s *Units) PreviewCancel(ctx context.Context, f UnitFilter, list int) (Preview, error) {
 	return s.preview(ctx, f.cancellable(), list)
 }
 
-func (s *Store) preview(ctx context.Context, w where, list int) (Preview, error) {
-	ctx = allow(ctx, longLimit)
+func (s *Units) preview(ctx context.Context, w pg.Where, list int) (Preview, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	var sum struct {
 		Count int `db:"count"`
 		costRow
 	}
-	err := s.db.GetContext(ctx, &sum, `SELECT count(*), `+sumOfCosts+` FROM work_units WHERE `+w.text(), w.args...)
+	err := s.db.GetContext(ctx, &sum, `SELECT count(*), `+sumOfCosts+` FROM work_units WHERE `+w.Text(), w.Args...)
 	p := Preview{Count: sum.Count, Cost: sum.cost()}
 	var rows []unitRow
 	if err == nil {
-		err = s.db.SelectContext(ctx, &rows, `SELECT `+listColumns+` FROM work_units WHERE `+w.text()+
-			fmt.Sprintf(` ORDER BY id LIMIT %d`, list), w.args...)
+		err = s.db.SelectContext(ctx, &rows, `SELECT `+listColumns+` FROM work_units WHERE `+w.Text()+
+			fmt.Sprintf(` ORDER BY id LIMIT %d`, list), w.Args...)
 	}
 	if err != nil {
-		return p, translate(fmt.Errorf("preview units: %w", err))
+		return p, pg.Translate(fmt.Errorf("preview units: %w", err))
 	}
 	for _, r := range rows {
 		p.Units = append(p.Units, r.unit())

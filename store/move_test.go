@@ -24,7 +24,7 @@ func ofTenant(f UnitFilter) UnitFilter {
 }
 
 // endAs runs a unit that ends with an error of the class.
-func (l *ledger) endAs(class work.Class, change ...func(*NewUnit)) uuid.UUID {
+func (l *fixture) endAs(class work.Class, change ...func(*NewUnit)) uuid.UUID {
 	l.t.Helper()
 	c, cost := l.run(change...), 0.5
 	l.end(ending(c, work.Failed, func(f *Finish) { f.Error, f.TotalCostUSD = work.Fail(class, "no"), &cost }), Recorded)
@@ -33,7 +33,7 @@ func (l *ledger) endAs(class work.Class, change ...func(*NewUnit)) uuid.UUID {
 
 func TestRetryAll(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	first, second := l.endAs(work.ClassRefusal), l.endAs(work.ClassRefusal)
 	other := l.endAs(work.ClassInfra)
 	done := l.run()
@@ -44,26 +44,26 @@ func TestRetryAll(t *testing.T) {
 	call := l.endAs(work.ClassRefusal, func(n *NewUnit) { n.Prompt, n.Request = "", []byte(`{"endpoint":"/v1/messages","body":{}}`) })
 
 	f, model := ofTenant(UnitFilter{Class: work.ClassRefusal}), "better"
-	p, err := l.PreviewRetry(t.Context(), f, Changes{Model: &model}, 1)
+	p, err := l.Units.PreviewRetry(t.Context(), f, Changes{Model: &model}, 1)
 	if err != nil || p.Count != 2 || p.Cost.Known() != 1 || len(p.Units) != 1 || p.Units[0].ID != first {
 		t.Errorf("preview %+v, error %v", p, err)
 	}
-	moved, more, err := l.RetryAll(t.Context(), f, Changes{Model: &model})
+	moved, more, err := l.Units.RetryAll(t.Context(), f, Changes{Model: &model})
 	if err != nil || more || !slices.Equal(movedIDs(moved), []uuid.UUID{first, second}) {
 		t.Errorf("moved %+v, more %t, error %v", moved, more, err)
 	}
 	u := l.unit(first)
-	if u.State != work.Queued || u.Model != model || u.Error != nil || DispatchOf(u) != moved[slices.IndexFunc(moved, func(m Moved) bool { return m.UnitID == first })].Dispatch {
+	if u.State != work.Queued || u.Model != model || u.Error != nil || MessageOf(u) != moved[slices.IndexFunc(moved, func(m Moved) bool { return m.UnitID == first })].Message {
 		t.Errorf("unit %+v, moved %+v", u, moved)
 	}
 	// A repeat, as after a lost answer, finds nothing left.
-	if moved, more, err = l.RetryAll(t.Context(), f, Changes{Model: &model}); err != nil || more || len(moved) != 0 {
+	if moved, more, err = l.Units.RetryAll(t.Context(), f, Changes{Model: &model}); err != nil || more || len(moved) != 0 {
 		t.Errorf("again: %+v, more %t, error %v", moved, more, err)
 	}
-	if moved, _, err = l.RetryAll(t.Context(), f, Changes{}); err != nil || !slices.Equal(movedIDs(moved), []uuid.UUID{call}) {
+	if moved, _, err = l.Units.RetryAll(t.Context(), f, Changes{}); err != nil || !slices.Equal(movedIDs(moved), []uuid.UUID{call}) {
 		t.Errorf("with a request: %+v, error %v", moved, err)
 	}
-	if moved, _, err = l.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil || !slices.Equal(movedIDs(moved), []uuid.UUID{other}) {
+	if moved, _, err = l.Units.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil || !slices.Equal(movedIDs(moved), []uuid.UUID{other}) {
 		t.Errorf("all: %+v, error %v", moved, err)
 	}
 	if l.unit(done.ID).State != work.Succeeded || l.unit(waits.ID).Dispatch != 1 {
@@ -73,13 +73,13 @@ func TestRetryAll(t *testing.T) {
 
 func TestCancelAll(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	queued, running, stays := l.put(), l.run(), l.put(func(n *NewUnit) { n.Backend = "claude" })
 	f := ofTenant(UnitFilter{Backend: "mock"})
-	if p, err := l.PreviewCancel(t.Context(), f, 20); err != nil || p.Count != 2 || len(p.Units) != 2 {
+	if p, err := l.Units.PreviewCancel(t.Context(), f, 20); err != nil || p.Count != 2 || len(p.Units) != 2 {
 		t.Errorf("preview %+v, error %v", p, err)
 	}
-	moved, more, err := l.CancelAll(t.Context(), f)
+	moved, more, err := l.Units.CancelAll(t.Context(), f)
 	if err != nil || more || !slices.Equal(movedIDs(moved), []uuid.UUID{queued.ID, running.ID}) {
 		t.Errorf("moved %+v, more %t, error %v", moved, more, err)
 	}
@@ -93,7 +93,7 @@ func TestCancelAll(t *testing.T) {
 	}
 	// One that was asked is no news, or a caller who goes on while there are
 	// more would never end.
-	if moved, more, err := l.CancelAll(t.Context(), f); err != nil || more || len(moved) != 0 {
+	if moved, more, err := l.Units.CancelAll(t.Context(), f); err != nil || more || len(moved) != 0 {
 		t.Errorf("again: %+v, more %t, error %v", moved, more, err)
 	}
 }
@@ -101,21 +101,21 @@ func TestCancelAll(t *testing.T) {
 // A bulk has a bound, takes the oldest first, and says that others are left.
 func TestBulkIsBounded(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.exec(`INSERT INTO work_units (id, tenant, state, title, backend, queue, priority, prompt, payload, missing_key, timeout,
 			idle_timeout, check_at, created_at, started_at, finished_at, error_class)
 		SELECT (lpad(to_hex(g), 12, '0') || '70008000000000000000')::uuid, 'default', 'failed', 't', 'mock', 'default', 5, '', '{}',
 			'fail', 1, 1, now(), now(), now(), now(), 'infra' FROM generate_series(1, $1::integer) g`, MaxBulk+5)
-	moved, more, err := l.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{})
+	moved, more, err := l.Units.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{})
 	if ids := movedIDs(moved); err != nil || !more || len(ids) != MaxBulk || ids[0][5] != 1 {
 		t.Fatalf("%d moved, more %t, error %v", len(ids), more, err)
 	}
-	if moved, more, err = l.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil || more || len(moved) != 5 {
+	if moved, more, err = l.Units.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil || more || len(moved) != 5 {
 		t.Errorf("then %d moved, more %t, error %v", len(moved), more, err)
 	}
 	var all int
 	for more = true; more; {
-		if moved, more, err = l.CancelAll(t.Context(), ofTenant(UnitFilter{})); err != nil {
+		if moved, more, err = l.Units.CancelAll(t.Context(), ofTenant(UnitFilter{})); err != nil {
 			t.Fatal(err)
 		}
 		all += len(moved)
@@ -129,15 +129,15 @@ func TestBulkIsBounded(t *testing.T) {
 // counts as left.
 func TestBulkWaitsForNobody(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	busy, free := l.endAs(work.ClassInfra), l.endAs(work.ClassInfra)
 	l.locked(busy, func() {
-		moved, more, err := l.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{})
+		moved, more, err := l.Units.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{})
 		if err != nil || !more || !slices.Equal(movedIDs(moved), []uuid.UUID{free}) {
 			t.Errorf("moved %+v, more %t, error %v", moved, more, err)
 		}
 	})
-	if moved, more, err := l.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil || more || len(moved) != 1 {
+	if moved, more, err := l.Units.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil || more || len(moved) != 1 {
 		t.Errorf("later %+v, more %t, error %v", moved, more, err)
 	}
 }
@@ -145,7 +145,7 @@ func TestBulkWaitsForNobody(t *testing.T) {
 // Several at once move each unit once.
 func TestBulksAtOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	const units = 40
 	for range units {
 		l.endAs(work.ClassInfra)
@@ -158,7 +158,7 @@ func TestBulksAtOnce(t *testing.T) {
 			for more := true; more; {
 				var moved []Moved
 				var err error
-				if moved, more, err = l.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil {
+				if moved, more, err = l.Units.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil {
 					t.Error(err)
 					return
 				}

@@ -14,9 +14,13 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
-// How the ledger counts for the overview. Minutes that are over are counted
+// Overview counts what happened in an hour, a day, a month.
+type Overview struct{ db *pg.DB }
+
+// How the database counts for the overview. Minutes that are over are counted
 // once, into tallies, hours from their minutes and days from their hours.
 // Figures are those and what came since.
 const (
@@ -25,7 +29,7 @@ const (
 	tallyDay    = 24 * tallyHour
 	// tallyLate is how long after a minute's end its last rows may be committed:
 	// a grouped write of many bytes takes that long.
-	tallyLate = int64(longLimit / time.Second)
+	tallyLate = int64(pg.LongLimit / time.Second)
 	// Each is kept for the longest window that is shown by it, and longer.
 	minutesKept = 3 * tallyHour
 	hoursKept   = 8 * tallyDay
@@ -75,11 +79,11 @@ func binOf(interval string) string {
 // Tally counts what happened in minutes that are over and were not counted
 // yet, an hour of them at most, or a day of hours when they are long over. It
 // tells whether more is left, and notes that a reconciler was here.
-func (s *Store) Tally(ctx context.Context, tenant string) (bool, error) {
-	ctx = allow(ctx, longLimit)
+func (s *Overview) Tally(ctx context.Context, tenant string) (bool, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return false, translate(fmt.Errorf("tally: %w", err))
+		return false, pg.Translate(fmt.Errorf("tally: %w", err))
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
 	var now, until int64
@@ -87,7 +91,7 @@ func (s *Store) Tally(ctx context.Context, tenant string) (bool, error) {
 		ON CONFLICT (name) DO UPDATE SET value = settings.value RETURNING value::bigint, date_part('epoch', now())::bigint`,
 		tallied+tenant).Scan(&until, &now)
 	if err != nil {
-		return false, translate(fmt.Errorf("tally: %w", err))
+		return false, pg.Translate(fmt.Errorf("tally: %w", err))
 	}
 	over := floor(now-tallyLate, tallyMinute)
 	from, to, length := tallyStep(until, over)
@@ -100,7 +104,7 @@ func (s *Store) Tally(ctx context.Context, tenant string) (bool, error) {
 		err = tx.Commit()
 	}
 	if err != nil {
-		return false, translate(fmt.Errorf("tally: %w", err))
+		return false, pg.Translate(fmt.Errorf("tally: %w", err))
 	}
 	return to < over, nil
 }
@@ -156,14 +160,14 @@ func tallyInto(ctx context.Context, tx *sqlx.Tx, tenant string, from, to, length
 
 // ReconcilerSeen returns how long ago a reconciler last did its slow duties,
 // nil when none ever has.
-func (s *Store) ReconcilerSeen(ctx context.Context) (*time.Duration, error) {
+func (s *Overview) ReconcilerSeen(ctx context.Context) (*time.Duration, error) {
 	var seconds float64
 	err := s.db.GetContext(ctx, &seconds, `SELECT date_part('epoch', clock_timestamp()) - value::bigint FROM settings WHERE name = $1`, seenAt)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, translate(fmt.Errorf("look for the reconciler: %w", err))
+		return nil, pg.Translate(fmt.Errorf("look for the reconciler: %w", err))
 	}
 	ago := max(work.Seconds(seconds).Duration(), 0)
 	return &ago, nil
@@ -184,14 +188,14 @@ type count struct {
 }
 
 // Figures returns what happened in a window up to now.
-func (s *Store) Figures(ctx context.Context, tenant string, w work.Window, now time.Time) (work.Figures, error) {
-	ctx = allow(ctx, longLimit)
+func (s *Overview) Figures(ctx context.Context, tenant string, w work.Window, now time.Time) (work.Figures, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	from, to := w.Since(now).Unix(), now.Unix()+1
 	bucket := int64(w.Bucket.Seconds())
 	var until int64
 	err := s.db.GetContext(ctx, &until, `SELECT coalesce((SELECT value::bigint FROM settings WHERE name = $1), 0)`, tallied+tenant)
 	if err != nil {
-		return work.Figures{}, translate(fmt.Errorf("read figures: %w", err))
+		return work.Figures{}, pg.Translate(fmt.Errorf("read figures: %w", err))
 	}
 	// Days are read as days where the window is shown by them, and hours as
 	// hours. How long things took is wanted of the whole window only.
@@ -215,7 +219,7 @@ func (s *Store) Figures(ctx context.Context, tenant string, w work.Window, now t
 		err = s.db.SelectContext(ctx, &fresh, counts, tenant, until, to, bucket)
 	}
 	if err != nil {
-		return work.Figures{}, translate(fmt.Errorf("read figures: %w", err))
+		return work.Figures{}, pg.Translate(fmt.Errorf("read figures: %w", err))
 	}
 	f := newFigures(w, now)
 	f.addAll(slices.Concat(old, fresh))

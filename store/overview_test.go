@@ -26,7 +26,7 @@ func window(t *testing.T, name string) work.Window {
 // happened enters a unit that was accepted at a time, waited, and whose runs
 // ended one after the other in the given ways. A status may carry an error
 // class behind a colon.
-func (l *ledger) happened(at time.Time, backend string, wait, each time.Duration, cost float64, statuses ...string) {
+func (l *fixture) happened(at time.Time, backend string, wait, each time.Duration, cost float64, statuses ...string) {
 	l.t.Helper()
 	id := uuid.Must(uuid.NewV7())
 	started := at.Add(wait)
@@ -44,11 +44,11 @@ func (l *ledger) happened(at time.Time, backend string, wait, each time.Duration
 	}
 }
 
-func (l *ledger) tallyAll() {
+func (l *fixture) tallyAll() {
 	l.t.Helper()
 	for more := true; more; {
 		var err error
-		more, err = l.Tally(l.t.Context(), work.DefaultTenant)
+		more, err = l.Overview.Tally(l.t.Context(), work.DefaultTenant)
 		l.must(err)
 	}
 }
@@ -74,14 +74,14 @@ func TestFiguresReadTallies(t *testing.T) {
 	l.exec(`ANALYZE tallies`)
 	for _, w := range work.Windows {
 		spy.hear()
-		f, err := l.Figures(t.Context(), work.DefaultTenant, w, time.Now())
+		f, err := l.Overview.Figures(t.Context(), work.DefaultTenant, w, time.Now())
 		l.must(err)
 		if f.Untallied != 0 || w.Length > 6*time.Hour && f.Accepted != many {
 			t.Errorf("%s: %d accepted, %d events not tallied", w.Name, f.Accepted, f.Untallied)
 		}
 		for _, s := range spy.hear() {
 			s.query = "EXPLAIN (ANALYZE, FORMAT JSON) " + s.query
-			for _, node := range explain(t, l.db, s) {
+			for _, node := range explain(t, l.db.DB, s) {
 				if node.Relation != "" && node.Rows+node.Removed > many/10 {
 					t.Errorf("%s: %s reads %g rows of %s", w.Name, node.Type, node.Rows+node.Removed, node.Relation)
 				}
@@ -92,7 +92,7 @@ func TestFiguresReadTallies(t *testing.T) {
 
 func TestFiguresAreTheSameFromTallies(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	now := time.Now().UTC()
 	for hours := range 24 * 32 {
 		at := now.Add(-time.Duration(hours)*time.Hour - 7*time.Minute)
@@ -102,7 +102,7 @@ func TestFiguresAreTheSameFromTallies(t *testing.T) {
 		}
 	}
 	for _, w := range work.Windows {
-		before, err := l.Figures(t.Context(), work.DefaultTenant, w, now)
+		before, err := l.Overview.Figures(t.Context(), work.DefaultTenant, w, now)
 		l.must(err)
 		l.tallyAll()
 		var rows int
@@ -110,7 +110,7 @@ func TestFiguresAreTheSameFromTallies(t *testing.T) {
 		if rows == 0 {
 			t.Fatal("nothing was counted")
 		}
-		after, err := l.Figures(t.Context(), work.DefaultTenant, w, now)
+		after, err := l.Overview.Figures(t.Context(), work.DefaultTenant, w, now)
 		l.must(err)
 		near := cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) < 1e-6 })
 		alike := cmp.Transformer("known", func(c work.Cost) []any { return []any{c.Known(), c.CostUnknown(), c.Unpriced} })
@@ -125,7 +125,7 @@ func TestFiguresAreTheSameFromTallies(t *testing.T) {
 
 func TestFiguresAddUp(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	now := time.Now().UTC()
 	recent := now.Add(-5 * time.Minute)
 	for range 9 {
@@ -133,7 +133,7 @@ func TestFiguresAddUp(t *testing.T) {
 	}
 	l.happened(recent, "mock", 50*time.Second, 3*time.Second, 0.5, "failed:infra", "released", "cancelled")
 	l.happened(now.Add(-90*time.Minute), "mock", 0, time.Second, 7, "failed:auth")
-	f, err := l.Figures(t.Context(), work.DefaultTenant, window(t, "1h"), now)
+	f, err := l.Overview.Figures(t.Context(), work.DefaultTenant, window(t, "1h"), now)
 	l.must(err)
 	if f.Accepted != 10 || f.Finished[work.Succeeded] != 9 || f.Finished[work.Cancelled] != 1 || len(f.Series) != 60 {
 		t.Errorf("%+v", f)
@@ -167,25 +167,25 @@ func TestFiguresAddUp(t *testing.T) {
 // A caller's delay is no wait, nor is the pause before a retry.
 func TestWaitBeginsWhenAUnitIsDue(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	now := time.Now().UTC()
 	l.happened(now.Add(-30*time.Minute), "mock", 20*time.Minute, time.Second, 0, "succeeded")
 	l.exec(`UPDATE work_units SET not_before = started_at - interval '4 seconds'`)
-	f, err := l.Figures(t.Context(), work.DefaultTenant, window(t, "1h"), now)
+	f, err := l.Overview.Figures(t.Context(), work.DefaultTenant, window(t, "1h"), now)
 	l.must(err)
 	if f.Wait.P50 < 3.6 || f.Wait.P50 > 4.4 {
 		t.Errorf("%+v", f.Wait)
 	}
 	l.exec(`UPDATE work_units SET not_before = started_at + interval '4 seconds'`)
-	if f, err = l.Figures(t.Context(), work.DefaultTenant, window(t, "1h"), now); err != nil || f.Wait.P50 < 1080 {
+	if f, err = l.Overview.Figures(t.Context(), work.DefaultTenant, window(t, "1h"), now); err != nil || f.Wait.P50 < 1080 {
 		t.Errorf("%+v, %v", f.Wait, err)
 	}
 }
 
 func TestTallyCountsAnHourOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
-	if ago, err := l.ReconcilerSeen(t.Context()); ago != nil || err != nil {
+	l := newFixture(t)
+	if ago, err := l.Overview.ReconcilerSeen(t.Context()); ago != nil || err != nil {
 		t.Errorf("%v, %v", ago, err)
 	}
 	now := time.Now().UTC()
@@ -196,7 +196,7 @@ func TestTallyCountsAnHourOnce(t *testing.T) {
 	for range 4 {
 		go func() {
 			for {
-				more, err := l.Tally(t.Context(), work.DefaultTenant)
+				more, err := l.Overview.Tally(t.Context(), work.DefaultTenant)
 				if err != nil || !more {
 					errs <- err
 					return
@@ -212,7 +212,7 @@ func TestTallyCountsAnHourOnce(t *testing.T) {
 	if got != 1 {
 		t.Errorf("%d runs", got)
 	}
-	if ago, err := l.ReconcilerSeen(t.Context()); ago == nil || *ago > time.Minute || err != nil {
+	if ago, err := l.Overview.ReconcilerSeen(t.Context()); ago == nil || *ago > time.Minute || err != nil {
 		t.Errorf("%v, %v", ago, err)
 	}
 	l.exec(`INSERT INTO tallies SELECT tenant, seconds, since - interval '60 days', what, backend, worker, model, outcome, class, bin, count, unpriced, cost_usd FROM tallies`)

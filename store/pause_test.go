@@ -10,24 +10,24 @@ import (
 	"piecework/internal/work"
 )
 
-func (l *ledger) pause(kind PauseKind, name string) Pause {
+func (l *fixture) pause(kind PauseKind, name string) Pause {
 	l.t.Helper()
-	p, err := l.Pause(l.t.Context(), kind, name, "ann", "rent is due")
+	p, err := l.Pauses.Pause(l.t.Context(), kind, name, "ann", "rent is due")
 	l.must(err)
 	return p
 }
 
-func (l *ledger) resume(kind PauseKind, name string) Pause {
+func (l *fixture) resume(kind PauseKind, name string) Pause {
 	l.t.Helper()
-	p, err := l.Resume(l.t.Context(), kind, name)
+	p, err := l.Pauses.Resume(l.t.Context(), kind, name)
 	l.must(err)
 	return p
 }
 
 // due is what a worker process finds without Redis.
-func (l *ledger) due() (ids []uuid.UUID) {
+func (l *fixture) due() (ids []uuid.UUID) {
 	l.t.Helper()
-	found, err := l.Due(l.t.Context(), []string{"default", "slow"}, []string{"mock", "claude"}, nil, 100)
+	found, err := l.Queues.Due(l.t.Context(), []string{"default", "slow"}, []string{"mock", "claude"}, nil, 100)
 	l.must(err)
 	for _, d := range found {
 		ids = append(ids, d.UnitID)
@@ -49,7 +49,7 @@ func TestPauseHoldsItsUnits(t *testing.T) {
 	} {
 		t.Run(string(test.kind), func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(t)
+			l := newFixture(t)
 			before, held, free := l.run(test.held), l.put(test.held), l.put()
 			l.pause(test.kind, test.name)
 			l.pause(PauseQueue, test.name+"-other")
@@ -63,7 +63,7 @@ func TestPauseHoldsItsUnits(t *testing.T) {
 				t.Error("a unit that is not paused was held back")
 			}
 			l.end(ending(before, work.Succeeded), Recorded)
-			l.must(l.Defer(t.Context(), held.ID, uuid.Nil, time.Minute))
+			l.must(l.Queues.Defer(t.Context(), held.ID, uuid.Nil, time.Minute))
 			l.resume(test.kind, test.name)
 			if got := l.unchecked(); !slices.Equal(got, []uuid.UUID{held.ID}) {
 				t.Errorf("in doubt after the resume: %v", got)
@@ -77,9 +77,9 @@ func TestPauseHoldsItsUnits(t *testing.T) {
 
 func TestPauseIsIdempotent(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	first := l.pause(PauseQueue, "q")
-	again, err := l.Pause(t.Context(), PauseQueue, "q", "", "another reason")
+	again, err := l.Pauses.Pause(t.Context(), PauseQueue, "q", "", "another reason")
 	if err != nil || !again.Since.Equal(*first.Since) || again.By != "ann" || again.Why != "another reason" {
 		t.Errorf("first %+v, again %+v, error %v", first, again, err)
 	}
@@ -87,7 +87,7 @@ func TestPauseIsIdempotent(t *testing.T) {
 	if one, two := l.resume(PauseQueue, "q"), l.resume(PauseQueue, "q"); one.Since != nil || two.Since != nil || !two.ResumedAt.After(*one.ResumedAt) {
 		t.Errorf("resumed %+v, then %+v", one, two)
 	}
-	pauses, err := l.Pauses(t.Context())
+	pauses, err := l.Pauses.List(t.Context())
 	if err != nil || PauseOf(pauses, PauseQueue, "q") != nil || PauseOf(pauses, PauseBackend, "q") == nil {
 		t.Errorf("pauses %+v, error %v", pauses, err)
 	}
@@ -96,17 +96,17 @@ func TestPauseIsIdempotent(t *testing.T) {
 	}
 }
 
-// A worker process hears of pauses with each sign of life, also when it runs
+// A worker process hears of pauses with each heartbeat, also when it runs
 // nothing.
 func TestPausesComeWithTheNews(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.pause(PauseBackend, "claude")
 	l.run()
 	l.run()
 	want := l.resume(PauseQueue, "q")
 	for _, process := range []uuid.UUID{l.process, l.register(time.Hour)} {
-		news, err := l.News(t.Context(), process)
+		news, err := l.Processes.Assignments(t.Context(), process)
 		if err != nil || len(news.Pauses) != 2 || PauseOf(news.Pauses, PauseBackend, "claude") == nil {
 			t.Fatalf("news %+v, error %v", news, err)
 		}
@@ -122,7 +122,7 @@ func TestPausesComeWithTheNews(t *testing.T) {
 // waits on.
 func TestResumeHurriesRefusedUnits(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	waits := func(class work.Class) uuid.UUID {
 		c := l.run()
 		l.end(ending(c, work.Queued, func(f *Finish) { f.Error, f.Delay = work.Fail(class, "no"), time.Hour }), Recorded)
@@ -144,7 +144,7 @@ func TestResumeHurriesRefusedUnits(t *testing.T) {
 
 func TestQueues(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	later := time.Now().Add(time.Hour)
 	slow := func(n *NewUnit) { n.Queue = "slow" }
 	old := l.put(slow)
@@ -154,7 +154,7 @@ func TestQueues(t *testing.T) {
 	l.end(ending(l.run(), work.Succeeded), Recorded)
 	l.run()
 	l.put(func(n *NewUnit) { n.Tenant = "other" })
-	queues, err := l.Queues(t.Context(), work.DefaultTenant)
+	queues, err := l.Queues.List(t.Context(), work.DefaultTenant)
 	if err != nil || len(queues) != 2 {
 		t.Fatalf("queues %+v, error %v", queues, err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"piecework/internal/testkit"
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // grown are the tables that have a row, or more, for each unit that ever was.
@@ -54,7 +55,7 @@ type plan struct {
 
 // planned is a store whose statements tell their plans, those of triggers too.
 type planned struct {
-	*ledger
+	*fixture
 	mu   sync.Mutex
 	said []string
 }
@@ -67,12 +68,12 @@ var telling = map[string]string{
 func newPlanned(t *testing.T, url string) *planned {
 	t.Helper()
 	p := &planned{}
-	text, err := dsn(url)
+	text, err := pg.DSN(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	open := func(settings map[string]string) *sqlx.DB {
-		connector, err := pq.NewConnector(withParameters(withParameters(text, telling), settings))
+		connector, err := pq.NewConnector(pg.WithParameters(pg.WithParameters(text, telling), settings))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +86,7 @@ func newPlanned(t *testing.T, url string) *planned {
 		return db
 	}
 	db := open(nil)
-	p.ledger = &ledger{Store: newStore(db, db, open(byKey), &pulse{begun: time.Now()}), t: t, url: url}
+	p.fixture = &fixture{Store: newStore(pg.New(db, db, open(pg.ByKey))), t: t, url: url}
 	p.process = p.register(time.Hour)
 	return p
 }
@@ -111,7 +112,7 @@ func (p *planned) plans() (all []plan) {
 }
 
 // TestPlans has the statements that are asked again and again plan and run on a
-// ledger large enough that Postgres plans as for a million units: with the same data
+// database large enough that Postgres plans as for a million units: with the same data
 // and statistics of all of it, in which every row is sampled. What reads a whole
 // table that grows, or more rows of one than belong to the answer, is too slow some day.
 func TestPlans(t *testing.T) {
@@ -122,10 +123,10 @@ func TestPlans(t *testing.T) {
 	}
 	p := newPlanned(t, url)
 	ctx, tenant := t.Context(), work.DefaultTenant
-	middle := get[uuid.UUID](p.ledger, `SELECT id FROM work_units WHERE created_at > now() - interval '45 days' ORDER BY created_at LIMIT 1`)
+	middle := get[uuid.UUID](p.fixture, `SELECT id FROM work_units WHERE created_at > now() - interval '45 days' ORDER BY created_at LIMIT 1`)
 	for more := true; more; { // so that the overview has no more than the last minute to count
 		var err error
-		more, err = p.Tally(ctx, tenant)
+		more, err = p.Overview.Tally(ctx, tenant)
 		p.must(err)
 	}
 	p.plans()
@@ -143,12 +144,12 @@ func TestPlans(t *testing.T) {
 		"since": {Since: time.Now().Add(-time.Hour)},
 	} {
 		f.Tenant = tenant
-		p.check("list: "+what, page, func() error { _, _, err := p.Units(ctx, f); return err })
+		p.check("list: "+what, page, func() error { _, _, err := p.Units.List(ctx, f); return err })
 		f.After = middle
-		p.check("in the middle of the list: "+what, page, func() error { _, _, err := p.Units(ctx, f); return err })
+		p.check("in the middle of the list: "+what, page, func() error { _, _, err := p.Units.List(ctx, f); return err })
 		f.After = uuid.Nil
 		if f.States == nil {
-			p.check("count: "+what, page, func() error { _, _, err := p.CountUnits(ctx, f, few); return err })
+			p.check("count: "+what, page, func() error { _, _, err := p.Units.Count(ctx, f, few); return err })
 		}
 	}
 	for what, f := range map[string]RunFilter{
@@ -156,44 +157,44 @@ func TestPlans(t *testing.T) {
 		"lost": {Statuses: []work.RunStatus{work.RunLost}}, "backend": {WorkerType: "codex"}, "unit": {Unit: middle}, "title": {Search: "zeppelin"},
 	} {
 		f.Tenant = tenant
-		p.check("runs: "+what, page, func() error { _, _, err := p.Runs(ctx, f); return err })
+		p.check("runs: "+what, page, func() error { _, _, err := p.Runs.List(ctx, f); return err })
 		f.After = middle
-		p.check("in the middle of the runs: "+what, page, func() error { _, _, err := p.Runs(ctx, f); return err })
+		p.check("in the middle of the runs: "+what, page, func() error { _, _, err := p.Runs.List(ctx, f); return err })
 	}
-	p.check("unit", few, func() error { _, err := p.Unit(ctx, tenant, middle); return err })
-	p.check("runs of a unit", few, func() error { _, err := p.UnitRuns(ctx, middle); return err })
-	p.check("live unit", few, func() error { _, _, err := p.LiveUnit(ctx, middle, 0); return err })
-	p.check("heads", few, func() error { _, err := p.Heads(ctx, []uuid.UUID{middle}); return err })
+	p.check("unit", few, func() error { _, err := p.Units.Get(ctx, tenant, middle); return err })
+	p.check("runs of a unit", few, func() error { _, err := p.Runs.OfUnit(ctx, middle); return err })
+	p.check("live unit", few, func() error { _, _, err := p.Events.Unit(ctx, middle, 0); return err })
+	p.check("heads", few, func() error { _, err := p.Events.Heads(ctx, []uuid.UUID{middle}); return err })
 
-	moment, err := p.Now(ctx)
+	moment, err := p.Events.Now(ctx)
 	p.must(err)
 	var c *Claimed
 	p.check("accept and claim", few, func() error { c = p.run(); p.put(); return nil })
-	p.check("append", few, func() error { return p.Append(ctx, Progress{RunID: c.RunID, LiveStatus: "busy"}) })
-	p.check("changed units", few, func() error { _, _, err := p.ChangedUnits(ctx, moment, few); return err })
-	p.check("pending", few, func() error { _, err := p.Pending(ctx, CheckCursor{}); return err })
-	p.check("expire leases", few, func() error { _, err := p.ExpireLeases(ctx); return err })
-	p.check("expire deadlines", few, func() error { _, err := p.ExpireDeadlines(ctx); return err })
-	p.check("unchecked", few, func() error { _, _, err := p.Unchecked(ctx, CheckCursor{}, 500); return err })
-	p.check("due", few, func() error { _, err := p.Due(ctx, []string{"default"}, []string{"mock"}, nil, 10); return err })
-	p.check("recheck all", few, func() error { _, err := p.RecheckAll(ctx); return err })
-	p.check("resume", few, func() error { _, err := p.Resume(ctx, PauseBackend, "mock"); return err })
-	p.check("clock back", few, func() error { _, err := p.ClockBack(ctx, time.Hour); return err })
-	p.check("finish", few, func() error { _, err := p.Finish(ctx, ending(c, work.Succeeded)); return err })
-	p.check("fold", few, func() error { _, err := p.FoldLost(ctx, few); return err })
-	p.check("queues", few, func() error { _, err := p.Queues(ctx, tenant); return err })
-	p.check("tally", few, func() error { _, err := p.Tally(ctx, tenant); return err })
+	p.check("append", few, func() error { return p.Transcripts.Append(ctx, Progress{RunID: c.RunID, LiveStatus: "busy"}) })
+	p.check("changed units", few, func() error { _, _, err := p.Events.Changed(ctx, moment, few); return err })
+	p.check("pending", few, func() error { _, err := p.Reconciler.Pending(ctx, CheckCursor{}); return err })
+	p.check("expire leases", few, func() error { _, err := p.Runs.ExpireLeases(ctx); return err })
+	p.check("expire deadlines", few, func() error { _, err := p.Units.ExpireDeadlines(ctx); return err })
+	p.check("unchecked", few, func() error { _, _, err := p.Queues.Unchecked(ctx, CheckCursor{}, 500); return err })
+	p.check("due", few, func() error { _, err := p.Queues.Due(ctx, []string{"default"}, []string{"mock"}, nil, 10); return err })
+	p.check("recheck all", few, func() error { _, err := p.Queues.RecheckAll(ctx); return err })
+	p.check("resume", few, func() error { _, err := p.Pauses.Resume(ctx, PauseBackend, "mock"); return err })
+	p.check("clock back", few, func() error { _, err := p.Reconciler.ClockBack(ctx, time.Hour); return err })
+	p.check("finish", few, func() error { _, err := p.Runs.Finish(ctx, ending(c, work.Succeeded)); return err })
+	p.check("fold", few, func() error { _, err := p.Transcripts.FoldLost(ctx, few); return err })
+	p.check("queues", few, func() error { _, err := p.Queues.List(ctx, tenant); return err })
+	p.check("tally", few, func() error { _, err := p.Overview.Tally(ctx, tenant); return err })
 	for _, w := range work.Windows {
-		p.check("figures of "+w.Name, page, func() error { _, err := p.Figures(ctx, tenant, w, time.Now()); return err })
+		p.check("figures of "+w.Name, page, func() error { _, err := p.Overview.Figures(ctx, tenant, w, time.Now()); return err })
 	}
 	old := time.Now().Add(-80 * 24 * time.Hour)
 	for range 2 { // the second time behind what the first has emptied
-		p.check("prune transcripts", few+few/2, func() error { _, err := p.PruneTranscripts(ctx, old, few); return err })
+		p.check("prune transcripts", few+few/2, func() error { _, err := p.Retention.PruneTranscripts(ctx, old, few); return err })
 	}
-	p.check("prune units", 3*few, func() error { _, err := p.PruneUnits(ctx, tenant, old, few); return err })
-	p.check("prune keys", few, func() error { _, err := p.PruneKeys(ctx, old, few); return err })
-	p.check("prune provider batches", few, func() error { _, err := p.PruneProviderBatches(ctx, old, few); return err })
-	p.check("purge batches", few, func() error { _, err := p.PurgeBatches(ctx, few); return err })
+	p.check("prune units", 3*few, func() error { _, err := p.Retention.PruneUnits(ctx, tenant, old, few); return err })
+	p.check("prune keys", few, func() error { _, err := p.Retention.PruneKeys(ctx, old, few); return err })
+	p.check("prune provider batches", few, func() error { _, err := p.Retention.PruneProviderBatches(ctx, old, few); return err })
+	p.check("purge batches", few, func() error { _, err := p.Retention.PurgeBatches(ctx, few); return err })
 
 	// A backlog that came after the statistics, which know of no queued unit.
 	var backlog []uuid.UUID
@@ -215,11 +216,11 @@ func TestPlans(t *testing.T) {
 		}
 		return nil
 	})
-	bell := Dispatch{UnitID: backlog[1], Number: 1}
-	byID("untaken", func() error { _, err := p.Untaken(ctx, []Dispatch{bell}); return err })
-	byID("redispatch", func() error { _, err := p.Redispatch(ctx, backlog[1:3]); return err })
-	byID("doubt", func() error { return p.Doubt(ctx, backlog[1:3]) })
-	byID("defer", func() error { return p.Defer(ctx, backlog[1], p.process, time.Second) })
+	bell := Message{UnitID: backlog[1], Number: 1}
+	byID("untaken", func() error { _, err := p.Queues.Untaken(ctx, []Message{bell}); return err })
+	byID("redispatch", func() error { _, err := p.Queues.Redispatch(ctx, backlog[1:3]); return err })
+	byID("doubt", func() error { return p.Queues.Recheck(ctx, backlog[1:3]) })
+	byID("defer", func() error { return p.Queues.Defer(ctx, backlog[1], p.process, time.Second) })
 }
 
 // check fails when a plan of what is done is about more than most rows.

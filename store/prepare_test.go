@@ -13,9 +13,9 @@ import (
 )
 
 // prepares tells how many statements a connection for grouped writes has prepared.
-func (l *ledger) prepares() (n int) {
+func (l *fixture) prepares() (n int) {
 	l.t.Helper()
-	l.must(l.hot.GetContext(l.t.Context(), &n, `SELECT count(*) FROM pg_prepared_statements`))
+	l.must(l.db.Hot.GetContext(l.t.Context(), &n, `SELECT count(*) FROM pg_prepared_statements`))
 	return n
 }
 
@@ -23,15 +23,15 @@ func (l *ledger) prepares() (n int) {
 // Postgres has forgotten, as behind a pooler, is prepared anew and nothing is lost.
 func TestStatementsArePreparedOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
-	l.hot.SetMaxOpenConns(1)
+	l := newFixture(t)
+	l.db.Hot.SetMaxOpenConns(1)
 	for range 3 {
 		l.put()
 	}
 	if n := l.prepares(); n != 1 {
 		t.Errorf("%d statements are prepared", n)
 	}
-	if _, err := l.hot.ExecContext(t.Context(), `DEALLOCATE ALL`); err != nil {
+	if _, err := l.db.Hot.ExecContext(t.Context(), `DEALLOCATE ALL`); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -44,11 +44,11 @@ func TestStatementsArePreparedOnce(t *testing.T) {
 
 func TestUnprepared(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	plain, err := Open(t.Context(), l.url, 10, Unprepared)
 	l.must(err)
 	t.Cleanup(func() { _ = plain.Close() })
-	other := &ledger{Store: plain, t: t, url: l.url}
+	other := &fixture{Store: plain, t: t, url: l.url}
 	other.process = other.register(time.Hour)
 	other.put()
 	other.run()
@@ -61,20 +61,20 @@ func TestUnprepared(t *testing.T) {
 // whoever names units finds them by their ids.
 func TestPlansOfAnEmptyQueue(t *testing.T) {
 	t.Parallel()
-	hot := newLedger(t).hot
+	hot := newFixture(t).db.Hot
 	l, spy := newTap(t, testkit.DB(t, migrate))
 	l.process = l.register(time.Hour)
 	spy.hear()
 	id := uuid.New()
-	_, err := l.Claim(t.Context(), claimOf(id, l.process))
+	_, err := l.Runs.Claim(t.Context(), claimOf(id, l.process))
 	l.must(err)
-	_, err = l.suspects(t.Context(), []string{id.String()})
+	_, err = l.Runs.suspects(t.Context(), []string{id.String()})
 	l.must(err)
-	_, err = l.Redispatch(t.Context(), []uuid.UUID{id})
+	_, err = l.Queues.Redispatch(t.Context(), []uuid.UUID{id})
 	l.must(err)
-	_, err = l.Untaken(t.Context(), []Dispatch{{UnitID: id, Number: 1}})
+	_, err = l.Queues.Untaken(t.Context(), []Message{{UnitID: id, Number: 1}})
 	l.must(err)
-	_, err = l.Finish(t.Context(), Finish{UnitID: id, RunID: id, Attempt: 1, Status: work.RunSucceeded, Next: work.Succeeded})
+	_, err = l.Runs.Finish(t.Context(), Finish{UnitID: id, RunID: id, Attempt: 1, Status: work.RunSucceeded, Next: work.Succeeded})
 	l.must(err)
 	said, looked := spy.hear(), 0
 	conn, err := hot.Connx(t.Context())

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -10,7 +9,11 @@ import (
 	"github.com/lib/pq"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
+
+// ProviderBatches are the batches that we make at providers, and their answers.
+type ProviderBatches struct{ db *pg.DB }
 
 // ProviderBatch is a provider's batch that units of the batch lane wait in.
 type ProviderBatch struct {
@@ -30,11 +33,11 @@ type ProviderBatch struct {
 
 const providerBatchColumns = `id, backend, remote_id, guessed, lines, done, created_at, sending_at, sent_at, finished_at, tries, error`
 
-// PackUnits puts units of a backend that wait for it into a new provider batch,
+// Pack puts units of a backend that wait for it into a new provider batch,
 // at most so many, the oldest first and those that are like it in model and
 // endpoint. It tells how many.
-func (s *Store) PackUnits(ctx context.Context, backend string, most int) (int64, error) {
-	ctx = allow(ctx, longLimit)
+func (s *ProviderBatches) Pack(ctx context.Context, backend string, most int) (int64, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	result, err := s.db.ExecContext(ctx, `WITH ripe AS (
 			SELECT u.id, u.model, u.request ->> 'endpoint' AS endpoint FROM work_units u
 			WHERE state = 'waiting' AND lane = 'batch' AND provider_batch IS NULL AND backend = $2
@@ -50,16 +53,16 @@ func (s *Store) PackUnits(ctx context.Context, backend string, most int) (int64,
 		)
 		UPDATE work_units u SET provider_batch = $1 FROM chosen WHERE u.id = chosen.id`, uuid.Must(uuid.NewV7()), backend, most)
 	if err != nil {
-		return 0, translate(fmt.Errorf("pack units: %w", err))
+		return 0, pg.Translate(fmt.Errorf("pack units: %w", err))
 	}
 	return result.RowsAffected()
 }
 
-// HoldProviderBatch takes a provider batch of one of the backends that is to be
+// Claim takes a provider batch of one of the backends that is to be
 // seen to, and that no other live worker process sees to already. It is nil when
 // there is none. A process sees to one at a time: what it holds already it could
-// not let go of, because the ledger was away.
-func (s *Store) HoldProviderBatch(ctx context.Context, process uuid.UUID, backends []string) (*ProviderBatch, error) {
+// not let go of, because the database was away.
+func (s *ProviderBatches) Claim(ctx context.Context, process uuid.UUID, backends []string) (*ProviderBatch, error) {
 	var rows []ProviderBatch
 	err := s.db.SelectContext(ctx, &rows, `UPDATE provider_batches SET holder = $1 WHERE id = (
 			SELECT id FROM provider_batches b WHERE finished_at IS NULL AND look_at <= clock_timestamp() AND backend = ANY($2)
@@ -67,18 +70,18 @@ func (s *Store) HoldProviderBatch(ctx context.Context, process uuid.UUID, backen
 			ORDER BY look_at LIMIT 1 FOR UPDATE SKIP LOCKED)
 		RETURNING `+providerBatchColumns, process, pq.Array(backends))
 	if err != nil || len(rows) == 0 {
-		return nil, translate(wrap("take a provider batch", err))
+		return nil, pg.Translate(pg.Wrap("take a provider batch", err))
 	}
 	return &rows[0], nil
 }
 
 // holdOn changes a provider batch that a process holds. It is work.ErrConflict
 // when it does not hold it any more.
-func (s *Store) holdOn(ctx context.Context, process, batch uuid.UUID, verb, set string, args ...any) error {
+func (s *ProviderBatches) holdOn(ctx context.Context, process, batch uuid.UUID, verb, set string, args ...any) error {
 	result, err := s.db.ExecContext(ctx, `UPDATE provider_batches SET `+set+` WHERE id = $1 AND holder = $2 AND finished_at IS NULL`,
 		append([]any{batch, process}, args...)...)
 	if err != nil {
-		return translate(fmt.Errorf("%s provider batch %s: %w", verb, batch, err))
+		return pg.Translate(fmt.Errorf("%s provider batch %s: %w", verb, batch, err))
 	}
 	if n, err := result.RowsAffected(); err == nil && n == 0 {
 		return fmt.Errorf("%w: provider batch %s is seen to by another worker process", work.ErrConflict, batch)
@@ -86,29 +89,29 @@ func (s *Store) holdOn(ctx context.Context, process, batch uuid.UUID, verb, set 
 	return nil
 }
 
-// SendingProviderBatch notes that from now on nobody knows whether the provider
+// Sending notes that from now on nobody knows whether the provider
 // has the batch.
-func (s *Store) SendingProviderBatch(ctx context.Context, process, batch uuid.UUID, lines int) error {
+func (s *ProviderBatches) Sending(ctx context.Context, process, batch uuid.UUID, lines int) error {
 	return s.holdOn(ctx, process, batch, "send", `sending_at = clock_timestamp(), lines = $3, tries = tries + 1`, lines)
 }
 
-// SentProviderBatch notes by which id the provider has the batch, and lets go of
+// Sent notes by which id the provider has the batch, and lets go of
 // it for a while. If another batch was taken for that one, it is looked for again.
-func (s *Store) SentProviderBatch(ctx context.Context, process, batch uuid.UUID, remote string, look time.Duration) error {
+func (s *ProviderBatches) Sent(ctx context.Context, process, batch uuid.UUID, remote string, look time.Duration) error {
 	return s.atProvider(ctx, process, batch, remote, false, look)
 }
 
-// FoundProviderBatch does so for a batch that was looked for, to be seen to at
+// Found does so for a batch that was looked for, to be seen to at
 // once; guessed: what was found may be another's.
-func (s *Store) FoundProviderBatch(ctx context.Context, process, batch uuid.UUID, remote string, guessed bool) error {
+func (s *ProviderBatches) Found(ctx context.Context, process, batch uuid.UUID, remote string, guessed bool) error {
 	return s.atProvider(ctx, process, batch, remote, guessed, 0)
 }
 
-func (s *Store) atProvider(ctx context.Context, process, batch uuid.UUID, remote string, guessed bool, look time.Duration) error {
+func (s *ProviderBatches) atProvider(ctx context.Context, process, batch uuid.UUID, remote string, guessed bool, look time.Duration) error {
 	_, err := s.db.ExecContext(ctx, `UPDATE provider_batches SET `+notFound+`
 		WHERE backend = (SELECT backend FROM provider_batches WHERE id = $1) AND remote_id = $2 AND id <> $1`, batch, remote)
 	if err != nil {
-		return translate(fmt.Errorf("note provider batch %s: %w", batch, err))
+		return pg.Translate(fmt.Errorf("note provider batch %s: %w", batch, err))
 	}
 	return s.holdOn(ctx, process, batch, "note", `remote_id = $3, sent_at = clock_timestamp(), error = '', holder = NULL,
 		look_at = clock_timestamp() + $4 * interval '1 second', guessed = $5`, remote, look.Seconds(), guessed)
@@ -118,13 +121,13 @@ func (s *Store) atProvider(ctx context.Context, process, batch uuid.UUID, remote
 // known.
 const notFound = `remote_id = NULL, guessed = false, sent_at = NULL, holder = NULL, look_at = clock_timestamp()`
 
-// TradeProviderBatch gives the provider's batch that one of ours was taken for to
+// Swap gives the provider's batch that one of ours was taken for to
 // its owner, as its lines have it, and takes what the owner was taken for. It is
 // false when the owner is over or unknown.
-func (s *Store) TradeProviderBatch(ctx context.Context, process, batch, owner uuid.UUID) (traded bool, err error) {
+func (s *ProviderBatches) Swap(ctx context.Context, process, batch, owner uuid.UUID) (traded bool, err error) {
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return false, translate(fmt.Errorf("trade provider batch %s: %w", batch, err))
+		return false, pg.Translate(fmt.Errorf("trade provider batch %s: %w", batch, err))
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	var pair []ProviderBatch
@@ -144,38 +147,38 @@ func (s *Store) TradeProviderBatch(ctx context.Context, process, batch, owner uu
 	if err == nil {
 		err = tx.Commit()
 	}
-	return err == nil, translate(wrap("trade a provider batch", err))
+	return err == nil, pg.Translate(pg.Wrap("trade a provider batch", err))
 }
 
-// UnsentProviderBatch notes that the provider does not have the batch: it is to
+// Unsent notes that the provider does not have the batch: it is to
 // be sent (again) after a while.
-func (s *Store) UnsentProviderBatch(ctx context.Context, process, batch uuid.UUID, why string, after time.Duration) error {
+func (s *ProviderBatches) Unsent(ctx context.Context, process, batch uuid.UUID, why string, after time.Duration) error {
 	return s.holdOn(ctx, process, batch, "put back", `remote_id = NULL, sending_at = NULL, sent_at = NULL, error = $3, holder = NULL,
 		look_at = clock_timestamp() + $4 * interval '1 second'`, work.Clean(why), after.Seconds())
 }
 
-// LeaveProviderBatch lets go of a batch that is to be seen to again after a
+// Leave lets go of a batch that is to be seen to again after a
 // while, with what is known of it.
-func (s *Store) LeaveProviderBatch(ctx context.Context, process, batch uuid.UUID, done int, why string, after time.Duration) error {
+func (s *ProviderBatches) Leave(ctx context.Context, process, batch uuid.UUID, done int, why string, after time.Duration) error {
 	return s.holdOn(ctx, process, batch, "leave", `done = greatest(done, $3), error = $4, holder = NULL,
 		look_at = clock_timestamp() + $5 * interval '1 second'`, done, work.Clean(why), after.Seconds())
 }
 
 // KnownRemotes returns those of a provider's ids that belong to some batch of
 // ours.
-func (s *Store) KnownRemotes(ctx context.Context, backend string, remotes []string) (known []string, err error) {
+func (s *ProviderBatches) KnownRemotes(ctx context.Context, backend string, remotes []string) (known []string, err error) {
 	err = s.db.SelectContext(ctx, &known, `SELECT remote_id FROM provider_batches WHERE backend = $1 AND remote_id = ANY($2)`, backend, pq.Array(remotes))
-	return known, translate(wrap("find provider batches", err))
+	return known, pg.Translate(pg.Wrap("find provider batches", err))
 }
 
-// PackedUnits returns units that wait in a provider batch, oldest first, as a
+// Units returns units that wait in a provider batch, oldest first, as a
 // claim would: at most so many, those after one.
-func (s *Store) PackedUnits(ctx context.Context, batch, after uuid.UUID, most int) ([]work.Unit, error) {
-	ctx = allow(ctx, longLimit)
+func (s *ProviderBatches) Units(ctx context.Context, batch, after uuid.UUID, most int) ([]work.Unit, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	var rows []unitRow
 	if err := s.db.SelectContext(ctx, &rows, `SELECT `+unitColumns+` FROM work_units WHERE provider_batch = $1 AND state = 'waiting' AND id > $2
 		ORDER BY id LIMIT $3`, batch, after, most); err != nil {
-		return nil, translate(fmt.Errorf("read the units of provider batch %s: %w", batch, err))
+		return nil, pg.Translate(fmt.Errorf("read the units of provider batch %s: %w", batch, err))
 	}
 	units := make([]work.Unit, len(rows))
 	for i, r := range rows {
@@ -184,14 +187,14 @@ func (s *Store) PackedUnits(ctx context.Context, batch, after uuid.UUID, most in
 	return units, nil
 }
 
-// AnyPacked tells whether a unit waits in a provider batch.
-func (s *Store) AnyPacked(ctx context.Context, batch uuid.UUID) (any bool, err error) {
+// AnyUnits tells whether a unit waits in a provider batch.
+func (s *ProviderBatches) AnyUnits(ctx context.Context, batch uuid.UUID) (any bool, err error) {
 	err = s.db.GetContext(ctx, &any, `SELECT EXISTS (SELECT FROM work_units WHERE provider_batch = $1 AND state = 'waiting')`, batch)
-	return any, translate(wrap("look for units of a provider batch", err))
+	return any, pg.Translate(pg.Wrap("look for units of a provider batch", err))
 }
 
 // goLive makes waiting units run as any other: at their full price. Those of a
-// batch are held until it admits them, and the reconciler rings for the others.
+// batch are held until it admits them, and the reconciler enqueues the others.
 const goLive = `UPDATE work_units u SET state = 'queued', runs_live = true, held = batch_id IS NOT NULL, dispatch = dispatch + 1,
 	check_at = CASE WHEN batch_id IS NULL THEN clock_timestamp() ELSE 'infinity' END
 	FROM chosen WHERE u.id = chosen.id AND u.state = 'waiting'`
@@ -202,43 +205,43 @@ const takeAnswer = `UPDATE work_units u SET state = 'queued', runs_live = true, 
 	FROM chosen WHERE u.id = chosen.id AND u.state = 'waiting'`
 
 // UnpackLive takes units out of a provider batch, to run live.
-func (s *Store) UnpackLive(ctx context.Context, batch uuid.UUID, units []uuid.UUID) error {
+func (s *ProviderBatches) UnpackLive(ctx context.Context, batch uuid.UUID, units []uuid.UUID) error {
 	if len(units) == 0 {
 		return nil
 	}
 	_, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE id = ANY($1) AND provider_batch = $2 AND state = 'waiting'
-		ORDER BY id FOR UPDATE) `+goLive, pqUUIDs(units), batch)
-	return translate(wrap("take units out of a provider batch", err))
+		ORDER BY id FOR UPDATE) `+goLive, pg.UUIDs(units), batch)
+	return pg.Translate(pg.Wrap("take units out of a provider batch", err))
 }
 
 // UnpackFrom takes a unit and those after it out of a provider batch, to be
 // packed into another.
-func (s *Store) UnpackFrom(ctx context.Context, batch, from uuid.UUID) error {
-	ctx = allow(ctx, longLimit)
+func (s *ProviderBatches) UnpackFrom(ctx context.Context, batch, from uuid.UUID) error {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	_, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE provider_batch = $1 AND state = 'waiting' AND id >= $2
 		ORDER BY id FOR UPDATE) UPDATE work_units u SET provider_batch = NULL FROM chosen WHERE u.id = chosen.id`, batch, from)
-	return translate(wrap("take units out of a provider batch", err))
+	return pg.Translate(pg.Wrap("take units out of a provider batch", err))
 }
 
 // laneEnded holds for a unit whose end is too near to wait for a provider's batch.
 const laneEnded = `(lane = 'batch' AND coalesce(lane_ends(created_at, deadline, expires_at) <= now(), false))`
 
-// LateUnits lets those units run live whose end is too near to wait for a
+// UnpackLate lets those units run live whose end is too near to wait for a
 // provider's batch. It returns how many, 1,000 at most.
-func (s *Store) LateUnits(ctx context.Context) (int64, error) {
+func (s *ProviderBatches) UnpackLate(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH chosen AS (SELECT id FROM work_units WHERE state = 'waiting' AND lane = 'batch'
-		AND lane_ends(created_at, deadline, expires_at) <= now() ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED) `+goLive, pieceRows)
+		AND lane_ends(created_at, deadline, expires_at) <= now() ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED) `+goLive, maxRows)
 	if err != nil {
-		return 0, translate(fmt.Errorf("find late units: %w", err))
+		return 0, pg.Translate(fmt.Errorf("find late units: %w", err))
 	}
 	return result.RowsAffected()
 }
 
-// FinishProviderBatch ends a provider batch. Units that wait in it still, which
+// Finish ends a provider batch. Units that wait in it still, which
 // it did not answer, run live; with a failure they have failed. It returns how
 // many these were.
-func (s *Store) FinishProviderBatch(ctx context.Context, process, batch uuid.UUID, failed *work.Failure) (int64, error) {
-	ctx = allow(ctx, longLimit)
+func (s *ProviderBatches) Finish(ctx context.Context, process, batch uuid.UUID, failed *work.Failure) (int64, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	then, args := goLive, []any{batch, process, ""}
 	if failed != nil {
 		args[2] = work.Clean(failed.Error())
@@ -253,67 +256,9 @@ func (s *Store) FinishProviderBatch(ctx context.Context, process, batch uuid.UUI
 			SELECT id FROM work_units WHERE provider_batch IN (SELECT id FROM ended) AND state = 'waiting' ORDER BY id FOR UPDATE
 		) `+then, args...)
 	if err != nil {
-		return 0, translate(fmt.Errorf("finish provider batch %s: %w", batch, err))
+		return 0, pg.Translate(fmt.Errorf("finish provider batch %s: %w", batch, err))
 	}
 	return result.RowsAffected()
-}
-
-// ProviderAnswer is what a provider's batch answered a unit.
-type ProviderAnswer struct {
-	UnitID    uuid.UUID `db:"unit_id"`
-	Status    int       `db:"status"` // of HTTP, or what it would have been
-	RequestID string    `db:"request_id"`
-	Body      []byte    `db:"body"`
-}
-
-// TakeAnswers keeps answers and puts their units into the queue, whose runs
-// find them. What a unit was answered first counts; an answer for one that is over
-// and has not run since is kept for its cost. What else comes is let go.
-func (s *Store) TakeAnswers(ctx context.Context, batch uuid.UUID, answers []ProviderAnswer) error {
-	ctx = allow(ctx, longLimit)
-	if len(answers) == 0 {
-		return nil
-	}
-	ids, statuses, requests, lengths := make([]string, len(answers)), make([]int64, len(answers)), make([]string, len(answers)), make([]int64, len(answers))
-	var bodies bytes.Buffer
-	for i, a := range answers {
-		ids[i], statuses[i], requests[i], lengths[i] = a.UnitID.String(), int64(a.Status), work.Clean(a.RequestID), int64(len(a.Body))
-		bodies.Write(a.Body)
-	}
-	_, err := s.db.ExecContext(ctx, `WITH r AS (
-			SELECT DISTINCT ON (unit_id) * FROM (SELECT *, sum(length) OVER (ORDER BY n) - length + 1 AS begins
-				FROM unnest($2::uuid[], $3::smallint[], $4::text[], $5::int[]) WITH ORDINALITY AS r(unit_id, status, request_id, length, n)) AS r ORDER BY unit_id, n
-		), unfinished AS (
-			SELECT created_at FROM provider_batches WHERE id = $1 AND finished_at IS NULL FOR UPDATE
-		), chosen AS (
-			SELECT u.id, u.state FROM work_units u JOIN r ON r.unit_id = u.id
-			WHERE u.provider_batch = $1 AND (u.state = 'waiting' OR u.state = 'queued' AND u.run_count = 0 OR u.state IN ('failed', 'cancelled', 'timed_out')
-				AND EXISTS (SELECT FROM unfinished b WHERE NOT EXISTS (SELECT FROM worker_runs w WHERE w.unit_id = u.id AND w.started_at >= b.created_at)))
-			ORDER BY u.id FOR UPDATE OF u
-		), kept AS (
-			INSERT INTO provider_answers (unit_id, status, request_id, body, answered_at)
-			SELECT r.unit_id, r.status, r.request_id, substr($6::bytea, r.begins::int, r.length), clock_timestamp()
-			FROM r JOIN chosen ON chosen.id = r.unit_id ON CONFLICT (unit_id) DO NOTHING RETURNING unit_id
-		), counted AS (
-			UPDATE provider_batches SET answered = answered + (SELECT count(*) FROM kept) WHERE id = $1
-		) `+takeAnswer, batch, pq.Array(ids), pq.Array(statuses), pq.Array(requests), pq.Array(lengths), bodies.Bytes())
-	return translate(wrap("keep the answers of a provider's batch", err))
-}
-
-// Answer returns what a provider's batch answered a unit; nil: nothing that was
-// not used.
-func (s *Store) Answer(ctx context.Context, unit uuid.UUID) (*ProviderAnswer, error) {
-	var rows []ProviderAnswer
-	if err := s.db.SelectContext(ctx, &rows, `SELECT unit_id, status, request_id, body FROM provider_answers WHERE unit_id = $1`, unit); err != nil || len(rows) == 0 {
-		return nil, translate(wrap("read a provider's answer", err))
-	}
-	return &rows[0], nil
-}
-
-// ForgetAnswer removes an answer that a run has used.
-func (s *Store) ForgetAnswer(ctx context.Context, unit uuid.UUID) error {
-	_, err := s.db.ExecContext(ctx, `DELETE FROM provider_answers WHERE unit_id = $1`, unit)
-	return translate(wrap("forget a provider's answer", err))
 }
 
 // BatchLane is where a unit of the batch lane waits.
@@ -322,10 +267,10 @@ type BatchLane struct {
 	Batch *ProviderBatch // nil: it was not packed yet
 }
 
-// BatchLaneOf tells where a unit of the batch lane waits.
-func (s *Store) BatchLaneOf(ctx context.Context, unit uuid.UUID) (l BatchLane, err error) {
+// LaneOf tells where a unit of the batch lane waits.
+func (s *ProviderBatches) LaneOf(ctx context.Context, unit uuid.UUID) (l BatchLane, err error) {
 	if err := s.db.GetContext(ctx, &l.Ends, `SELECT lane_ends(created_at, deadline, expires_at) FROM work_units WHERE id = $1`, unit); err != nil {
-		return l, translate(fmt.Errorf("find the end of unit %s: %w", unit, err))
+		return l, pg.Translate(fmt.Errorf("find the end of unit %s: %w", unit, err))
 	}
 	var rows []ProviderBatch
 	err = s.db.SelectContext(ctx, &rows, `SELECT `+providerBatchColumns+` FROM provider_batches
@@ -333,13 +278,5 @@ func (s *Store) BatchLaneOf(ctx context.Context, unit uuid.UUID) (l BatchLane, e
 	if len(rows) > 0 {
 		l.Batch = &rows[0]
 	}
-	return l, translate(wrap("find the provider batch of a unit", err))
-}
-
-// wrap says what failed, if something did.
-func wrap(what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", what, err)
+	return l, pg.Translate(pg.Wrap("find the provider batch of a unit", err))
 }

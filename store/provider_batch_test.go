@@ -11,58 +11,58 @@ import (
 	"piecework/internal/work"
 )
 
-func (l *ledger) patient(change ...func(*NewUnit)) work.Unit {
+func (l *fixture) patient(change ...func(*NewUnit)) work.Unit {
 	l.t.Helper()
 	return l.put(append([]func(*NewUnit){func(n *NewUnit) { n.Lane = work.LaneBatch }}, change...)...)
 }
 
-func (l *ledger) packed(process uuid.UUID) *ProviderBatch {
+func (l *fixture) packed(process uuid.UUID) *ProviderBatch {
 	l.t.Helper()
-	_, err := l.PackUnits(l.t.Context(), "mock", 100)
+	_, err := l.ProviderBatches.Pack(l.t.Context(), "mock", 100)
 	l.must(err)
-	b, err := l.HoldProviderBatch(l.t.Context(), process, []string{"mock"})
+	b, err := l.ProviderBatches.Claim(l.t.Context(), process, []string{"mock"})
 	l.must(err)
 	return b
 }
 
-// A unit of the batch lane is no one's to claim and no bell's, until it is
+// A unit of the batch lane is no one's to claim and no message's, until it is
 // answered; then it is like any other.
 func TestWaitingForAProvidersBatch(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	u := l.patient()
 	if u.State != work.Waiting || u.Lane != work.LaneBatch || l.take(u.ID, l.process) != nil {
 		t.Fatalf("it is %s, lane %s", u.State, u.Lane)
 	}
-	if due, _, err := l.Unchecked(t.Context(), CheckCursor{}, 10); err != nil || len(due) != 0 {
+	if due, _, err := l.Queues.Unchecked(t.Context(), CheckCursor{}, 10); err != nil || len(due) != 0 {
 		t.Errorf("bells %v are looked for, %v", due, err)
 	}
 	b := l.packed(l.process)
-	if again, err := l.HoldProviderBatch(t.Context(), l.register(time.Hour), []string{"mock"}); err != nil || again != nil {
+	if again, err := l.ProviderBatches.Claim(t.Context(), l.register(time.Hour), []string{"mock"}); err != nil || again != nil {
 		t.Errorf("a batch that is held was given to another: %v, %v", again, err)
 	}
-	if again, err := l.HoldProviderBatch(t.Context(), l.process, []string{"mock"}); err != nil || again == nil || again.ID != b.ID {
+	if again, err := l.ProviderBatches.Claim(t.Context(), l.process, []string{"mock"}); err != nil || again == nil || again.ID != b.ID {
 		t.Errorf("who could not let go of a batch does not get it again: %v, %v", again, err)
 	}
 	answer := ProviderAnswer{UnitID: u.ID, Status: 200, RequestID: "r\x00", Body: []byte(`{"a":1}`)}
 	other := ProviderAnswer{UnitID: u.ID, Status: 500, Body: []byte(`{"b":2}`)}
-	l.must(l.TakeAnswers(t.Context(), b.ID, []ProviderAnswer{{UnitID: uuid.New(), Body: []byte("stranger")}, answer, other}))
-	l.must(l.TakeAnswers(t.Context(), b.ID, []ProviderAnswer{other}))
-	got, err := l.Answer(t.Context(), u.ID)
+	l.must(l.ProviderBatches.AddAnswers(t.Context(), b.ID, []ProviderAnswer{{UnitID: uuid.New(), Body: []byte("stranger")}, answer, other}))
+	l.must(l.ProviderBatches.AddAnswers(t.Context(), b.ID, []ProviderAnswer{other}))
+	got, err := l.ProviderBatches.Answer(t.Context(), u.ID)
 	if err != nil || got == nil || got.Status != 200 || string(got.Body) != `{"a":1}` || got.RequestID != "r" {
 		t.Errorf("answer %+v, %v", got, err)
 	}
-	if due, _, err := l.Unchecked(t.Context(), CheckCursor{}, 10); err != nil || len(due) != 1 {
+	if due, _, err := l.Queues.Unchecked(t.Context(), CheckCursor{}, 10); err != nil || len(due) != 1 {
 		t.Errorf("bells %v are looked for, %v", due, err)
 	}
-	_, err = l.FinishProviderBatch(t.Context(), l.process, b.ID, nil)
+	_, err = l.ProviderBatches.Finish(t.Context(), l.process, b.ID, nil)
 	l.must(err)
 	gone := l.patient()
 	next := l.packed(l.process)
-	l.must(l.TakeAnswers(t.Context(), next.ID, []ProviderAnswer{{UnitID: gone.ID, Status: 200, Body: []byte("{}")}}))
-	_, err = l.Cancel(t.Context(), gone.Tenant, gone.ID)
+	l.must(l.ProviderBatches.AddAnswers(t.Context(), next.ID, []ProviderAnswer{{UnitID: gone.ID, Status: 200, Body: []byte("{}")}}))
+	_, err = l.Units.Cancel(t.Context(), gone.Tenant, gone.ID)
 	l.must(err)
-	_, err = l.PruneAnswers(t.Context(), 10)
+	_, err = l.Retention.PruneAnswers(t.Context(), 10)
 	l.must(err)
 	if n := get[int](l, `SELECT count(*) FROM provider_answers`); n != 2 {
 		t.Errorf("%d answers are kept; want that of the unit which has not run, and that whose cost nobody has told", n)
@@ -72,13 +72,13 @@ func TestWaitingForAProvidersBatch(t *testing.T) {
 		t.Fatalf("claimed %v", c)
 	}
 	l.end(ending(c, work.Failed), Recorded)
-	if u, err := l.Retry(t.Context(), u.Tenant, u.ID, Changes{}); err != nil || u.State != work.Waiting {
+	if u, err := l.Units.Retry(t.Context(), u.Tenant, u.ID, Changes{}); err != nil || u.State != work.Waiting {
 		t.Errorf("after a retry it is %s, %v", u.State, err)
 	}
-	if got, err := l.Answer(t.Context(), u.ID); err != nil || got != nil {
+	if got, err := l.ProviderBatches.Answer(t.Context(), u.ID); err != nil || got != nil {
 		t.Errorf("the answer to the question before is still there: %v, %v", got, err)
 	}
-	if lane, err := l.BatchLaneOf(t.Context(), u.ID); err != nil || lane.Batch != nil || lane.Ends != nil {
+	if lane, err := l.ProviderBatches.LaneOf(t.Context(), u.ID); err != nil || lane.Batch != nil || lane.Ends != nil {
 		t.Errorf("lane %+v, %v", lane, err)
 	}
 }
@@ -86,21 +86,21 @@ func TestWaitingForAProvidersBatch(t *testing.T) {
 // What a dead worker process held is another's; it cannot change it any more.
 func TestProviderBatchOfADeadProcess(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	u := l.patient()
 	dead := l.register(-time.Second)
 	b := l.packed(dead)
-	next, err := l.HoldProviderBatch(t.Context(), l.process, []string{"mock"})
+	next, err := l.ProviderBatches.Claim(t.Context(), l.process, []string{"mock"})
 	if err != nil || next == nil || next.ID != b.ID {
 		t.Fatalf("held %v, %v", next, err)
 	}
-	if err := l.SendingProviderBatch(t.Context(), dead, b.ID, 1); !errors.Is(err, work.ErrConflict) {
+	if err := l.ProviderBatches.Sending(t.Context(), dead, b.ID, 1); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("the dead one sends it: %v", err)
 	}
-	if n, err := l.FinishProviderBatch(t.Context(), dead, b.ID, nil); n != 0 || err != nil {
+	if n, err := l.ProviderBatches.Finish(t.Context(), dead, b.ID, nil); n != 0 || err != nil {
 		t.Errorf("the dead one ends it: %d, %v", n, err)
 	}
-	if n, err := l.FinishProviderBatch(t.Context(), l.process, b.ID, nil); n != 1 || err != nil {
+	if n, err := l.ProviderBatches.Finish(t.Context(), l.process, b.ID, nil); n != 1 || err != nil {
 		t.Errorf("%d units run live, %v", n, err)
 	}
 	if l.take(u.ID, l.process) == nil {
@@ -112,11 +112,11 @@ func TestProviderBatchOfADeadProcess(t *testing.T) {
 // better corrects it.
 func TestProviderBatchTakenForAnother(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	send := func() uuid.UUID {
 		l.patient()
 		b := l.packed(l.process)
-		l.must(l.SendingProviderBatch(t.Context(), l.process, b.ID, 1))
+		l.must(l.ProviderBatches.Sending(t.Context(), l.process, b.ID, 1))
 		return b.ID
 	}
 	remotes := func(want ...string) {
@@ -128,19 +128,19 @@ func TestProviderBatchTakenForAnother(t *testing.T) {
 	hold := func(id uuid.UUID) { l.exec(`UPDATE provider_batches SET holder = $1 WHERE id = $2`, l.process, id) }
 	trade := func(batch, owner uuid.UUID, want bool) {
 		t.Helper()
-		if traded, err := l.TradeProviderBatch(t.Context(), l.process, batch, owner); traded != want || err != nil {
+		if traded, err := l.ProviderBatches.Swap(t.Context(), l.process, batch, owner); traded != want || err != nil {
 			t.Errorf("traded %t, %v; want %t", traded, err, want)
 		}
 	}
 	first := send()
-	l.must(l.SentProviderBatch(t.Context(), l.process, first, "x", time.Hour))
+	l.must(l.ProviderBatches.Sent(t.Context(), l.process, first, "x", time.Hour))
 	second := send()
-	l.must(l.SentProviderBatch(t.Context(), l.process, second, "x", time.Hour))
+	l.must(l.ProviderBatches.Sent(t.Context(), l.process, second, "x", time.Hour))
 	remotes("none", "x")
-	if b, err := l.HoldProviderBatch(t.Context(), l.process, []string{"mock"}); err != nil || b == nil || b.ID != first || b.SendingAt == nil || b.SentAt != nil {
+	if b, err := l.ProviderBatches.Claim(t.Context(), l.process, []string{"mock"}); err != nil || b == nil || b.ID != first || b.SendingAt == nil || b.SentAt != nil {
 		t.Errorf("%+v, %v is looked for; want %s", b, err, first)
 	}
-	l.must(l.SentProviderBatch(t.Context(), l.process, first, "y", time.Hour))
+	l.must(l.ProviderBatches.Sent(t.Context(), l.process, first, "y", time.Hour))
 	remotes("y", "x")
 	trade(first, second, false) // nobody holds it
 	hold(first)
@@ -149,7 +149,7 @@ func TestProviderBatchTakenForAnother(t *testing.T) {
 	trade(first, second, true)
 	remotes("x", "y")
 	hold(second)
-	_, err := l.FinishProviderBatch(t.Context(), l.process, second, nil)
+	_, err := l.ProviderBatches.Finish(t.Context(), l.process, second, nil)
 	l.must(err)
 	hold(first)
 	trade(first, second, false)
@@ -158,7 +158,7 @@ func TestProviderBatchTakenForAnother(t *testing.T) {
 
 func TestLateUnitsRunLive(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	in := func(d time.Duration) func(*NewUnit) {
 		end := time.Now().Add(d)
 		return func(n *NewUnit) { n.Deadline = &end }
@@ -166,7 +166,7 @@ func TestLateUnitsRunLive(t *testing.T) {
 	never, day, hour := l.patient(), l.patient(in(24*time.Hour)), l.patient(in(time.Hour))
 	live := func(want ...uuid.UUID) {
 		t.Helper()
-		n, err := l.LateUnits(t.Context())
+		n, err := l.ProviderBatches.UnpackLate(t.Context())
 		if err != nil || int(n) != len(want) {
 			t.Errorf("%d units run live, %v; want %d", n, err, len(want))
 		}
@@ -197,29 +197,29 @@ func TestLateUnitsRunLive(t *testing.T) {
 // live.
 func TestBatchInTheLane(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	b := l.batch(work.BatchWindow+10, func(b *NewBatch) { b.TestFirst = 2 })
 	l.exec(`UPDATE work_units SET lane = 'batch'`)
 	test := l.advance(b)
-	if len(test.Bells) != 2 {
-		t.Fatalf("%d bells for a test of two", len(test.Bells))
+	if len(test.Messages) != 2 {
+		t.Fatalf("%d bells for a test of two", len(test.Messages))
 	}
-	for _, bell := range test.Bells {
+	for _, bell := range test.Messages {
 		l.end(ending(l.take(bell.UnitID, l.process), work.Succeeded), Recorded)
 	}
 	for l.advance(b).More {
 	}
-	_, err := l.ApproveBatch(t.Context(), work.DefaultTenant, b, BatchChanges{})
+	_, err := l.Batches.Approve(t.Context(), work.DefaultTenant, b, BatchChanges{})
 	l.must(err)
 	for a := l.advance(b); a.More; a = l.advance(b) {
-		if len(a.Bells) > 0 {
-			t.Fatalf("%d bells for units that wait", len(a.Bells))
+		if len(a.Messages) > 0 {
+			t.Fatalf("%d bells for units that wait", len(a.Messages))
 		}
 	}
 	if n := get[int](l, `SELECT count(*) FROM work_units WHERE state = 'waiting'`); n != work.BatchWindow+8 {
 		t.Errorf("%d units wait", n)
 	}
-	_, err = l.PauseBatch(t.Context(), work.DefaultTenant, b, "me", "")
+	_, err = l.Batches.Pause(t.Context(), work.DefaultTenant, b, "me", "")
 	l.must(err)
 	if n := get[int](l, `SELECT count(*) FROM work_units WHERE state = 'queued' AND held`); n != work.BatchWindow+8 {
 		t.Errorf("a pause took %d units back", n)

@@ -6,24 +6,107 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/lib/pq"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
-// recheck is how long a bell that was seen on its way is trusted.
-const recheck = time.Minute
+// Reconciler is what one process at a time finds to do.
+type Reconciler struct{ db *pg.DB }
 
-// pieceRows is how many rows one statement of a look at the ledger changes: what is
-// more comes with the next, so that nobody waits long for a row.
-const pieceRows = 1000
+// leadLock is the advisory lock of whoever reconciles.
+const leadLock = 0x7069656365 // "piece"
+
+// Lead runs round if no other process reconciles just now, and again at every tick
+// until the lead is lost, a minute is over or ctx ends. It tells whether it led.
+func (s *Reconciler) Lead(ctx context.Context, tick <-chan time.Time, round func(context.Context)) (bool, error) {
+	return s.db.Lead(ctx, leadLock, tick, round)
+}
+
+// Pending tells what the reconciler would find something for.
+type Pending struct {
+	Lost       bool   `db:"lost"`       // runs of worker processes whose lease has ended
+	Overdue    bool   `db:"overdue"`    // units past their deadline or their time to start
+	Late       bool   `db:"late"`       // units of the batch lane that must run live
+	Undone     bool   `db:"undone"`     // deliveries of worker processes that are late or dead
+	Schedules  bool   `db:"schedules"`  // schedules whose time has come
+	Batches    bool   `db:"batches"`    // batches that go on
+	Unchecked  bool   `db:"unchecked"`  // units after the cursor whose messages are in doubt
+	Unheard    bool   `db:"unheard"`    // deliveries that need a message
+	RedisEpoch string `db:"redisepoch"` // as Epoch has it; empty: none yet
+}
+
+// Pending looks for everything that is asked for in each round, in one statement. It
+// locks nothing, and what it finds may be gone a moment later. The first row of an
+// index answers most of it; the rest counts what is at work just now.
+func (s *Reconciler) Pending(ctx context.Context, after CheckCursor) (p Pending, err error) {
+	err = s.db.GetContext(ctx, &p, `SELECT
+		(SELECT count(*) FROM worker_runs r LEFT JOIN worker_processes p ON p.id = r.worker_process
+			WHERE r.status = 'running' AND (p.id IS NULL OR NOT (`+alive+`))) > 0 AS lost,
+		coalesce((SELECT deadline FROM work_units WHERE deadline IS NOT NULL AND state IN ('queued', 'waiting') ORDER BY deadline LIMIT 1) <= now(), false)
+			OR coalesce((SELECT expires_at FROM work_units WHERE expires_at IS NOT NULL AND state = 'queued' AND started_at IS NULL
+				ORDER BY expires_at LIMIT 1) <= now(), false) AS overdue,
+		coalesce((SELECT lane_ends(created_at, deadline, expires_at) FROM work_units WHERE state = 'waiting' AND lane = 'batch'
+			ORDER BY lane_ends(created_at, deadline, expires_at) LIMIT 1) <= now(), false) AS late,
+		(SELECT count(*) FROM webhook_deliveries d WHERE `+undone+`) > 0 AS undone,
+		coalesce((SELECT next_at FROM schedules WHERE NOT paused ORDER BY next_at LIMIT 1) <= clock_timestamp(), false) AS schedules,
+		(SELECT count(*) FROM batches WHERE finished_at IS NULL AND `+goesOn+` = false) > 0 AS batches,
+		(SELECT id FROM work_units WHERE state = 'queued' AND check_at <= now() AND (check_at, id) > ($1, $2)
+			ORDER BY check_at, id LIMIT 1) IS NOT NULL AS unchecked,
+		EXISTS (WITH `+pendingReceivers+` SELECT FROM receivers r WHERE EXISTS (SELECT FROM webhook_deliveries
+			WHERE receiver = r.receiver AND `+unheard+`)) AS unheard,
+		coalesce((SELECT value FROM settings WHERE name = 'redis_epoch'), '') AS redisepoch`, after.at, after.id)
+	if err != nil {
+		return p, pg.Translate(fmt.Errorf("look for what is due: %w", err))
+	}
+	return p, nil
+}
+
+// ClockBack mends what was to happen after some time, when Postgres's clock was
+// set back by that much: retries, looks at messages and at providers' batches, tries of
+// deliveries, leases on batches that are enumerated. A time that a caller has named stays
+// what it is, and so does what was mended or written since. It returns how many
+// rows that concerned.
+func (s *Reconciler) ClockBack(ctx context.Context, by time.Duration) (rows int64, err error) {
+	for _, statement := range []string{
+		`WITH later AS (
+			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at ` + beforeTheStep + `
+			AND (run_count > 0 OR not_before IS NULL OR not_before <= clock_timestamp()) ORDER BY id FOR UPDATE SKIP LOCKED)
+		UPDATE work_units u SET check_at = u.check_at - $1 * interval '1 second',
+			not_before = CASE WHEN u.run_count > 0 THEN u.not_before - $1 * interval '1 second' ELSE u.not_before END
+		FROM later WHERE u.id = later.id`,
+		`WITH later AS (
+			SELECT id FROM webhook_deliveries WHERE state = 'pending' AND greatest(next_at, check_at, lease_until) ` + beforeTheStep + `
+			ORDER BY id FOR UPDATE SKIP LOCKED)
+		UPDATE webhook_deliveries d SET next_at = d.next_at - $1 * interval '1 second',
+			check_at = d.check_at - $1 * interval '1 second', lease_until = d.lease_until - $1 * interval '1 second'
+		FROM later WHERE d.id = later.id`,
+		`UPDATE provider_batches SET look_at = look_at - $1 * interval '1 second' WHERE finished_at IS NULL AND look_at ` + beforeTheStep,
+		`UPDATE batches SET fill_until = fill_until - $1 * interval '1 second' WHERE fill_until ` + beforeTheStep,
+	} {
+		result, err := s.db.ExecContext(ctx, statement, by.Seconds())
+		if err != nil {
+			return rows, pg.Translate(fmt.Errorf("mend what is to happen later: %w", err))
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return rows, err
+		}
+		rows += n
+	}
+	return rows, nil
+}
+
+// beforeTheStep holds for a time that was written before the clock was set back by
+// $1 seconds: what is written afterwards lies nearer.
+const beforeTheStep = `> clock_timestamp() + ($1 - 10) * interval '1 second'`
 
 // ExpireLeases closes the runs of worker processes whose lease has ended as
 // lost and puts their units back in the queue, or ends those that were asked to
 // stop and those that have taken too many worker processes with them, the last
 // while they ran alone. It returns how many, 1,000 at most. Units are locked before runs, as
 // everywhere; one that somebody is at work on is left for the next look.
-func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
+func (s *Runs) ExpireLeases(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH victims AS (
 			SELECT u.id AS unit_id, r.id AS run_id, 1 AS deaths, r.worker_type <> $3 AS unpriced,
 				format('the worker process %s (pid %s) stopped giving signs of life', p.hostname, p.pid) AS why
@@ -31,16 +114,16 @@ func (s *Store) ExpireLeases(ctx context.Context) (int64, error) {
 			LEFT JOIN worker_processes p ON p.id = r.worker_process
 			WHERE r.status = 'running' AND (p.id IS NULL OR NOT (`+alive+`))
 			ORDER BY u.id LIMIT $4 FOR UPDATE OF u SKIP LOCKED
-		), `+giveUp, work.MaxCrashes, work.MaxLosses, work.MockBackend, pieceRows)
+		), `+giveUp, work.MaxCrashes, work.MaxLosses, work.MockBackend, maxRows)
 	if err != nil {
-		return 0, translate(fmt.Errorf("expire leases: %w", err))
+		return 0, pg.Translate(fmt.Errorf("expire leases: %w", err))
 	}
 	return result.RowsAffected()
 }
 
 // GiveUp closes a run of a worker process that says that it does not have it,
-// as ExpireLeases does. unpriced tells that it may have cost something.
-func (s *Store) GiveUp(ctx context.Context, process uuid.UUID, o Owned, unpriced bool) error {
+// as Runs.ExpireLeases does. unpriced tells that it may have cost something.
+func (s *Runs) GiveUp(ctx context.Context, process uuid.UUID, o Owned, unpriced bool) error {
 	_, err := s.db.ExecContext(ctx, `WITH victims AS (
 			SELECT u.id AS unit_id, r.id AS run_id, 0 AS deaths, $5::boolean AS unpriced,
 				CASE WHEN $5 THEN 'the end of the run was lost on the disk of its worker process'
@@ -49,7 +132,7 @@ func (s *Store) GiveUp(ctx context.Context, process uuid.UUID, o Owned, unpriced
 			WHERE r.status = 'running' AND r.id = $3 AND r.worker_process = $4 FOR UPDATE OF u
 		), `+giveUp, work.MaxCrashes, work.MaxLosses, o.RunID, process, unpriced)
 	if err != nil {
-		return translate(fmt.Errorf("give up run %s: %w", o.RunID, err))
+		return pg.Translate(fmt.Errorf("give up run %s: %w", o.RunID, err))
 	}
 	return nil
 }
@@ -84,7 +167,7 @@ var giveUp = `lost AS (
 // those that have not started by their expires_at. It returns how many: 1,000 of
 // either at most. Like Unchecked it asks for now(), which an index can find, unlike a clock that
 // goes on.
-func (s *Store) ExpireDeadlines(ctx context.Context) (int64, error) {
+func (s *Units) ExpireDeadlines(ctx context.Context) (int64, error) {
 	result, err := s.db.ExecContext(ctx, `WITH late AS (
 			SELECT id FROM work_units WHERE state IN ('queued', 'waiting') AND deadline <= now() ORDER BY deadline LIMIT $2 FOR UPDATE SKIP LOCKED
 		), expired AS (
@@ -93,237 +176,9 @@ func (s *Store) ExpireDeadlines(ctx context.Context) (int64, error) {
 		UPDATE work_units u SET state = 'timed_out', finished_at = clock_timestamp(), error_class = $1,
 			error_message = CASE WHEN u.deadline <= now() THEN 'the deadline passed before the unit could run' || CASE WHEN u.run_count > 0 THEN ' again' ELSE '' END
 				ELSE 'the unit expired before it could start' END
-		FROM overdue WHERE u.id = overdue.id`, string(work.ClassTimeout), pieceRows)
+		FROM overdue WHERE u.id = overdue.id`, string(work.ClassTimeout), maxRows)
 	if err != nil {
-		return 0, translate(fmt.Errorf("expire deadlines: %w", err))
+		return 0, pg.Translate(fmt.Errorf("expire deadlines: %w", err))
 	}
 	return result.RowsAffected()
-}
-
-// Dispatch is one bell: unit X may be runnable.
-type Dispatch struct {
-	UnitID   uuid.UUID `db:"id"`
-	Number   int       `db:"dispatch"`
-	Queue    string    `db:"queue"`
-	Backend  string    `db:"backend"`
-	Priority int       `db:"priority"`
-}
-
-// DispatchOf returns the newest bell of a unit.
-func DispatchOf(u work.Unit) Dispatch {
-	return Dispatch{UnitID: u.ID, Number: u.Dispatch, Queue: u.Queue, Backend: u.Backend, Priority: u.Priority}
-}
-
-// CheckCursor is how far a walk over the units that are due has come.
-type CheckCursor struct {
-	at time.Time
-	id uuid.UUID
-}
-
-// committedLate is by how much a unit that became due may be committed after another
-// that became so later.
-const committedLate = 500 * time.Millisecond
-
-// Back is the cursor from which nothing is missed that was committed late.
-func (c CheckCursor) Back() CheckCursor {
-	if c.at.IsZero() {
-		return c
-	}
-	return CheckCursor{at: c.at.Add(-committedLate)}
-}
-
-// Unchecked returns queued units that are due after a cursor, in the order in which
-// they became so, and the cursor behind them: whoever walks on sees those that have
-// become due meanwhile. What waits is not written to for being looked at.
-func (s *Store) Unchecked(ctx context.Context, after CheckCursor, limit int) ([]Dispatch, CheckCursor, error) {
-	var rows []struct {
-		Dispatch
-		CheckAt time.Time `db:"check_at"`
-	}
-	err := s.db.SelectContext(ctx, &rows, `SELECT id, dispatch, queue, backend, priority, check_at FROM work_units
-		WHERE state = 'queued' AND check_at <= now() AND (check_at, id) > ($1, $2)
-		ORDER BY check_at, id LIMIT $3`, after.at, after.id, limit)
-	if err != nil {
-		return nil, after, translate(fmt.Errorf("find units whose messages may be lost: %w", err))
-	}
-	due := make([]Dispatch, len(rows))
-	for i, r := range rows {
-		due[i], after = r.Dispatch, CheckCursor{r.CheckAt, r.UnitID}
-	}
-	return due, after, nil
-}
-
-// Defer puts off the dispatch of a unit that process has taken from the queue and
-// may not begin yet. When another live worker process has the unit's backend and
-// knows of no limit of its model, that one may try after a minute at most.
-func (s *Store) Defer(ctx context.Context, unit, process uuid.UUID, after time.Duration) error {
-	_, err := s.db.ExecContext(ctx, `WITH queued AS (
-			SELECT id, EXISTS (SELECT FROM worker_processes p WHERE p.id <> $2 AND p.stopped_at IS NULL AND p.lease_until > clock_timestamp()
-				AND p.backends @> jsonb_build_array(jsonb_build_object('name', backend, 'available', true))
-				AND NOT p.backends @> jsonb_build_array(jsonb_build_object('name', backend, 'limits', jsonb_build_array(jsonb_build_object('model', model))))) AS elsewhere
-			FROM work_units WHERE id = $1 AND `+isQueued+` AND NOT held FOR UPDATE SKIP LOCKED)
-		UPDATE work_units u SET check_at = clock_timestamp() + CASE WHEN elsewhere THEN least($3::double precision, $4::double precision) ELSE $3::double precision END * interval '1 second'
-		FROM queued WHERE u.id = queued.id`, unit, process, after.Seconds(), recheck.Seconds())
-	if err != nil {
-		return translate(fmt.Errorf("defer unit %s: %w", unit, err))
-	}
-	return nil
-}
-
-// Doubt notes that nobody knows whether the units' bells rang.
-func (s *Store) Doubt(ctx context.Context, units []uuid.UUID) error {
-	return s.lookAgain(ctx, units, 0)
-}
-
-func (s *Store) lookAgain(ctx context.Context, units []uuid.UUID, after time.Duration) error {
-	_, err := s.db.ExecContext(ctx, `WITH `+stillQueued+` UPDATE work_units u
-		SET check_at = clock_timestamp() + $2 * interval '1 second' FROM queued WHERE u.id = queued.id`,
-		pqUUIDs(units), after.Seconds())
-	if err != nil {
-		return translate(fmt.Errorf("note when to look again: %w", err))
-	}
-	return nil
-}
-
-// stillQueued locks those of $1 that are queued. One that is locked is being
-// claimed or cancelled just now, and waiting for it could end in a deadlock.
-const stillQueued = `queued AS (
-	SELECT id FROM work_units WHERE id = ANY($1::uuid[]) AND ` + isQueued + ` AND NOT held ORDER BY id FOR UPDATE SKIP LOCKED)`
-
-// Redispatch gives each unit that is still queued a new bell and returns the
-// bells to ring.
-func (s *Store) Redispatch(ctx context.Context, units []uuid.UUID) ([]Dispatch, error) {
-	var bells []Dispatch
-	err := s.db.SelectContext(ctx, &bells, `WITH `+stillQueued+` UPDATE work_units u SET dispatch = dispatch + 1,
-		check_at = clock_timestamp() + $2 * interval '1 second'
-		FROM queued WHERE u.id = queued.id RETURNING u.id, dispatch, queue, backend, priority`,
-		pqUUIDs(units), recheck.Seconds())
-	if err != nil {
-		return nil, translate(fmt.Errorf("redispatch units: %w", err))
-	}
-	return bells, nil
-}
-
-// RecheckAll makes every queued unit's bell doubtful: Redis has forgotten
-// what it was told. It returns how many. It goes on piece by piece until ctx ends.
-func (s *Store) RecheckAll(ctx context.Context) (n int64, err error) {
-	now, err := s.Clock(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("recheck all units: %w", err)
-	}
-	for done := pieceRows; err == nil && done == pieceRows; n += int64(done) {
-		done, err = s.exec(ctx, "recheck all units", `WITH due AS (
-			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at > $1
-			AND (not_before IS NULL OR not_before <= $1) ORDER BY check_at LIMIT $2 FOR UPDATE SKIP LOCKED)
-		UPDATE work_units u SET check_at = $1 FROM due WHERE u.id = due.id`, now, pieceRows)
-	}
-	return n, err
-}
-
-// ModelOf names a model of a backend, as units do: empty is the backend's own.
-type ModelOf struct {
-	Backend string `db:"backend"`
-	Model   string `db:"model"`
-}
-
-// ModelOf returns the model of a unit.
-func (s *Store) ModelOf(ctx context.Context, unit uuid.UUID) (ModelOf, error) {
-	var of ModelOf
-	if err := s.db.GetContext(ctx, &of, `SELECT backend, model FROM work_units WHERE id = $1`, unit); err != nil {
-		return of, translate(fmt.Errorf("read the model of unit %s: %w", unit, err))
-	}
-	return of, nil
-}
-
-// Untaken returns those of the bells whose unit is still queued and due, and
-// waits for no worker process to be alone with it.
-func (s *Store) Untaken(ctx context.Context, bells []Dispatch) ([]uuid.UUID, error) {
-	units, numbers := make([]uuid.UUID, len(bells)), make([]int64, len(bells))
-	for i, b := range bells {
-		units[i], numbers[i] = b.UnitID, int64(b.Number)
-	}
-	var untaken []uuid.UUID
-	err := s.db.SelectContext(ctx, &untaken, `SELECT u.id FROM unnest($1::uuid[], $2::integer[]) AS b(id, dispatch)
-		JOIN work_units u ON u.id = b.id AND u.dispatch = b.dispatch
-		WHERE `+isQueued+` AND NOT u.held AND (u.not_before IS NULL OR u.not_before <= clock_timestamp()) AND u.deaths < $3`,
-		pqUUIDs(units), pq.Array(numbers), work.SuspectDeaths)
-	if err != nil {
-		return nil, translate(fmt.Errorf("find units that nobody began: %w", err))
-	}
-	return untaken, nil
-}
-
-// ClockBack mends what was to happen after some time, when Postgres's clock was
-// set back by that much: retries, looks at bells and at providers' batches, tries of
-// deliveries, leases on batches that are filled. A time that a caller has named stays
-// what it is, and so does what was mended or written since. It returns how many
-// rows that concerned.
-func (s *Store) ClockBack(ctx context.Context, by time.Duration) (rows int64, err error) {
-	for _, statement := range []string{
-		`WITH later AS (
-			SELECT id FROM work_units WHERE state = 'queued' AND NOT held AND check_at ` + beforeTheStep + `
-			AND (run_count > 0 OR not_before IS NULL OR not_before <= clock_timestamp()) ORDER BY id FOR UPDATE SKIP LOCKED)
-		UPDATE work_units u SET check_at = u.check_at - $1 * interval '1 second',
-			not_before = CASE WHEN u.run_count > 0 THEN u.not_before - $1 * interval '1 second' ELSE u.not_before END
-		FROM later WHERE u.id = later.id`,
-		`WITH later AS (
-			SELECT id FROM webhook_deliveries WHERE state = 'pending' AND greatest(next_at, check_at, lease_until) ` + beforeTheStep + `
-			ORDER BY id FOR UPDATE SKIP LOCKED)
-		UPDATE webhook_deliveries d SET next_at = d.next_at - $1 * interval '1 second',
-			check_at = d.check_at - $1 * interval '1 second', lease_until = d.lease_until - $1 * interval '1 second'
-		FROM later WHERE d.id = later.id`,
-		`UPDATE provider_batches SET look_at = look_at - $1 * interval '1 second' WHERE finished_at IS NULL AND look_at ` + beforeTheStep,
-		`UPDATE batches SET fill_until = fill_until - $1 * interval '1 second' WHERE fill_until ` + beforeTheStep,
-	} {
-		result, err := s.db.ExecContext(ctx, statement, by.Seconds())
-		if err != nil {
-			return rows, translate(fmt.Errorf("mend what is to happen later: %w", err))
-		}
-		n, err := result.RowsAffected()
-		if err != nil {
-			return rows, err
-		}
-		rows += n
-	}
-	return rows, nil
-}
-
-// beforeTheStep holds for a time that was written before the clock was set back by
-// $1 seconds: what is written afterwards lies nearer.
-const beforeTheStep = `> clock_timestamp() + ($1 - 10) * interval '1 second'`
-
-// Due returns queued units that may run now on one of the backends, most
-// urgent first: what a worker process asks when Redis is away. It takes the
-// first few of each queue and backend, as the index has them: to sort the whole
-// backlog at every look would cost more than the work. Units of the shut models
-// are passed over.
-func (s *Store) Due(ctx context.Context, queues, backends []string, shut []ModelOf, limit int) ([]Dispatch, error) {
-	names := make([]string, len(shut)) // a backend's name has no colon
-	for i, m := range shut {
-		names[i] = m.Backend + ":" + m.Model
-	}
-	var due []Dispatch
-	err := s.db.SelectContext(ctx, &due, `SELECT u.* FROM unnest($1::text[]) AS q, unnest($2::text[]) AS b, LATERAL (
-			SELECT id, dispatch, queue, backend, priority FROM work_units u
-			WHERE state = 'queued' AND NOT held AND queue = q AND backend = b AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused+`
-				AND backend || ':' || model <> ALL ($4::text[])
-			ORDER BY priority DESC, id LIMIT $3) AS u
-		ORDER BY priority DESC, id LIMIT $3`, pq.Array(queues), pq.Array(backends), limit, pq.Array(names))
-	if err != nil {
-		return nil, translate(fmt.Errorf("find due units: %w", err))
-	}
-	return due, nil
-}
-
-// Epoch returns the mark that Redis should bear, making one from fresh when
-// there is none yet.
-func (s *Store) Epoch(ctx context.Context, fresh string) (string, error) {
-	var epoch string
-	err := s.makeOnce(ctx, &epoch, `WITH made AS (
-			INSERT INTO settings (name, value) VALUES ('redis_epoch', $1) ON CONFLICT (name) DO NOTHING RETURNING value)
-		SELECT value FROM made UNION ALL SELECT value FROM settings WHERE name = 'redis_epoch' LIMIT 1`, fresh)
-	if err != nil {
-		return "", translate(fmt.Errorf("read redis epoch: %w", err))
-	}
-	return epoch, nil
 }

@@ -12,13 +12,14 @@ import (
 
 	"piecework/internal/testkit"
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 func pick(c *Claimed) []uuid.UUID { return []uuid.UUID{c.ID} }
 
-func (l *ledger) unchecked() (ids []uuid.UUID) {
+func (l *fixture) unchecked() (ids []uuid.UUID) {
 	l.t.Helper()
-	due, _, err := l.Unchecked(l.t.Context(), CheckCursor{}, 100)
+	due, _, err := l.Queues.Unchecked(l.t.Context(), CheckCursor{}, 100)
 	l.must(err)
 	for _, d := range due {
 		ids = append(ids, d.UnitID)
@@ -26,35 +27,35 @@ func (l *ledger) unchecked() (ids []uuid.UUID) {
 	return ids
 }
 
-func (l *ledger) overdue(ids ...uuid.UUID) {
+func (l *fixture) overdue(ids ...uuid.UUID) {
 	l.t.Helper()
-	l.exec(`UPDATE work_units SET check_at = clock_timestamp() - interval '1 second' WHERE id = ANY($1::uuid[])`, pqUUIDs(ids))
+	l.exec(`UPDATE work_units SET check_at = clock_timestamp() - interval '1 second' WHERE id = ANY($1::uuid[])`, pg.UUIDs(ids))
 }
 
 func TestBells(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	u, running := l.put(func(n *NewUnit) { n.Queue, n.Priority = "q", 9 }), l.run()
 	if got := l.unchecked(); len(got) != 0 {
 		t.Errorf("a fresh unit's bell is in doubt: %v", got)
 	}
 	l.overdue(u.ID, running.ID)
-	due, cursor, err := l.Unchecked(t.Context(), CheckCursor{}, 10)
-	if want := (Dispatch{UnitID: u.ID, Number: 1, Queue: "q", Backend: "mock", Priority: 9}); err != nil || !slices.Equal(due, []Dispatch{want}) || DispatchOf(u) != want {
+	due, cursor, err := l.Queues.Unchecked(t.Context(), CheckCursor{}, 10)
+	if want := (Message{UnitID: u.ID, Number: 1, Queue: "q", Backend: "mock", Priority: 9}); err != nil || !slices.Equal(due, []Message{want}) || MessageOf(u) != want {
 		t.Errorf("in doubt: %+v, error %v", due, err)
 	}
 	both := []uuid.UUID{u.ID, running.ID}
-	if after, _, err := l.Unchecked(t.Context(), cursor, 10); err != nil || len(after) != 0 {
+	if after, _, err := l.Queues.Unchecked(t.Context(), cursor, 10); err != nil || len(after) != 0 {
 		t.Errorf("behind the last: %v, error %v", after, err)
 	}
-	if late, _, err := l.Unchecked(t.Context(), cursor.Back(), 10); err != nil || len(late) != 1 {
+	if late, _, err := l.Queues.Unchecked(t.Context(), cursor.Back(), 10); err != nil || len(late) != 1 {
 		t.Errorf("a moment before: %v, error %v", late, err)
 	}
-	l.must(l.Doubt(t.Context(), both))
+	l.must(l.Queues.Recheck(t.Context(), both))
 	if got := l.unchecked(); !slices.Equal(got, both[:1]) {
 		t.Errorf("in doubt: %v", got)
 	}
-	bells, err := l.Redispatch(t.Context(), both)
+	bells, err := l.Queues.Redispatch(t.Context(), both)
 	if err != nil || len(bells) != 1 || bells[0].Number != 2 || bells[0].UnitID != u.ID {
 		t.Errorf("bells %+v, error %v", bells, err)
 	}
@@ -65,12 +66,12 @@ func TestBells(t *testing.T) {
 
 func TestRecheckAll(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	soon := time.Now().Add(time.Hour)
 	u := l.put()
 	l.put(func(n *NewUnit) { n.NotBefore = &soon })
 	l.run()
-	if n, err := l.RecheckAll(t.Context()); err != nil || n != 1 {
+	if n, err := l.Queues.RecheckAll(t.Context()); err != nil || n != 1 {
 		t.Errorf("%d in doubt, error %v", n, err)
 	}
 	if got := l.unchecked(); !slices.Equal(got, []uuid.UUID{u.ID}) {
@@ -82,7 +83,7 @@ func TestRecheckAll(t *testing.T) {
 // not hang behind it, nor end in a deadlock with claims of many units.
 func TestReconcileWaitsForNobody(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	past := time.Now().Add(-time.Second)
 	busy, free := l.put(func(n *NewUnit) { n.Deadline = &past }), l.put()
 	l.overdue(busy.ID)
@@ -90,18 +91,18 @@ func TestReconcileWaitsForNobody(t *testing.T) {
 	l.locked(busy.ID, func() {
 		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		defer cancel()
-		if bells, err := l.Redispatch(ctx, ids); err != nil || len(bells) != 1 {
+		if bells, err := l.Queues.Redispatch(ctx, ids); err != nil || len(bells) != 1 {
 			t.Errorf("bells %v, error %v", bells, err)
 		}
-		if n, err := l.RecheckAll(ctx); err != nil || n != 1 {
+		if n, err := l.Queues.RecheckAll(ctx); err != nil || n != 1 {
 			t.Errorf("%d in doubt, error %v", n, err)
 		}
-		if n, err := l.ExpireDeadlines(ctx); err != nil || n != 0 {
+		if n, err := l.Units.ExpireDeadlines(ctx); err != nil || n != 0 {
 			t.Errorf("%d overdue, error %v", n, err)
 		}
-		l.must(l.Doubt(ctx, ids))
+		l.must(l.Queues.Recheck(ctx, ids))
 	})
-	if n, err := l.ExpireDeadlines(t.Context()); err != nil || n != 1 {
+	if n, err := l.Units.ExpireDeadlines(t.Context()); err != nil || n != 1 {
 		t.Errorf("%d overdue, error %v", n, err)
 	}
 	if u := l.unit(busy.ID); u.State != work.TimedOut || u.Error.Class != work.ClassTimeout || !strings.HasSuffix(u.Error.Message, "could run") {
@@ -112,13 +113,13 @@ func TestReconcileWaitsForNobody(t *testing.T) {
 // A unit expires until it has started, and a retry takes off what has passed.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	soon := time.Now().Add(time.Hour)
 	expires := func(n *NewUnit) { n.ExpiresAt = &soon }
 	never, begun, back := l.put(expires), l.run(expires), l.run(expires)
 	l.end(ending(back, work.Queued), Recorded)
 	l.exec(`UPDATE work_units SET expires_at = clock_timestamp() - interval '1 second', not_before = NULL`)
-	if n, err := l.ExpireDeadlines(t.Context()); err != nil || n != 1 {
+	if n, err := l.Units.ExpireDeadlines(t.Context()); err != nil || n != 1 {
 		t.Errorf("%d expired, error %v", n, err)
 	}
 	if u := l.unit(never.ID); u.State != work.TimedOut || u.Error.Class != work.ClassTimeout || !strings.Contains(u.Error.Message, "before it could start") {
@@ -132,13 +133,13 @@ func TestExpiry(t *testing.T) {
 	}
 	l.end(ending(begun, work.Queued), Recorded)
 	l.exec(`UPDATE work_units SET deadline = clock_timestamp() - interval '1 second' WHERE id = $1`, begun.ID)
-	if n, err := l.ExpireDeadlines(t.Context()); err != nil || n != 1 {
+	if n, err := l.Units.ExpireDeadlines(t.Context()); err != nil || n != 1 {
 		t.Errorf("%d expired, error %v", n, err)
 	}
 	if u := l.unit(begun.ID); !strings.HasSuffix(u.Error.Message, "could run again") {
 		t.Errorf("error %v", u.Error)
 	}
-	if _, err := l.Retry(t.Context(), never.Tenant, never.ID, Changes{}); err != nil {
+	if _, err := l.Units.Retry(t.Context(), never.Tenant, never.ID, Changes{}); err != nil {
 		t.Fatal(err)
 	}
 	if c := l.take(never.ID, l.process); c == nil || c.ExpiresAt != nil {
@@ -148,18 +149,18 @@ func TestExpiry(t *testing.T) {
 
 func TestExpireLeases(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	alive := l.run()
 	dying := *l
 	dying.process = l.register(-time.Second)
 	lost, cancelled, over := dying.run(), dying.run(), dying.run()
 	dying.process = uuid.New() // one that never registered
 	stranger := dying.run()
-	_, err := l.Cancel(t.Context(), work.DefaultTenant, cancelled.ID)
+	_, err := l.Units.Cancel(t.Context(), work.DefaultTenant, cancelled.ID)
 	l.must(err)
 	l.end(ending(over, work.Succeeded), Recorded)
 	for _, want := range []int64{3, 0} {
-		if n, err := l.ExpireLeases(t.Context()); err != nil || n != want {
+		if n, err := l.Runs.ExpireLeases(t.Context()); err != nil || n != want {
 			t.Errorf("%d lost, error %v, want %d", n, err, want)
 		}
 	}
@@ -189,11 +190,11 @@ func TestExpireLeases(t *testing.T) {
 // has failed. One that ended in between, or came back, is none.
 func TestPoison(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	die := func(id uuid.UUID) *Claimed {
 		t.Helper()
 		c := l.take(id, l.register(-time.Second))
-		if n, err := l.ExpireLeases(t.Context()); err != nil || n != 1 {
+		if n, err := l.Runs.ExpireLeases(t.Context()); err != nil || n != 1 {
 			t.Fatalf("%d lost, error %v", n, err)
 		}
 		return c
@@ -206,7 +207,7 @@ func TestPoison(t *testing.T) {
 		c := claimOf(poison, l.process)
 		c.Alone = false
 		if deaths == work.SuspectDeaths {
-			if _, err := l.Claim(t.Context(), c); !errors.Is(err, ErrSuspect) {
+			if _, err := l.Runs.Claim(t.Context(), c); !errors.Is(err, ErrSuspect) {
 				t.Fatalf("a suspect is given to a process that runs others: %v", err)
 			}
 		}
@@ -216,7 +217,7 @@ func TestPoison(t *testing.T) {
 	if u.State != work.Failed || u.Error.Class != work.ClassCrash || !strings.Contains(u.Error.Message, "3 worker processes in a row") || u.Losses != 3 {
 		t.Errorf("unit %s, error %v", u.State, u.Error)
 	}
-	if u, err := l.Retry(t.Context(), work.DefaultTenant, poison, Changes{}); err != nil || u.Deaths != 0 {
+	if u, err := l.Units.Retry(t.Context(), work.DefaultTenant, poison, Changes{}); err != nil || u.Deaths != 0 {
 		t.Errorf("retried with %d deaths, error %v", u.Deaths, err)
 	}
 	ended := l.put().ID
@@ -237,12 +238,12 @@ func TestPoison(t *testing.T) {
 // fresh one.
 func TestExpireLeasesKeepsTheSession(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	dying := *l
 	dying.process = l.register(-time.Second)
 	kept := dying.run()
 	fresh := dying.take(l.put(func(n *NewUnit) { n.SessionPolicy = work.Fresh }).ID, dying.process)
-	if n, err := l.ExpireLeases(t.Context()); err != nil || n != 2 {
+	if n, err := l.Runs.ExpireLeases(t.Context()); err != nil || n != 2 {
 		t.Fatalf("%d lost, error %v", n, err)
 	}
 	if c := l.take(kept.ID, l.process); c.ResumeSession == "" || c.ResumeSession != kept.SessionID || c.SessionPolicy != work.Resume {
@@ -255,7 +256,7 @@ func TestExpireLeasesKeepsTheSession(t *testing.T) {
 
 func TestDue(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	soon := time.Now().Add(time.Hour)
 	low := l.put(func(n *NewUnit) { n.Priority = 1 })
 	mid := l.put()
@@ -264,7 +265,7 @@ func TestDue(t *testing.T) {
 	l.put(func(n *NewUnit) { n.Backend = "claude" })
 	l.put(func(n *NewUnit) { n.NotBefore = &soon })
 	l.run()
-	due, err := l.Due(t.Context(), []string{"default"}, []string{"mock"}, nil, 10)
+	due, err := l.Queues.Due(t.Context(), []string{"default"}, []string{"mock"}, nil, 10)
 	var ids []uuid.UUID
 	for _, d := range due {
 		ids = append(ids, d.UnitID)
@@ -275,7 +276,7 @@ func TestDue(t *testing.T) {
 	for range 3 {
 		l.put(func(n *NewUnit) { n.Priority, n.Model = 9, "shut" })
 	}
-	due, err = l.Due(t.Context(), []string{"default"}, []string{"mock"}, []ModelOf{{"mock", "shut"}, {"claude", ""}}, 1)
+	due, err = l.Queues.Due(t.Context(), []string{"default"}, []string{"mock"}, []ModelOf{{"mock", "shut"}, {"claude", ""}}, 1)
 	if err != nil || len(due) != 1 || due[0].UnitID != high.ID {
 		t.Errorf("due %v beside a shut model, error %v", due, err)
 	}
@@ -285,7 +286,7 @@ func TestDue(t *testing.T) {
 // for a minute at most when another worker process may know of no limit.
 func TestDefer(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for name, test := range map[string]struct {
 		offer work.Offer
 		after time.Duration
@@ -297,14 +298,14 @@ func TestDefer(t *testing.T) {
 		"not there":   {work.Offer{Name: "mock"}, 4 * time.Minute},
 	} {
 		other := work.Process{ID: uuid.Must(uuid.NewV7()), Queues: []string{"default"}, Backends: []work.Offer{test.offer}}
-		if err := l.Register(t.Context(), other, time.Hour); err != nil {
+		if err := l.Processes.Register(t.Context(), other, time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		u := l.put(func(n *NewUnit) { n.Model = "slow" })
-		if of, err := l.ModelOf(t.Context(), u.ID); err != nil || of != (ModelOf{"mock", "slow"}) {
+		if of, err := l.Units.ModelOf(t.Context(), u.ID); err != nil || of != (ModelOf{"mock", "slow"}) {
 			t.Errorf("the model is %+v, error %v", of, err)
 		}
-		if err := l.Defer(t.Context(), u.ID, l.process, 4*time.Minute); err != nil {
+		if err := l.Queues.Defer(t.Context(), u.ID, l.process, 4*time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		var left float64
@@ -314,7 +315,7 @@ func TestDefer(t *testing.T) {
 		if want := test.after.Seconds(); left > want || left < want-60 && want > 60 || left < 0 {
 			t.Errorf("%s: comes again in %v s, want %v", name, left, want)
 		}
-		if err := l.Stop(t.Context(), other.ID); err != nil {
+		if err := l.Processes.Stop(t.Context(), other.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -322,9 +323,9 @@ func TestDefer(t *testing.T) {
 
 func TestEpoch(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for _, fresh := range []string{"first", "second"} {
-		if got, err := l.Epoch(t.Context(), fresh); err != nil || got != "first" {
+		if got, err := l.Queues.Epoch(t.Context(), fresh); err != nil || got != "first" {
 			t.Errorf("epoch %q, error %v", got, err)
 		}
 	}

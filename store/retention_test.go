@@ -8,13 +8,14 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // leftBehind ends a run with an output file and returns it.
-func (l *ledger) leftBehind(c *Claimed) uuid.UUID {
+func (l *fixture) leftBehind(c *Claimed) uuid.UUID {
 	l.t.Helper()
 	id := uuid.Must(uuid.NewV7())
-	l.must(l.ExpectBlobs(l.t.Context(), []uuid.UUID{id}))
+	l.must(l.Files.ExpectBlobs(l.t.Context(), []uuid.UUID{id}))
 	l.end(ending(c, work.Succeeded, func(f *Finish) {
 		f.OutputFiles = []work.OutputFile{{ID: &id, Name: "report.md", Size: 3, MediaType: "text/plain", SHA256: aSum}}
 	}), Recorded)
@@ -25,23 +26,23 @@ func (l *ledger) leftBehind(c *Claimed) uuid.UUID {
 // unit which is not over needs keep theirs.
 func TestOutputFilesGoWithTheirUnit(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	first := l.run()
 	file := l.leftBehind(first)
 	user := l.put(uses(file))
-	if err := l.DeleteUnit(t.Context(), work.DefaultTenant, first.ID); !errors.Is(err, work.ErrConflict) {
+	if err := l.Units.Delete(t.Context(), work.DefaultTenant, first.ID); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("delete of a unit whose file is needed: %v", err)
 	}
 	soon := time.Now().Add(time.Hour)
-	if n, err := l.PruneUnits(t.Context(), work.DefaultTenant, soon, 10); n != 0 || err != nil {
+	if n, err := l.Retention.PruneUnits(t.Context(), work.DefaultTenant, soon, 10); n != 0 || err != nil {
 		t.Errorf("%d units pruned, %v", n, err)
 	}
-	_, err := l.Cancel(t.Context(), work.DefaultTenant, user.ID)
+	_, err := l.Units.Cancel(t.Context(), work.DefaultTenant, user.ID)
 	l.must(err)
-	if n, err := l.PruneUnits(t.Context(), work.DefaultTenant, soon, 10); n != 2 || err != nil {
+	if n, err := l.Retention.PruneUnits(t.Context(), work.DefaultTenant, soon, 10); n != 2 || err != nil {
 		t.Errorf("%d units pruned, %v", n, err)
 	}
-	strays, err := l.StrayBlobs(t.Context(), 10)
+	strays, err := l.Files.StrayBlobs(t.Context(), 10)
 	if l.must(err); len(strays) != 1 || strays[0] != file {
 		t.Errorf("bytes to be removed: %v, want %s", strays, file)
 	}
@@ -55,7 +56,7 @@ func TestOutputFilesGoWithTheirUnit(t *testing.T) {
 // A unit that somebody is at work on, that is not over, or that is young stays.
 func TestPruneLeavesWhatIsNeeded(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	locked, young, waits := l.run(), l.run(), l.put()
 	l.end(ending(locked, work.Succeeded), Recorded)
 	l.end(ending(young, work.Succeeded), Recorded)
@@ -65,14 +66,14 @@ func TestPruneLeavesWhatIsNeeded(t *testing.T) {
 	_, err = tx.ExecContext(t.Context(), `SELECT FROM work_units WHERE id = $1 FOR UPDATE`, locked.ID)
 	l.must(err)
 	before := time.Now().Add(-time.Hour)
-	if n, err := l.PruneUnits(t.Context(), work.DefaultTenant, before, 10); n != 0 || err != nil {
+	if n, err := l.Retention.PruneUnits(t.Context(), work.DefaultTenant, before, 10); n != 0 || err != nil {
 		t.Errorf("%d pruned beside somebody at work, %v", n, err)
 	}
 	l.must(tx.Rollback())
-	if n, err := l.PruneUnits(t.Context(), work.DefaultTenant, before, 10); n != 1 || err != nil {
+	if n, err := l.Retention.PruneUnits(t.Context(), work.DefaultTenant, before, 10); n != 1 || err != nil {
 		t.Errorf("%d pruned, %v", n, err)
 	}
-	if got := get[int](l, `SELECT count(*) FROM work_units WHERE id = ANY($1::uuid[])`, pqUUIDs([]uuid.UUID{young.ID, waits.ID})); got != 2 {
+	if got := get[int](l, `SELECT count(*) FROM work_units WHERE id = ANY($1::uuid[])`, pg.UUIDs([]uuid.UUID{young.ID, waits.ID})); got != 2 {
 		t.Errorf("%d of 2 are left", got)
 	}
 }
@@ -80,15 +81,15 @@ func TestPruneLeavesWhatIsNeeded(t *testing.T) {
 // Uploads that something still names stay.
 func TestUploadsThatAreNamedStay(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	byUnit, bySchedule, byNobody := l.upload("a"), l.upload("b"), l.upload("c")
 	l.put(uses(byUnit.ID))
 	l.exec(`INSERT INTO schedules (tenant, name, cron, timezone, catch_up, title, unit, next_at, created_at)
 		VALUES ('default', 's', '@daily', 'UTC', 'skip', 't', jsonb_build_object('files', ARRAY[$1::text]), now(), now())`, bySchedule.ID.String())
-	if n, err := l.PruneUploads(t.Context(), work.DefaultTenant, time.Now().Add(time.Hour), 10); n != 1 || err != nil {
+	if n, err := l.Retention.PruneUploads(t.Context(), work.DefaultTenant, time.Now().Add(time.Hour), 10); n != 1 || err != nil {
 		t.Errorf("%d pruned, %v", n, err)
 	}
-	if _, err := l.File(t.Context(), work.DefaultTenant, byNobody.ID); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Files.Get(t.Context(), work.DefaultTenant, byNobody.ID); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("an upload that nobody names: %v", err)
 	}
 }
@@ -97,7 +98,7 @@ func TestUploadsThatAreNamedStay(t *testing.T) {
 // delete one beside the trigger that does so now.
 func TestOlderProcessesDeleteFiles(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	f := l.upload("a")
 	l.exec(`WITH gone AS (DELETE FROM files WHERE id = $1 RETURNING id)
 		INSERT INTO stray_blobs (id, remove_at) SELECT id, clock_timestamp() FROM gone

@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +14,15 @@ import (
 	"github.com/lib/pq"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
+
+// Runs are the tries at units: claimed, finished, given up, read.
+type Runs struct {
+	db     *pg.DB
+	claim  *pg.Group[Claim, claimAnswer]
+	finish *pg.Group[Finish, Verdict]
+}
 
 // Claim asks for a unit on behalf of a worker process.
 type Claim struct {
@@ -39,8 +48,8 @@ type Claimed struct {
 // when there is nothing to claim: another has it, it is over, or it is paused. Repeating a
 // claim whose commit is unknown is safe: its run id gets the same answer.
 // It returns ErrSuspect for a unit that must be claimed alone.
-func (s *Store) Claim(ctx context.Context, c Claim) (*Claimed, error) {
-	out, err := s.claim.do(ctx, c)
+func (s *Runs) Claim(ctx context.Context, c Claim) (*Claimed, error) {
+	out, err := s.claim.Do(ctx, c)
 	if err = cmp.Or(err, out.err); err != nil {
 		return nil, fmt.Errorf("claim unit %s: %w", c.UnitID, err)
 	}
@@ -62,7 +71,7 @@ type claimAnswer struct {
 // and none to a run that is there already: its claim was repeated.
 // Rows are locked in id order so that two processes cannot wait for each
 // other.
-const claimUnits = `
+var claimUnits = `
 WITH asked AS (
     SELECT DISTINCT ON (unit_id) * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::bool[])
         AS a(unit_id, run_id, process, session_id, backends, alone)
@@ -91,7 +100,7 @@ SELECT ` + claimedColumns + `, a.run_id FROM taken JOIN asked a ON a.unit_id = t
 // when few were queued would read the whole queue for each claim.
 const isQueued = `state IS NOT DISTINCT FROM 'queued'`
 
-const claimedColumns = unitColumns + `, coalesce(resume_session, '') AS resume_session, session_cost_usd,
+var claimedColumns = unitColumns + `, coalesce(resume_session, '') AS resume_session, session_cost_usd,
     extract(epoch FROM deadline - clock_timestamp())::double precision AS left_s`
 
 type claimedRow struct {
@@ -115,7 +124,7 @@ func (r claimedRow) claimed() *Claimed {
 // statement when the connection breaks, also one that was committed: without
 // this look the unit would stay with a worker process that knows nothing of
 // it. It is a statement of its own to see what the claim has waited for.
-func (s *Store) held(ctx context.Context, runs []string) ([]claimedRow, error) {
+func (s *Runs) held(ctx context.Context, runs []string) ([]claimedRow, error) {
 	var rows []claimedRow
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+claimedColumns+`, run_id FROM work_units
 		JOIN (SELECT id AS run_id, unit_id, attempt FROM worker_runs WHERE id = ANY($1::uuid[]) AND status = 'running') AS r
@@ -124,7 +133,7 @@ func (s *Store) held(ctx context.Context, runs []string) ([]claimedRow, error) {
 }
 
 // suspects finds those of units that are due and must be claimed alone.
-func (s *Store) suspects(ctx context.Context, units []string) (map[uuid.UUID]bool, error) {
+func (s *Runs) suspects(ctx context.Context, units []string) (map[uuid.UUID]bool, error) {
 	var ids []uuid.UUID
 	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units u WHERE id = ANY($1::uuid[]) AND `+isQueued+` AND NOT held AND deaths >= $2
 		AND (not_before IS NULL OR not_before <= clock_timestamp()) AND `+notPaused,
@@ -136,7 +145,7 @@ func (s *Store) suspects(ctx context.Context, units []string) (map[uuid.UUID]boo
 	return found, err
 }
 
-func (s *Store) claimAll(ctx context.Context, claims []Claim) ([]claimAnswer, error) {
+func (s *Runs) claimAll(ctx context.Context, claims []Claim) ([]claimAnswer, error) {
 	units, runs := make([]string, len(claims)), make([]string, len(claims))
 	processes, sessions, backends := make([]string, len(claims)), make([]string, len(claims)), make([]string, len(claims))
 	alone := make([]bool, len(claims))
@@ -145,7 +154,7 @@ func (s *Store) claimAll(ctx context.Context, claims []Claim) ([]claimAnswer, er
 		backends[i], alone[i] = ","+strings.Join(c.Backends, ",")+",", c.Alone
 	}
 	var rows []claimedRow
-	if err := s.hot.SelectContext(prepare(ctx), &rows, claimUnits, pq.Array(units), pq.Array(runs), pq.Array(processes), pq.Array(sessions),
+	if err := s.db.Hot.SelectContext(pg.Prepare(ctx), &rows, claimUnits, pq.Array(units), pq.Array(runs), pq.Array(processes), pq.Array(sessions),
 		pq.Array(backends), pq.Array(alone), work.SuspectDeaths); err != nil {
 		return nil, err
 	}
@@ -218,13 +227,13 @@ func runsOf(rows []runRow) ([]work.Run, error) {
 	return runs, nil
 }
 
-// Run returns one run with its prompt and result.
-func (s *Store) Run(ctx context.Context, tenant string, id uuid.UUID) (work.Run, error) {
+// Get returns one run with its prompt and result.
+func (s *Runs) Get(ctx context.Context, tenant string, id uuid.UUID) (work.Run, error) {
 	var row runRow
 	err := s.db.GetContext(ctx, &row, `SELECT `+runColumns+`, r.rendered_prompt, r.result
 		FROM worker_runs r JOIN work_units u ON u.id = r.unit_id WHERE r.id = $1 AND r.tenant = $2`, id, tenant)
 	if err != nil {
-		return work.Run{}, translate(fmt.Errorf("read run %s: %w", id, err))
+		return work.Run{}, pg.Translate(fmt.Errorf("read run %s: %w", id, err))
 	}
 	return row.run()
 }
@@ -236,10 +245,10 @@ const MaxUnitRuns = 100
 // maxRunTexts bounds the prompts and results that are read with them, in bytes.
 const maxRunTexts = 32 << 20
 
-// UnitRuns returns the newest MaxUnitRuns runs of a unit, oldest first, with
+// OfUnit returns the newest MaxUnitRuns runs of a unit, oldest first, with
 // prompts and results: those of the newest, and of others from there on while
 // the newer ones together have at most maxRunTexts.
-func (s *Store) UnitRuns(ctx context.Context, unit uuid.UUID) ([]work.Run, error) {
+func (s *Runs) OfUnit(ctx context.Context, unit uuid.UUID) ([]work.Run, error) {
 	var rows []runRow
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+runColumns+`,
 		CASE WHEN newer <= $3 THEN r.rendered_prompt END AS rendered_prompt, CASE WHEN newer <= $3 THEN r.result END AS result
@@ -248,31 +257,31 @@ func (s *Store) UnitRuns(ctx context.Context, unit uuid.UUID) ([]work.Run, error
 			FROM worker_runs WHERE unit_id = $1 ORDER BY attempt DESC LIMIT $2) r
 		JOIN work_units u ON u.id = r.unit_id ORDER BY r.attempt`, unit, MaxUnitRuns, maxRunTexts)
 	if err != nil {
-		return nil, translate(fmt.Errorf("read runs of unit %s: %w", unit, err))
+		return nil, pg.Translate(fmt.Errorf("read runs of unit %s: %w", unit, err))
 	}
 	return runsOf(rows)
 }
 
 // UnitUsage adds up what all runs of a unit have used.
-func (s *Store) UnitUsage(ctx context.Context, unit uuid.UUID) (work.Usage, error) {
+func (s *Runs) UnitUsage(ctx context.Context, unit uuid.UUID) (work.Usage, error) {
 	var all work.Usage
 	err := s.db.GetContext(ctx, &all, `SELECT coalesce(sum(input_tokens), 0)::bigint AS input_tokens, coalesce(sum(output_tokens), 0)::bigint AS output_tokens,
 		coalesce(sum(cache_read_tokens), 0)::bigint AS cache_read_tokens, coalesce(sum(cache_creation_tokens), 0)::bigint AS cache_creation_tokens
 		FROM worker_runs WHERE unit_id = $1`, unit)
 	if err != nil {
-		return all, translate(fmt.Errorf("read usage of unit %s: %w", unit, err))
+		return all, pg.Translate(fmt.Errorf("read usage of unit %s: %w", unit, err))
 	}
 	return all, nil
 }
 
-// LiveRuns returns the runs that go on of the given units, by unit: when each
+// Live returns the runs that go on of the given units, by unit: when each
 // began, its tool calls so far and what it is about.
-func (s *Store) LiveRuns(ctx context.Context, units []uuid.UUID) (map[uuid.UUID]work.Run, error) {
+func (s *Runs) Live(ctx context.Context, units []uuid.UUID) (map[uuid.UUID]work.Run, error) {
 	var rows []work.Run
 	err := s.db.SelectContext(ctx, &rows, `SELECT id, unit_id, attempt, live_status, tool_calls, started_at
 		FROM worker_runs WHERE unit_id = ANY($1) AND status = 'running'`, pq.Array(units))
 	if err != nil {
-		return nil, translate(fmt.Errorf("read live runs: %w", err))
+		return nil, pg.Translate(fmt.Errorf("read live runs: %w", err))
 	}
 	runs := make(map[uuid.UUID]work.Run, len(rows))
 	for _, r := range rows {
@@ -292,26 +301,64 @@ type RunFilter struct {
 	Limit      int // 0: 50
 }
 
-// Runs lists runs, newest first, and tells the id to go on after when there
+// List lists runs, newest first, and tells the id to go on after when there
 // are more.
-func (s *Store) Runs(ctx context.Context, f RunFilter) ([]work.Run, *uuid.UUID, error) {
-	f.Limit = cmp.Or(f.Limit, defaultLimit)
-	var w where
-	w.add("r.tenant = ?", f.Tenant)
-	w.addIf(f.After != uuid.Nil, "r.id < ?", f.After)
-	w.addIf(len(f.Statuses) == 1, "r.status = ?", string(first(f.Statuses)))
-	w.addIf(len(f.Statuses) > 1, "r.status = ANY(?)", textArray(f.Statuses))
-	w.addIf(f.WorkerType != "", "r.worker_type = ?", f.WorkerType)
-	w.addIf(f.Unit != uuid.Nil, "r.unit_id = ?", f.Unit)
-	w.addIf(f.Search != "", "u.id IN (SELECT unit_id FROM unit_search s WHERE s.title ILIKE ?)", "%"+escapeLike(f.Search)+"%")
+func (s *Runs) List(ctx context.Context, f RunFilter) ([]work.Run, *uuid.UUID, error) {
+	f.Limit = cmp.Or(f.Limit, pg.DefaultLimit)
+	var w pg.Where
+	w.Add("r.tenant = ?", f.Tenant)
+	w.AddIf(f.After != uuid.Nil, "r.id < ?", f.After)
+	w.AddIf(len(f.Statuses) == 1, "r.status = ?", string(pg.First(f.Statuses)))
+	w.AddIf(len(f.Statuses) > 1, "r.status = ANY(?)", pg.TextArray(f.Statuses))
+	w.AddIf(f.WorkerType != "", "r.worker_type = ?", f.WorkerType)
+	w.AddIf(f.Unit != uuid.Nil, "r.unit_id = ?", f.Unit)
+	w.AddIf(f.Search != "", "u.id IN (SELECT unit_id FROM unit_search s WHERE s.title ILIKE ?)", "%"+pg.EscapeLike(f.Search)+"%")
 	var rows []runRow
 	query := `SELECT ` + runColumns + ` FROM worker_runs r JOIN work_units u ON u.id = r.unit_id`
-	if err := s.page(ctx, &rows, query, "r.id", w, f.Limit); err != nil {
+	if err := s.db.Page(ctx, &rows, query, "r.id", w, f.Limit); err != nil {
 		return nil, nil, fmt.Errorf("list runs: %w", err)
 	}
 	runs, err := runsOf(rows)
 	if err != nil {
 		return nil, nil, err
 	}
-	return cutPage(runs, f.Limit, func(r work.Run) uuid.UUID { return r.ID })
+	return pg.CutPage(runs, f.Limit, func(r work.Run) uuid.UUID { return r.ID })
+}
+
+// Cached is a result that a unit may take over.
+type Cached struct {
+	RunID       uuid.UUID
+	Result      string
+	Model       string
+	OutputFiles []work.OutputFile
+	CompletedAt time.Time // of the run
+}
+
+// Cached finds the result that is kept under key and is at most ttl old; nil:
+// there is none, or one of its files is gone.
+func (s *Runs) Cached(ctx context.Context, tenant string, key []byte, ttl time.Duration) (*Cached, error) {
+	var row struct {
+		ID          uuid.UUID `db:"id"`
+		Result      string    `db:"result"`
+		Model       string    `db:"model"`
+		OutputFiles []byte    `db:"output_files"`
+		CompletedAt time.Time `db:"completed_at"`
+	}
+	err := s.db.GetContext(ctx, &row, `SELECT r.id, r.result, coalesce(r.model, '') AS model, r.output_files, r.completed_at
+		FROM result_cache c JOIN worker_runs r ON r.id = c.run_id
+		WHERE c.tenant = $1 AND c.key = $2 AND c.created_at > clock_timestamp() - $3 * interval '1 second'
+			AND NOT EXISTS (SELECT FROM jsonb_to_recordset(r.output_files) AS o(id uuid)
+				WHERE NOT EXISTS (SELECT FROM files WHERE files.id = o.id))`,
+		tenant, key, ttl.Seconds())
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, pg.Translate(fmt.Errorf("look for a cached result: %w", err))
+	}
+	c := &Cached{RunID: row.ID, Result: row.Result, Model: row.Model, CompletedAt: row.CompletedAt}
+	if err := json.Unmarshal(row.OutputFiles, &c.OutputFiles); err != nil {
+		return nil, fmt.Errorf("read output files of run %s: %w", row.ID, err)
+	}
+	return c, nil
 }

@@ -19,8 +19,8 @@ import (
 
 func TestClaimOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
-	processes := []*ledger{l, openLedger(t, l.url)}
+	l := newFixture(t)
+	processes := []*fixture{l, openFixture(t, l.url)}
 	for range 5 {
 		u := l.put()
 		var won atomic.Int32
@@ -28,7 +28,7 @@ func TestClaimOnce(t *testing.T) {
 		for i := range 50 {
 			all.Go(func() {
 				p := processes[i%2]
-				c, err := p.Claim(t.Context(), claimOf(u.ID, p.process))
+				c, err := p.Runs.Claim(t.Context(), claimOf(u.ID, p.process))
 				if err != nil {
 					t.Error(err)
 				}
@@ -46,10 +46,10 @@ func TestClaimOnce(t *testing.T) {
 
 func TestClaimSameUnitTwiceInOneStatement(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	u, other := l.put(), l.put()
 	claims := []Claim{claimOf(u.ID, l.process), claimOf(other.ID, l.process), claimOf(u.ID, l.process), claimOf(uuid.New(), l.process)}
-	got, err := l.claimAll(t.Context(), claims)
+	got, err := l.Runs.claimAll(t.Context(), claims)
 	l.must(err)
 	if (got[0].claimed == nil) == (got[2].claimed == nil) || got[1].claimed == nil || got[1].claimed.ID != other.ID || got[3].claimed != nil {
 		t.Errorf("claims %v", got)
@@ -58,11 +58,11 @@ func TestClaimSameUnitTwiceInOneStatement(t *testing.T) {
 
 func TestClaimTellsAllItNeeds(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	deadline := time.Now().Add(time.Hour)
 	asked := claimOf(l.put(func(n *NewUnit) { n.Deadline, n.Model = &deadline, "m" }).ID, l.process)
 	for range 2 { // a claim repeated by the driver finds its own run
-		c, err := l.Claim(t.Context(), asked)
+		c, err := l.Runs.Claim(t.Context(), asked)
 		l.must(err)
 		if c == nil || c.RunID != asked.RunID || c.State != work.Running || c.RunCount != 1 || c.SessionID != asked.SessionID ||
 			c.ResumeSession != "" || c.Left == nil || *c.Left < 50*time.Minute || c.Prompt != "a prompt" || c.StartedAt == nil {
@@ -74,7 +74,7 @@ func TestClaimTellsAllItNeeds(t *testing.T) {
 		t.Errorf("run %+v", r)
 	}
 	l.end(Finish{UnitID: asked.UnitID, RunID: asked.RunID, Attempt: 1, Status: work.RunCancelled, Next: work.Cancelled}, Recorded)
-	if c, err := l.Claim(t.Context(), asked); c != nil || err != nil {
+	if c, err := l.Runs.Claim(t.Context(), asked); c != nil || err != nil {
 		t.Errorf("a run that is over was claimed again: %v, error %v", c, err)
 	}
 }
@@ -83,14 +83,14 @@ func TestClaimTellsAllItNeeds(t *testing.T) {
 // nothing to claim, and those that go with it get their units.
 func TestClaimAgainAfterTheRunWasGivenUp(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	stale, other := l.put(), l.put()
 	asked := claimOf(stale.ID, l.process)
-	c, err := l.Claim(t.Context(), asked)
+	c, err := l.Runs.Claim(t.Context(), asked)
 	l.must(err)
 	l.lose(c)
 	l.exec(`UPDATE work_units SET not_before = NULL WHERE id = $1`, stale.ID)
-	got, err := l.claimAll(t.Context(), []Claim{asked, claimOf(other.ID, l.process)})
+	got, err := l.Runs.claimAll(t.Context(), []Claim{asked, claimOf(other.ID, l.process)})
 	l.must(err)
 	if got[0].claimed != nil || got[0].err != nil || got[1].claimed == nil {
 		t.Errorf("claims %+v", got)
@@ -105,7 +105,7 @@ func TestClaimAgainAfterTheRunWasGivenUp(t *testing.T) {
 
 func TestClaimNothing(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	soon, past := time.Now().Add(time.Minute), time.Now().Add(-time.Second)
 	for name, id := range map[string]uuid.UUID{
 		"not due":         l.put(func(n *NewUnit) { n.NotBefore = &soon }).ID,
@@ -125,12 +125,12 @@ func TestClaimNothing(t *testing.T) {
 
 func TestFinishSuccess(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	cost := 0.25
-	blob, err := l.Encode([]transcript.Step{{Number: 1, Type: transcript.SystemText, Text: "<step>"}})
+	blob, err := l.Transcripts.Encode([]transcript.Step{{Number: 1, Type: transcript.SystemText, Text: "<step>"}})
 	l.must(err)
-	l.must(l.Append(t.Context(), Progress{RunID: c.RunID, Steps: []transcript.Step{{Number: 1, Text: "early"}}}))
+	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: c.RunID, Steps: []transcript.Step{{Number: 1, Text: "early"}}}))
 	result := strings.Repeat("é", 400)
 	l.end(ending(c, work.Succeeded, func(f *Finish) {
 		f.Result, f.RenderedPrompt, f.Model, f.SessionID, f.NumTurns, f.ToolCalls = result, "rendered", "m", "s", 2, 3
@@ -150,7 +150,7 @@ func TestFinishSuccess(t *testing.T) {
 		len(r.OutputFiles) != 1 || r.OutputFiles[0] != (work.OutputFile{Name: "<f>", Size: 7}) || !r.HasTranscript || r.CompletedAt == nil {
 		t.Errorf("run %+v", r)
 	}
-	stored, err := l.Transcript(t.Context(), work.DefaultTenant, c.RunID)
+	stored, err := l.Transcripts.Open(t.Context(), work.DefaultTenant, c.RunID)
 	l.must(err)
 	if got, err := io.ReadAll(stored); err != nil || string(got) != string(blob) {
 		t.Errorf("the transcript is not the blob that came with the finish: %d bytes, error %v", len(got), err)
@@ -162,7 +162,7 @@ func TestFinishSuccess(t *testing.T) {
 
 func TestFinishForAnotherRun(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	l.end(ending(c, work.Queued, func(f *Finish) { f.Delay, f.Losses, f.Waits, f.Crashes = time.Hour, 2, 3, 4 }), Recorded)
 	u := l.unit(c.ID)
@@ -184,9 +184,9 @@ func TestFinishForAnotherRun(t *testing.T) {
 // A cancel that arrives while the run fails wins over another run.
 func TestFinishWhileCancelled(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
-	_, err := l.Cancel(t.Context(), work.DefaultTenant, c.ID)
+	_, err := l.Units.Cancel(t.Context(), work.DefaultTenant, c.ID)
 	l.must(err)
 	l.end(ending(c, work.Queued, func(f *Finish) { f.Result = "half" }), Recorded)
 	if u := l.unit(c.ID); u.State != work.Cancelled || u.FinishedAt == nil || u.Dispatch != 1 || *u.Output != "half" {
@@ -197,7 +197,7 @@ func TestFinishWhileCancelled(t *testing.T) {
 // Repeating any finish changes nothing and tells the same.
 func TestFinishRepeated(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	cost := 0.5
 	for _, next := range []work.State{work.Succeeded, work.Failed, work.Cancelled, work.TimedOut, work.Queued, work.Waiting, "lost by itself"} {
 		c := l.run()
@@ -224,8 +224,8 @@ func TestFinishRepeated(t *testing.T) {
 // must see what that one did.
 func TestFinishRepeatedAtOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
-	processes := []*ledger{l, openLedger(t, l.url)}
+	l := newFixture(t)
+	processes := []*fixture{l, openFixture(t, l.url)}
 	cost := 0.5
 	c := l.run()
 	f := ending(c, work.Succeeded, func(f *Finish) { f.TotalCostUSD = &cost })
@@ -235,7 +235,7 @@ func TestFinishRepeatedAtOnce(t *testing.T) {
 		for i, p := range processes {
 			all.Go(func() {
 				var err error
-				if verdicts[i], err = p.Finish(t.Context(), f); err != nil {
+				if verdicts[i], err = p.Runs.Finish(t.Context(), f); err != nil {
 					t.Error(err)
 				}
 			})
@@ -252,10 +252,10 @@ func TestFinishRepeatedAtOnce(t *testing.T) {
 }
 
 // lose gives a run up while its worker process still works on it.
-func (l *ledger) lose(c *Claimed) {
+func (l *fixture) lose(c *Claimed) {
 	l.t.Helper()
 	l.exec(`UPDATE worker_processes SET lease_until = beat_at WHERE id = $1`, l.process)
-	_, err := l.ExpireLeases(l.t.Context())
+	_, err := l.Runs.ExpireLeases(l.t.Context())
 	l.must(err)
 	l.exec(`UPDATE worker_processes SET lease_until = clock_timestamp() + interval '1 hour' WHERE id = $1`, l.process)
 	if r := l.theRun(c.RunID); r.Status != work.RunLost || r.CompletedAt == nil || r.Error == nil {
@@ -268,9 +268,9 @@ func TestFinishFenced(t *testing.T) {
 	for _, name := range []string{"queued again", "running again", "finished by another", "folded meanwhile"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(t)
+			l := newFixture(t)
 			stale := l.run()
-			l.must(l.Append(t.Context(), Progress{RunID: stale.RunID, Steps: []transcript.Step{{Number: 1, Text: "early"}}}))
+			l.must(l.Transcripts.Append(t.Context(), Progress{RunID: stale.RunID, Steps: []transcript.Step{{Number: 1, Text: "early"}}}))
 			l.lose(stale)
 			want := work.Queued
 			switch name {
@@ -281,7 +281,7 @@ func TestFinishFenced(t *testing.T) {
 				l.end(ending(l.take(stale.ID, l.process), work.Failed), Recorded)
 				want = work.Failed
 			case "folded meanwhile":
-				_, err := l.FoldLost(t.Context(), 10)
+				_, err := l.Transcripts.FoldLost(t.Context(), 10)
 				l.must(err)
 			}
 			l.finishLate(stale, want)
@@ -289,10 +289,10 @@ func TestFinishFenced(t *testing.T) {
 	}
 }
 
-func (l *ledger) finishLate(stale *Claimed, want work.State) {
+func (l *fixture) finishLate(stale *Claimed, want work.State) {
 	l.t.Helper()
 	cost := 0.5
-	blob, err := l.Encode([]transcript.Step{{Number: 1, Text: "early"}, {Number: 2, Text: "late"}})
+	blob, err := l.Transcripts.Encode([]transcript.Step{{Number: 1, Text: "early"}, {Number: 2, Text: "late"}})
 	l.must(err)
 	for _, status := range []work.RunStatus{work.RunSucceeded, work.RunSucceeded, work.RunLost} {
 		l.end(ending(stale, work.Succeeded, func(f *Finish) { f.Status, f.TotalCostUSD, f.Steps, f.Blob = status, &cost, 2, blob }), Fenced)
@@ -312,7 +312,7 @@ func (l *ledger) finishLate(stale *Claimed, want work.State) {
 // statement: the newer one's end must not be lost beside the older one's cost.
 func TestFinishTwoRunsOfOneUnit(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	cost := 0.5
 	for _, staleFirst := range []bool{true, false} {
 		stale := l.run()
@@ -324,7 +324,7 @@ func TestFinishTwoRunsOfOneUnit(t *testing.T) {
 			rows[0], rows[1], want[0], want[1] = rows[1], rows[0], want[1], want[0]
 		}
 		rows, want = append(rows, rows...), append(want, want...)
-		got, err := l.finishAll(t.Context(), rows)
+		got, err := l.Runs.finishAll(t.Context(), rows)
 		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("stale first %t: verdicts %v, error %v", staleFirst, got, err)
 		}
@@ -338,7 +338,7 @@ func TestFinishTwoRunsOfOneUnit(t *testing.T) {
 // anew does not inherit the old one's total.
 func TestFinishSessionCost(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	cost := 0.5
 	c := l.run()
 	for _, step := range []struct {
@@ -356,10 +356,10 @@ func TestFinishSessionCost(t *testing.T) {
 // No text of an agent can make a finish impossible.
 func TestFinishTakesAnyText(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	odd := "a\x00b\xffc\u2028<" + strings.Repeat("x", 2<<20)
-	l.must(l.Append(t.Context(), Progress{RunID: c.RunID, LiveStatus: "a\x00b", RenderedPrompt: "c\xff"}))
+	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: c.RunID, LiveStatus: "a\x00b", RenderedPrompt: "c\xff"}))
 	l.end(ending(c, work.Failed, func(f *Finish) {
 		f.Result, f.RenderedPrompt, f.Model, f.SessionID = odd, odd, odd[:9], odd[:9]
 		f.Error = work.Fail(work.ClassCrash, odd)
@@ -371,22 +371,22 @@ func TestFinishTakesAnyText(t *testing.T) {
 
 func TestFinishGone(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	l.exec(`DELETE FROM work_units`)
 	l.end(ending(c, work.Succeeded), Fenced)
-	if _, err := l.Run(t.Context(), work.DefaultTenant, c.RunID); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Runs.Get(t.Context(), work.DefaultTenant, c.RunID); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("run: %v", err)
 	}
 }
 
 func TestUnitRuns(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	l.end(ending(c, work.Queued), Recorded)
 	second := l.take(c.ID, l.process)
-	runs, err := l.UnitRuns(t.Context(), c.ID)
+	runs, err := l.Runs.OfUnit(t.Context(), c.ID)
 	if err != nil || len(runs) != 2 || runs[0].ID != c.RunID || runs[1].ID != second.RunID || runs[1].Attempt != 2 {
 		t.Errorf("runs %+v, error %v", runs, err)
 	}
@@ -394,7 +394,7 @@ func TestUnitRuns(t *testing.T) {
 	l.exec(`INSERT INTO worker_runs (id, tenant, unit_id, attempt, worker_type, status, error_class, error_message, started_at, completed_at, input_tokens, rendered_prompt)
 		SELECT gen_random_uuid(), tenant, unit_id, n, worker_type, 'lost', 'infra', 'x', started_at, started_at, 1, 'x'
 		FROM worker_runs, generate_series(1, 301) n WHERE id = $1`, c.RunID)
-	runs, err = l.UnitRuns(t.Context(), c.ID)
+	runs, err = l.Runs.OfUnit(t.Context(), c.ID)
 	if err != nil || len(runs) != MaxUnitRuns || runs[MaxUnitRuns-1].ID != second.RunID || runs[0].Attempt != 301-(MaxUnitRuns-2)+1 {
 		t.Fatalf("%d runs, error %v", len(runs), err)
 	}
@@ -402,13 +402,13 @@ func TestUnitRuns(t *testing.T) {
 		t.Errorf("prompt %v", old)
 	}
 	l.exec(`UPDATE worker_runs SET rendered_prompt = repeat('x', $1) WHERE id = $2`, maxRunTexts+1, second.RunID)
-	if runs, err = l.UnitRuns(t.Context(), c.ID); err != nil || runs[MaxUnitRuns-1].RenderedPrompt == nil || runs[MaxUnitRuns-2].RenderedPrompt != nil {
+	if runs, err = l.Runs.OfUnit(t.Context(), c.ID); err != nil || runs[MaxUnitRuns-1].RenderedPrompt == nil || runs[MaxUnitRuns-2].RenderedPrompt != nil {
 		t.Errorf("the newest prompt leaves no room, error %v", err)
 	}
-	if all, err := l.UnitUsage(t.Context(), c.ID); err != nil || all.InputTokens < 301 {
+	if all, err := l.Runs.UnitUsage(t.Context(), c.ID); err != nil || all.InputTokens < 301 {
 		t.Errorf("usage %+v, error %v", all, err)
 	}
-	if _, err := l.Run(t.Context(), "other", c.RunID); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Runs.Get(t.Context(), "other", c.RunID); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("another tenant's run: %v", err)
 	}
 }

@@ -9,7 +9,11 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
+
+// Schedules make units at set times.
+type Schedules struct{ db *pg.DB }
 
 const scheduleColumns = `tenant, name, cron, timezone, catch_up, paused, title, unit, next_at, last_at, last_unit, created_at`
 
@@ -39,10 +43,10 @@ func schedulesOf(rows []scheduleRow) ([]work.Schedule, error) {
 	return list, nil
 }
 
-// PutSchedule makes a schedule or replaces the one of its name. What it has
+// Put makes a schedule or replaces the one of its name. What it has
 // done so far stays known.
-func (s *Store) PutSchedule(ctx context.Context, c work.Schedule) (work.Schedule, error) {
-	unit, err := encode(c.Unit)
+func (s *Schedules) Put(ctx context.Context, c work.Schedule) (work.Schedule, error) {
+	unit, err := pg.Encode(c.Unit)
 	if err != nil {
 		return c, fmt.Errorf("encode the unit of schedule %s: %w", c.Name, err)
 	}
@@ -54,17 +58,17 @@ func (s *Store) PutSchedule(ctx context.Context, c work.Schedule) (work.Schedule
 			paused = excluded.paused, title = excluded.title, unit = excluded.unit, next_at = excluded.next_at
 		RETURNING `+scheduleColumns, c.Tenant, c.Name, c.Cron, c.Timezone, c.CatchUp, c.Paused, work.Clean(c.Title), unit, c.NextAt)
 	if err != nil {
-		return c, translate(fmt.Errorf("put schedule %s: %w", c.Name, err))
+		return c, pg.Translate(fmt.Errorf("put schedule %s: %w", c.Name, err))
 	}
 	return row.schedule()
 }
 
-// Schedule returns one schedule.
-func (s *Store) Schedule(ctx context.Context, tenant, name string) (work.Schedule, error) {
+// Get returns one schedule.
+func (s *Schedules) Get(ctx context.Context, tenant, name string) (work.Schedule, error) {
 	var row scheduleRow
 	err := s.db.GetContext(ctx, &row, `SELECT `+scheduleColumns+` FROM schedules WHERE tenant = $1 AND name = $2`, tenant, work.Clean(name))
 	if err != nil {
-		return work.Schedule{}, translate(fmt.Errorf("read schedule %s: %w", name, err))
+		return work.Schedule{}, pg.Translate(fmt.Errorf("read schedule %s: %w", name, err))
 	}
 	return row.schedule()
 }
@@ -72,48 +76,48 @@ func (s *Store) Schedule(ctx context.Context, tenant, name string) (work.Schedul
 // maxSchedules bounds a list: schedules are written by people.
 const maxSchedules = 1000
 
-// Schedules returns every schedule by name.
-func (s *Store) Schedules(ctx context.Context, tenant string) ([]work.Schedule, error) {
+// List returns every schedule by name.
+func (s *Schedules) List(ctx context.Context, tenant string) ([]work.Schedule, error) {
 	var rows []scheduleRow
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+scheduleColumns+` FROM schedules WHERE tenant = $1 ORDER BY name LIMIT $2`, tenant, maxSchedules)
 	if err != nil {
-		return nil, translate(fmt.Errorf("list schedules: %w", err))
+		return nil, pg.Translate(fmt.Errorf("list schedules: %w", err))
 	}
 	return schedulesOf(rows)
 }
 
-// DeleteSchedule removes a schedule; its units stay.
-func (s *Store) DeleteSchedule(ctx context.Context, tenant, name string) error {
+// Delete removes a schedule; its units stay.
+func (s *Schedules) Delete(ctx context.Context, tenant, name string) error {
 	var gone string
 	err := s.db.GetContext(ctx, &gone, `DELETE FROM schedules WHERE tenant = $1 AND name = $2 RETURNING name`, tenant, work.Clean(name))
 	if err != nil {
-		return translate(fmt.Errorf("delete schedule %s: %w", name, err))
+		return pg.Translate(fmt.Errorf("delete schedule %s: %w", name, err))
 	}
 	return nil
 }
 
-// DueSchedules returns schedules whose next time has come, and Postgres's
+// Due returns schedules whose next time has come, and Postgres's
 // clock.
-func (s *Store) DueSchedules(ctx context.Context, limit int) ([]work.Schedule, time.Time, error) {
+func (s *Schedules) Due(ctx context.Context, limit int) ([]work.Schedule, time.Time, error) {
 	var rows []scheduleRow
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+scheduleColumns+`, clock_timestamp() AS now FROM schedules
 		WHERE NOT paused AND next_at <= clock_timestamp() ORDER BY next_at LIMIT $1`, limit)
 	if err != nil || len(rows) == 0 {
-		return nil, time.Time{}, translate(err)
+		return nil, time.Time{}, pg.Translate(err)
 	}
 	list, err := schedulesOf(rows)
 	return list, rows[0].Now, err
 }
 
-// Scheduled notes the time that a schedule has made units up to, and the last
+// Advance notes the time that a schedule has made units up to, and the last
 // of them, uuid.Nil if there was none. It changes nothing when the schedule was
 // replaced meanwhile.
-func (s *Store) Scheduled(ctx context.Context, c work.Schedule, next time.Time, last uuid.UUID) error {
+func (s *Schedules) Advance(ctx context.Context, c work.Schedule, next time.Time, last uuid.UUID) error {
 	_, err := s.db.ExecContext(ctx, `UPDATE schedules SET next_at = $4,
 		last_at = CASE WHEN $5::uuid IS NULL THEN last_at ELSE clock_timestamp() END, last_unit = coalesce($5, last_unit)
 		WHERE tenant = $1 AND name = $2 AND next_at = $3`, c.Tenant, c.Name, c.NextAt, next, uuid.NullUUID{UUID: last, Valid: last != uuid.Nil})
 	if err != nil {
-		return translate(fmt.Errorf("advance schedule %s: %w", c.Name, err))
+		return pg.Translate(fmt.Errorf("advance schedule %s: %w", c.Name, err))
 	}
 	return nil
 }

@@ -69,18 +69,18 @@ func record(t *testing.T) (s session) {
 	s.Process = l.process
 	var runs []*Claimed
 	for _, n := range []NewUnit{first, second} {
-		_, _, err := l.Accept(t.Context(), n)
+		_, _, err := l.Units.Accept(t.Context(), n)
 		l.must(err)
 		runs = append(runs, l.take(n.ID, l.process))
 	}
 	l.beat(l.process)
-	l.must(l.Append(t.Context(), Progress{RunID: runs[0].RunID, LiveStatus: "works", RenderedPrompt: "do it",
+	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: runs[0].RunID, LiveStatus: "works", RenderedPrompt: "do it",
 		Steps: []transcript.Step{{Number: 1, Rev: 1, Type: transcript.SystemText, Text: "one"}}}))
 	s.Begin = noted(tap)
 	l.beat(l.process)
-	l.must(l.Append(t.Context(), Progress{RunID: runs[0].RunID, Steps: []transcript.Step{{Number: 2, Rev: 2, Type: transcript.SystemText, Text: "two"}}}))
+	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: runs[0].RunID, Steps: []transcript.Step{{Number: 2, Rev: 2, Type: transcript.SystemText, Text: "two"}}}))
 	cost := 0.25
-	blob, err := l.Encode([]transcript.Step{{Number: 1, Rev: 1, Type: transcript.SystemText, Text: "one"}})
+	blob, err := l.Transcripts.Encode([]transcript.Step{{Number: 1, Rev: 1, Type: transcript.SystemText, Text: "one"}})
 	l.must(err)
 	l.end(ending(runs[0], work.Succeeded, func(f *Finish) { f.TotalCostUSD, f.Blob, f.Steps, f.Rev = &cost, blob, 1, 2 }), Recorded)
 	l.end(ending(runs[1], work.Queued, func(f *Finish) { f.TotalCostUSD, f.Blob = &cost, blob }), Recorded)
@@ -115,7 +115,7 @@ func runThrough(ctx context.Context, db *sqlx.DB, query string, args []any) erro
 // and looks what has become of the units.
 func (s session) replay(t *testing.T) {
 	t.Helper()
-	l := newLedger(t)
+	l := newFixture(t)
 	say := func(all []said) {
 		t.Helper()
 		for _, one := range all {
@@ -123,7 +123,7 @@ func (s session) replay(t *testing.T) {
 			for i, a := range one.Args {
 				args[i] = a.any
 			}
-			if err := runThrough(t.Context(), l.db, one.Query, args); err != nil {
+			if err := runThrough(t.Context(), l.db.DB, one.Query, args); err != nil {
 				t.Fatalf("%v\n%s", err, one.Query)
 			}
 		}
@@ -137,11 +137,11 @@ func (s session) replay(t *testing.T) {
 			t.Errorf("a unit is %s", u.State)
 		}
 	}
-	leases, _, err := l.Leases(t.Context())
+	leases, _, err := l.Processes.Leases(t.Context())
 	if err != nil || len(leases) != 2 {
 		t.Errorf("leases %+v, %v", leases, err)
 	}
-	if n, err := l.ExpireLeases(t.Context()); n != 0 || err != nil {
+	if n, err := l.Runs.ExpireLeases(t.Context()); n != 0 || err != nil {
 		t.Errorf("%d runs lost, %v", n, err)
 	}
 	say(s.End)
@@ -157,7 +157,7 @@ func (s session) replay(t *testing.T) {
 	if second.State != work.Queued || second.Failures != 1 {
 		t.Errorf("the second: %+v", second)
 	}
-	runs, err := l.UnitRuns(t.Context(), first.ID)
+	runs, err := l.Runs.OfUnit(t.Context(), first.ID)
 	if err != nil || len(runs) != 1 || runs[0].Status != work.RunSucceeded || !runs[0].HasTranscript {
 		t.Errorf("runs %+v, %v", runs, err)
 	}

@@ -14,7 +14,7 @@ import (
 // left out, and said to be.
 func TestFinishTakesAnyFigures(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	usage := func(n int64) func(*Finish) { return func(f *Finish) { f.Usage.InputTokens = n } }
 	cost := func(v float64) func(*Finish) { return func(f *Finish) { f.TotalCostUSD = &v } }
 	for _, test := range []struct {
@@ -47,25 +47,25 @@ func TestFinishTakesAnyFigures(t *testing.T) {
 	l.checkCosts()
 }
 
-// What the ledger refuses it takes bare: as failed, with its cost and with the
+// What the database refuses it takes bare: as failed, with its cost and with the
 // steps that were written before.
 func TestFinishBare(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.exec(`ALTER TABLE worker_runs ADD CONSTRAINT planted CHECK (result <> 'the answer')`)
 	c := l.run()
 	l.tell(c.RunID, transcript.Step{Number: 1, Text: "early"})
 	f := ending(c, work.Succeeded, func(f *Finish) { f.TotalCostUSD = new(0.25) })
-	_, err := l.Finish(t.Context(), f)
+	_, err := l.Runs.Finish(t.Context(), f)
 	if !Refused(err) {
-		t.Fatalf("the ledger says %v", err)
+		t.Fatalf("the database says %v", err)
 	}
 	l.end(f.Bare(err), Recorded)
 	u := l.unit(c.ID)
 	if u.State != work.Failed || u.Cost != work.NewCost(0.25, 0) || u.Error.Class != work.ClassInfra || u.Output != nil {
 		t.Errorf("%+v", u)
 	}
-	if _, err := l.FoldLost(t.Context(), 10); err != nil || len(l.steps(c.RunID)) != 1 {
+	if _, err := l.Transcripts.FoldLost(t.Context(), 10); err != nil || len(l.steps(c.RunID)) != 1 {
 		t.Errorf("steps %q, error %v", l.steps(c.RunID), err)
 	}
 	l.exec(`ALTER TABLE worker_runs DROP CONSTRAINT planted`)
@@ -77,10 +77,10 @@ func TestFinishBare(t *testing.T) {
 // up, and nothing says that it was recorded.
 func TestFinishAfterItWasGivenUp(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for name, giveUp := range map[string]func(*Claimed){
 		"its process did not know it": func(c *Claimed) {
-			l.must(l.GiveUp(t.Context(), l.process, Owned{RunID: c.RunID, UnitID: c.ID, Attempt: c.RunCount}, false))
+			l.must(l.Runs.GiveUp(t.Context(), l.process, Owned{RunID: c.RunID, UnitID: c.ID, Attempt: c.RunCount}, false))
 		},
 		"its lease ran out": l.lose,
 		"an older worker process gave it back": func(c *Claimed) {
@@ -105,7 +105,7 @@ func TestFinishAfterItWasGivenUp(t *testing.T) {
 		}
 	}
 	gone := l.run(func(n *NewUnit) { n.Backend = "claude" })
-	l.must(l.GiveUp(t.Context(), l.process, Owned{RunID: gone.RunID}, true))
+	l.must(l.Runs.GiveUp(t.Context(), l.process, Owned{RunID: gone.RunID}, true))
 	if u := l.unit(gone.ID); u.Cost != work.NewCost(0, 1) {
 		t.Errorf("of a run whose end is lost: %+v", u.Cost)
 	}
@@ -115,16 +115,16 @@ func TestFinishAfterItWasGivenUp(t *testing.T) {
 // Losses without an end between them come to an end, whoever tells of them.
 func TestLossesEnd(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for name, lose := range map[string]func(*Claimed){
-		"given up": func(c *Claimed) { l.must(l.GiveUp(t.Context(), l.process, Owned{RunID: c.RunID}, false)) },
+		"given up": func(c *Claimed) { l.must(l.Runs.GiveUp(t.Context(), l.process, Owned{RunID: c.RunID}, false)) },
 		"stopped by itself": func(c *Claimed) {
 			l.end(ending(c, work.Queued, func(f *Finish) {
 				f.Status, f.Losses, f.Error = work.RunLost, 1, work.Fail(work.ClassInfra, "it lost its lease")
 			}), Recorded)
 		},
 		"came back late": func(c *Claimed) {
-			l.must(l.GiveUp(t.Context(), l.process, Owned{RunID: c.RunID}, false))
+			l.must(l.Runs.GiveUp(t.Context(), l.process, Owned{RunID: c.RunID}, false))
 			l.end(ending(c, work.Succeeded), Fenced)
 		},
 	} {
@@ -151,7 +151,7 @@ func TestLossesEnd(t *testing.T) {
 // counts once, in whatever order the ends of the runs come.
 func TestSessionCostCountsOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	totals := []float64{0.01, 0.02, 0.05, 0.0625}
 	for _, late := range [][]int{{}, {0}, {1}, {0, 1}, {1, 0}, {0, 1, 2}, {2, 1, 0}, {1, 2}} {
 		name := fmt.Sprint("late ", late)
@@ -199,7 +199,7 @@ func TestSessionCostCountsOnce(t *testing.T) {
 // A session that began anew counts from nothing, whatever the one before cost.
 func TestSessionThatBeganAnew(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.put(func(n *NewUnit) { n.Backend = "claude" }).ID
 	for i, step := range []struct {
 		total   float64

@@ -1,75 +1,76 @@
-// Package store is the ledger: Postgres, and the only place that changes a
+// Package store is the database: Postgres, and the only place that changes a
 // state. It knows nothing of HTTP, Redis or agents. Every change of a unit's
 // state is one conditional statement, and batches are changed under the lock of
 // their row, so both are safe for any number of processes at once.
 //
-//	store.go       Open: the way in
-//	connect.go     connections on which no statement waits for ever
-//	group.go       many callers' writes in one statement
-//	diary.go       whether Postgres takes writes
-//	error.go       what a Postgres error means for repeating the statement
-//	unit.go        accept, read, list
-//	move.go        cancel and retry, of one unit or of all that a filter chooses
-//	batch.go       batches: add, read, list, results
-//	batch_fill.go  their units, made a piece at a time
-//	batch_move.go  what may begin, when it is over; pause, approve, cancel
-//	batch_file.go  files that are read from a batch; batches that are deleted
-//	batch_trial.go what the rest of a batch is to cost
-//	batch_figures.go  what pages tell of batches
-//	provider_batch.go  the batch lane: units that wait for a provider's batches
-//	provider_answer.go  answers that no run uses, and what they have cost
-//	run.go         runs: claim; read, list
-//	finish.go      how a run ends, and what becomes of its unit
-//	cost.go        what is known of costs, and of how many runs it is not all
-//	file.go        files, and bytes that are none yet or no more
-//	cache.go       results that other units may take over
-//	event.go       what has changed since a reader looked last
-//	transcript.go  chunks while a run goes on, one blob at its end
-//	schedule.go    schedules: put, read, list, due
-//	trigger.go     triggers: put, read, list; what came for them
-//	trigger_batch.go  batches that deliveries make
-//	webhook.go     webhook endpoints and what signs their messages
-//	delivery.go    messages to them: written, claimed, tried
-//	process.go     worker processes: register, beat, stop
-//	overview.go    what happened in an hour, a day, a month; tallies of hours that are over
-//	pause.go       queues and backends that operators hold back
-//	reconcile.go   what a second's look at the ledger finds to do
-//	diagnose.go    whether this Postgres is fit to be a ledger
+//	store.go        Open; whether the database is there, takes writes, is fit
+//	pg              connections, grouped writes, errors
+//
+//	accept.go       units are accepted
+//	unit.go         units are read and listed
+//	move.go         cancel and retry, of one unit or of all that a filter chooses
+//	queue.go        queued units: which are due; pauses of queues and backends
+//	run.go          runs: claim, read, list; results that other units may take over
+//	finish.go       how a run ends, and what becomes of its unit
+//	reconcile.go    what the reconciler finds: dead worker processes, deadlines, a clock set back
+//	transcript.go   chunks while a run goes on, one blob at its end
+//
+//	batch.go        batches: add, read, list; approve, pause, cancel
+//	enumerate.go    their units, made some hundreds at a time
+//	advance.go      what may begin, and when a batch is over
+//	budget.go       what units may still cost; what the rest of a batch is to cost
+//	results.go      what has come of a batch
+//	provider_batch.go   units that wait for a provider's batches
+//	provider_answer.go  what those answer, and what unused answers have cost
+//
+//	schedule.go     schedules: put, read, list, due
+//	trigger.go      triggers: put, read, list; what was received for them
+//	endpoint.go     webhook endpoints and what signs their messages
+//	delivery.go     messages to them: written, claimed, tried
+//	file.go         files, also those that are read from batches; their bytes
+//	process.go      worker processes: register, heartbeat, leases
+//	event.go        what has changed since a reader looked last
+//	overview.go     what happened in an hour, a day, a month
+//	retention.go    what is old is removed
 package store
 
 import (
 	"context"
-	"database/sql"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"net/url"
-	"strings"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
-	"piecework/internal/transcript"
 	"piecework/internal/work"
 	"piecework/migrations"
+	"piecework/store/pg"
 )
 
-// Store is the ledger.
+// Store is the database, by what is kept in it. All parts share their connections.
 type Store struct {
-	db      *sqlx.DB
-	vital   *sqlx.DB // connections for signs of life, which must not wait for others'
-	hot     *sqlx.DB // connections for the grouped writes, whose statements are prepared
-	pulse   *pulse
-	codec   transcript.Codec
-	accept  *group[NewUnit, accepted]
-	claim   *group[Claim, claimAnswer]
-	append  *group[Progress, struct{}]
-	finish  *group[Finish, Verdict]
-	decline *group[work.TriggerDelivery, work.TriggerDelivery]
-	probe   *group[struct{}, struct{}]
-	diary   *diary // of all groups
+	db *pg.DB
 
-	leadLimit, leadIdle time.Duration // which the tests shorten
+	Units       *Units
+	Queues      *Queues
+	Runs        *Runs
+	Transcripts *Transcripts
+
+	Batches         *Batches
+	ProviderBatches *ProviderBatches
+	Schedules       *Schedules
+	Triggers        *Triggers
+
+	Endpoints  *Endpoints
+	Deliveries *Deliveries
+	Files      *Files
+
+	Processes  *Processes
+	Pauses     *Pauses
+	Reconciler *Reconciler
+	Retention  *Retention
+
+	Events   *Events
+	Overview *Overview
+
+	probe *pg.Group[struct{}, struct{}]
 }
 
 // Option changes how a store works.
@@ -88,22 +89,11 @@ func Open(ctx context.Context, url string, conns int, opts ...Option) (*Store, e
 	for _, opt := range opts {
 		opt(&o)
 	}
-	text, err := dsn(url)
+	db, err := pg.Open(url, conns, o.unprepared)
 	if err != nil {
 		return nil, err
 	}
-	p := &pulse{begun: time.Now()}
-	c, err := newConnector(text, p, o.unprepared)
-	if err != nil {
-		return nil, fmt.Errorf("open postgres: %w", err)
-	}
-	hot := c
-	if !o.unprepared {
-		if hot, err = newConnector(withParameters(text, byKey), p, false); err != nil {
-			return nil, fmt.Errorf("open postgres: %w", err)
-		}
-	}
-	s := newStore(pool(c, max(conns-hotConns, 2)), pool(c, vitalConns), pool(hot, hotConns), p)
+	s := newStore(db)
 	if err := s.Ping(ctx); err != nil {
 		_ = s.Close()
 		return nil, fmt.Errorf("reach postgres: %w", err)
@@ -111,51 +101,32 @@ func Open(ctx context.Context, url string, conns int, opts ...Option) (*Store, e
 	return s, nil
 }
 
-// byKey are settings of the connections for grouped writes. Their statements find
-// some hundred rows by their keys. Their plans are kept, also from a time when the
-// tables were empty and reading all of one was cheapest.
-var byKey = map[string]string{"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "jit": "off"}
-
 // callerImpatience is how long a caller of the API waits for a Postgres that is
 // known not to answer.
 const callerImpatience = 5 * time.Second
 
-// hotConns are for the grouped writes: one for each group, and one for a flush
-// that was left behind.
-const hotConns = 7
-
-// vitalConns are kept for what must be said in time, whatever the others wait
-// for.
-const vitalConns = 2
-
-func pool(c *connector, conns int) *sqlx.DB {
-	db := sqlx.NewDb(sql.OpenDB(c), "postgres")
-	db.SetMaxOpenConns(conns)
-	db.SetMaxIdleConns(conns)
-	db.SetConnMaxIdleTime(5 * time.Minute)
-	return db
-}
-
-func newStore(db, vital, hot *sqlx.DB, p *pulse) *Store {
-	s := &Store{db: db, vital: vital, hot: hot, pulse: p, leadLimit: leadLimit, leadIdle: leadIdle}
-	s.accept = newGroup(500, NewUnit.weight, s.acceptAll)
-	s.claim = newGroup(500, nil, s.claimAll)
-	s.append = newGroup(500, Progress.weight, s.appendAll)
-	s.finish = newGroup(250, Finish.weight, s.finishAll)
-	s.decline = newGroup(500, nil, s.declineAll)
-	s.probe = newGroup(10_000, nil, s.probeAll)
-	s.accept.impatience, s.decline.impatience = callerImpatience, callerImpatience
-	s.diary = newDiary(p)
-	s.accept.diary = s.diary
-	s.claim.diary, s.append.diary, s.finish.diary, s.decline.diary, s.probe.diary = s.diary, s.diary, s.diary, s.diary, s.diary
+func newStore(db *pg.DB) *Store {
+	s := &Store{
+		db: db, Units: &Units{db: db}, Queues: &Queues{db}, Runs: &Runs{db: db}, Transcripts: &Transcripts{db: db},
+		ProviderBatches: &ProviderBatches{db}, Schedules: &Schedules{db}, Triggers: &Triggers{db: db}, Endpoints: &Endpoints{db}, Files: &Files{db},
+		Processes: &Processes{db}, Pauses: &Pauses{db}, Reconciler: &Reconciler{db}, Retention: &Retention{db}, Events: &Events{db}, Overview: &Overview{db},
+	}
+	s.Batches, s.Deliveries = &Batches{db, s.Units}, &Deliveries{db, s.Endpoints}
+	s.Units.accept = pg.NewGroup(500, NewUnit.weight, db.Writes, s.Units.acceptAll)
+	s.Runs.claim = pg.NewGroup(500, nil, db.Writes, s.Runs.claimAll)
+	s.Runs.finish = pg.NewGroup(250, Finish.weight, db.Writes, s.Runs.finishAll)
+	s.Transcripts.append = pg.NewGroup(500, Progress.weight, db.Writes, s.Transcripts.appendAll)
+	s.Triggers.decline = pg.NewGroup(500, nil, db.Writes, s.Triggers.declineAll)
+	s.probe = pg.NewGroup(10_000, nil, db.Writes, s.probeAll)
+	s.Units.accept.Impatience, s.Triggers.decline.Impatience = callerImpatience, callerImpatience
 	return s
 }
 
 // Close gives the connections back.
-func (s *Store) Close() error { return errors.Join(s.db.Close(), s.vital.Close(), s.hot.Close()) }
+func (s *Store) Close() error { return s.db.Close() }
 
 // Ping tells whether Postgres answers.
-func (s *Store) Ping(ctx context.Context) error { return translate(s.vital.PingContext(ctx)) }
+func (s *Store) Ping(ctx context.Context) error { return s.db.Ping(ctx) }
 
 // migrationLimit is how long one statement of a migration may take: it may
 // build an index.
@@ -169,73 +140,96 @@ func Migrate(ctx context.Context, url string) ([]string, error) {
 		return nil, err
 	}
 	defer func() { _ = s.Close() }()
-	return migrations.Up(allow(ctx, migrationLimit), s.db.DB)
+	return migrations.Up(pg.Allow(ctx, migrationLimit), s.db.DB.DB)
 }
 
 // Behind returns how many migrations the database lacks.
-func (s *Store) Behind(ctx context.Context) (int64, error) { return migrations.Behind(ctx, s.db.DB) }
+func (s *Store) Behind(ctx context.Context) (int64, error) { return migrations.Behind(ctx, s.db.DB.DB) }
 
-// encode makes a JSON parameter. What callers sent stays as it was: <, > and &
-// are not escaped.
-func encode(v any) (string, error) {
-	var text strings.Builder
-	enc := json.NewEncoder(&text)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return "", &badRow{fmt.Errorf("encode rows: %w", err)}
-	}
-	return text.String(), nil
-}
+// Clock is Postgres's clock, by which everything's age is told.
+func (s *Store) Clock(ctx context.Context) (time.Time, error) { return s.db.Clock(ctx) }
 
-// dsn adds what the store relies on to a URL or a keyword string: binary
-// parameters spare the blobs a hex encoding, and times come in UTC, whatever the
-// server's own zone is.
-func dsn(text string) (string, error) {
-	if !strings.HasPrefix(text, "postgres://") && !strings.HasPrefix(text, "postgresql://") {
-		return text + " binary_parameters=yes timezone=UTC", nil
-	}
-	u, err := url.Parse(text)
-	if err != nil {
-		// The error would quote the address, and the password with it.
-		return "", errors.New("read DATABASE_URL: it is no address; write special characters of a password as %XX")
-	}
-	q := u.Query()
-	q.Set("binary_parameters", "yes")
-	q.Set("timezone", "UTC")
-	if q.Get("application_name") == "" {
-		q.Set("application_name", "piecework")
-	}
-	if q.Get("connect_timeout") == "" {
-		q.Set("connect_timeout", "5")
-	}
-	u.RawQuery = q.Encode()
-	return u.String(), nil
-}
+// Trouble tells why writes of this store do not come back, nil when they do, as
+// far as is known.
+func (s *Store) Trouble() error { return s.db.Writes.Trouble() }
 
-// withParameters adds settings of Postgres to what dsn has returned.
-func withParameters(dsn string, settings map[string]string) string {
-	u, err := url.Parse(dsn)
-	if isURL := err == nil && u.Scheme != ""; !isURL {
-		for name, value := range settings {
-			dsn += " " + name + "=" + value
-		}
-		return dsn
-	}
-	q := u.Query()
-	for name, value := range settings {
-		q.Set(name, value)
-	}
-	u.RawQuery = q.Encode()
-	return u.String()
-}
-
-// makeOnce reads one row with a query that inserts it when it is missing. When another
-// process inserts it at the same time, the query waits for that and finds nothing, for
-// its snapshot is older: then the row is read again.
-func (s *Store) makeOnce(ctx context.Context, into any, query string, args ...any) error {
-	err := s.db.GetContext(ctx, into, query, args...)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = s.db.GetContext(ctx, into, query, args...)
+// Writable tells whether Postgres takes writes and answers in time. It writes,
+// so it finds out that Postgres is back.
+func (s *Store) Writable(ctx context.Context) error {
+	_, err := s.probe.Do(ctx, struct{}{})
+	if err == nil {
+		err = s.db.Writes.Trouble()
 	}
 	return err
+}
+
+func (s *Store) probeAll(ctx context.Context, rows []struct{}) ([]struct{}, error) {
+	_, err := s.db.Vital.ExecContext(ctx, `INSERT INTO settings (name, value) VALUES ('write_probe', clock_timestamp()::text)
+		ON CONFLICT (name) DO UPDATE SET value = excluded.value`)
+	return rows, err
+}
+
+// Refused tells whether err proves that what was to be written can never be: a
+// value that the database cannot hold, or a constraint. Whatever else goes wrong,
+// the same call may succeed later.
+func Refused(err error) bool { return pg.Refused(err) }
+
+// Diagnose looks whether the Postgres at url is fit to be a database, and says
+// how to mend what is not.
+func Diagnose(ctx context.Context, url string) []work.Finding {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	s, err := Open(ctx, url, 1)
+	if err != nil {
+		return []work.Finding{{Name: "postgres", Status: work.FindingFail, Detail: err.Error(),
+			Mend: "Start it, or set DATABASE_URL to postgres://USER:PASSWORD@HOST:5432/DATABASE. Until then no unit is accepted."}}
+	}
+	defer func() { _ = s.Close() }()
+	var version int
+	if err := s.db.GetContext(ctx, &version, `SELECT current_setting('server_version_num')::integer`); err != nil {
+		return []work.Finding{{Name: "postgres", Status: work.FindingFail, Detail: err.Error(), Mend: "Check the user's rights."}}
+	}
+	findings := []work.Finding{{Name: "postgres", Status: work.FindingOK, Detail: fmt.Sprintf("reachable, version %d.%d", version/10000, version%10000)}}
+	if version < 130000 {
+		findings = append(findings, work.Finding{Name: "postgres version", Status: work.FindingFail, Detail: "older than 13", Mend: "Upgrade PostgreSQL to 13 or later."})
+	}
+	findings = append(findings, s.durability(ctx)...)
+	return append(findings, s.schema(ctx))
+}
+
+// durability checks what a committed unit relies on.
+func (s *Store) durability(ctx context.Context) []work.Finding {
+	var findings []work.Finding
+	for _, setting := range []struct {
+		name string
+		why  string
+	}{
+		{"fsync", "a power cut can destroy the database"},
+		{"synchronous_commit", "a crash can forget units that were acknowledged"},
+		{"full_page_writes", "a crash can tear pages"},
+	} {
+		var value string
+		if err := s.db.GetContext(ctx, &value, `SELECT current_setting($1)`, setting.name); err != nil {
+			findings = append(findings, work.Finding{Name: "postgres " + setting.name, Status: work.FindingWarn, Detail: err.Error(), Mend: "Check the user's rights."})
+			continue
+		}
+		f := work.Finding{Name: "postgres " + setting.name, Status: work.FindingOK, Detail: value}
+		if value == "off" {
+			f.Status, f.Detail = work.FindingFail, "off: "+setting.why
+			f.Mend = fmt.Sprintf("ALTER SYSTEM SET %s = on; SELECT pg_reload_conf();", setting.name)
+		}
+		findings = append(findings, f)
+	}
+	return findings
+}
+
+func (s *Store) schema(ctx context.Context) work.Finding {
+	behind, err := s.Behind(ctx)
+	switch {
+	case err != nil:
+		return work.Finding{Name: "postgres schema", Status: work.FindingFail, Detail: err.Error(), Mend: "Run `piecework migrate`."}
+	case behind > 0:
+		return work.Finding{Name: "postgres schema", Status: work.FindingFail, Detail: fmt.Sprintf("%d migrations behind", behind), Mend: "Run `piecework migrate`."}
+	}
+	return work.Finding{Name: "postgres schema", Status: work.FindingOK, Detail: "up to date"}
 }

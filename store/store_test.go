@@ -19,6 +19,7 @@ import (
 	"piecework/internal/testkit"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -28,62 +29,62 @@ func migrate(ctx context.Context, url string) error {
 	return err
 }
 
-// ledger is a store with a worker process whose lease lasts.
-type ledger struct {
+// fixture is a store with a worker process whose lease lasts.
+type fixture struct {
 	*Store
 	t       *testing.T
 	url     string
 	process uuid.UUID
 }
 
-func newLedger(t *testing.T) *ledger {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	return openLedger(t, testkit.DB(t, migrate))
+	return openFixture(t, testkit.DB(t, migrate))
 }
 
-func openLedger(t *testing.T, url string) *ledger {
+func openFixture(t *testing.T, url string) *fixture {
 	t.Helper()
 	s, err := Open(t.Context(), url, 20)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	s.accept.limit, s.claim.limit, s.append.limit, s.finish.limit = testkit.Patience, testkit.Patience, testkit.Patience, testkit.Patience
-	l := &ledger{Store: s, t: t, url: url}
+	s.Units.accept.Limit, s.Runs.claim.Limit, s.Transcripts.append.Limit, s.Runs.finish.Limit = testkit.Patience, testkit.Patience, testkit.Patience, testkit.Patience
+	l := &fixture{Store: s, t: t, url: url}
 	l.process = l.register(time.Hour)
 	return l
 }
 
-// with is the ledger's URL with more settings of the connection.
-func (l *ledger) with(settings string) string {
+// with is the database's URL with more settings of the connection.
+func (l *fixture) with(settings string) string {
 	if strings.Contains(l.url, "?") {
 		return l.url + "&" + settings
 	}
 	return l.url + "?" + settings
 }
 
-func (l *ledger) register(lease time.Duration) uuid.UUID {
+func (l *fixture) register(lease time.Duration) uuid.UUID {
 	l.t.Helper()
 	p := work.Process{ID: uuid.Must(uuid.NewV7()), Hostname: "host", PID: 1, Slots: 4, Queues: []string{"default"},
 		Backends: []work.Offer{{Name: "mock", Available: true}}}
-	l.must(l.Register(l.t.Context(), p, lease))
+	l.must(l.Processes.Register(l.t.Context(), p, lease))
 	return p.ID
 }
 
-func (l *ledger) must(err error) {
+func (l *fixture) must(err error) {
 	l.t.Helper()
 	if err != nil {
 		l.t.Fatal(err)
 	}
 }
 
-func (l *ledger) exec(query string, args ...any) {
+func (l *fixture) exec(query string, args ...any) {
 	l.t.Helper()
 	_, err := l.db.ExecContext(l.t.Context(), query, args...)
 	l.must(err)
 }
 
-func get[T any](l *ledger, query string, args ...any) (value T) {
+func get[T any](l *fixture, query string, args ...any) (value T) {
 	l.t.Helper()
 	l.must(l.db.GetContext(l.t.Context(), &value, query, args...))
 	return value
@@ -100,16 +101,16 @@ func newUnit(change ...func(*NewUnit)) NewUnit {
 	return n
 }
 
-func (l *ledger) put(change ...func(*NewUnit)) work.Unit {
+func (l *fixture) put(change ...func(*NewUnit)) work.Unit {
 	l.t.Helper()
-	u, _, err := l.Accept(l.t.Context(), newUnit(change...))
+	u, _, err := l.Units.Accept(l.t.Context(), newUnit(change...))
 	l.must(err)
 	return u
 }
 
-func (l *ledger) take(unit uuid.UUID, process uuid.UUID) *Claimed {
+func (l *fixture) take(unit uuid.UUID, process uuid.UUID) *Claimed {
 	l.t.Helper()
-	c, err := l.Claim(l.t.Context(), claimOf(unit, process))
+	c, err := l.Runs.Claim(l.t.Context(), claimOf(unit, process))
 	l.must(err)
 	return c
 }
@@ -120,7 +121,7 @@ func claimOf(unit, process uuid.UUID) Claim {
 }
 
 // run accepts and claims a unit.
-func (l *ledger) run(change ...func(*NewUnit)) *Claimed {
+func (l *fixture) run(change ...func(*NewUnit)) *Claimed {
 	l.t.Helper()
 	c := l.take(l.put(change...).ID, l.process)
 	if c == nil {
@@ -150,31 +151,31 @@ func ending(c *Claimed, next work.State, change ...func(*Finish)) Finish {
 	return f
 }
 
-func (l *ledger) end(f Finish, want Verdict) {
+func (l *fixture) end(f Finish, want Verdict) {
 	l.t.Helper()
-	verdict, err := l.Finish(l.t.Context(), f)
+	verdict, err := l.Runs.Finish(l.t.Context(), f)
 	if err != nil || verdict != want {
 		l.t.Fatalf("verdict %q, error %v, want %q", verdict, err, want)
 	}
 }
 
-func (l *ledger) unit(id uuid.UUID) work.Unit {
+func (l *fixture) unit(id uuid.UUID) work.Unit {
 	l.t.Helper()
-	u, err := l.Unit(l.t.Context(), work.DefaultTenant, id)
+	u, err := l.Units.Get(l.t.Context(), work.DefaultTenant, id)
 	l.must(err)
 	return u
 }
 
-func (l *ledger) theRun(id uuid.UUID) work.Run {
+func (l *fixture) theRun(id uuid.UUID) work.Run {
 	l.t.Helper()
-	r, err := l.Run(l.t.Context(), work.DefaultTenant, id)
+	r, err := l.Runs.Get(l.t.Context(), work.DefaultTenant, id)
 	l.must(err)
 	return r
 }
 
-func (l *ledger) steps(run uuid.UUID) (texts []string) {
+func (l *fixture) steps(run uuid.UUID) (texts []string) {
 	l.t.Helper()
-	blob, err := l.Transcript(l.t.Context(), work.DefaultTenant, run)
+	blob, err := l.Transcripts.Open(l.t.Context(), work.DefaultTenant, run)
 	l.must(err)
 	steps, err := transcript.Decode(blob)
 	l.must(err)
@@ -185,12 +186,12 @@ func (l *ledger) steps(run uuid.UUID) (texts []string) {
 }
 
 // waiting counts statements of this database that wait for a lock.
-func (l *ledger) waiting() int {
+func (l *fixture) waiting() int {
 	return get[int](l, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 }
 
 // locked runs f while another transaction holds the unit.
-func (l *ledger) locked(unit uuid.UUID, f func()) {
+func (l *fixture) locked(unit uuid.UUID, f func()) {
 	l.t.Helper()
 	tx, err := l.db.BeginTxx(l.t.Context(), nil)
 	l.must(err)
@@ -212,9 +213,9 @@ type statement struct {
 	args  []any
 }
 
-func newTap(t *testing.T, url string) (*ledger, *tap) {
+func newTap(t *testing.T, url string) (*fixture, *tap) {
 	t.Helper()
-	text, err := dsn(url)
+	text, err := pg.DSN(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +226,7 @@ func newTap(t *testing.T, url string) (*ledger, *tap) {
 	spy := &tap{Connector: connector}
 	db := sqlx.NewDb(sql.OpenDB(spy), "postgres")
 	t.Cleanup(func() { _ = db.Close() })
-	return &ledger{Store: newStore(db, db, db, &pulse{begun: time.Now()}), t: t, url: url}, spy
+	return &fixture{Store: newStore(pg.New(db, db, db)), t: t, url: url}, spy
 }
 
 func (s *tap) Connect(ctx context.Context) (driver.Conn, error) {
@@ -270,29 +271,12 @@ func (c tapped) ExecContext(ctx context.Context, query string, args []driver.Nam
 	return c.Conn.(driver.ExecerContext).ExecContext(ctx, query, args)
 }
 
-func TestDSN(t *testing.T) {
-	t.Parallel()
-	for given, want := range map[string]string{
-		"host=/tmp dbname=x":                      "host=/tmp dbname=x binary_parameters=yes timezone=UTC",
-		"postgres://u:p@h/db?sslmode=disable":     "postgres://u:p@h/db?application_name=piecework&binary_parameters=yes&connect_timeout=5&sslmode=disable&timezone=UTC",
-		"postgresql:///db?application_name=mine":  "postgresql:///db?application_name=mine&binary_parameters=yes&connect_timeout=5&timezone=UTC",
-		"postgres://h/db?connect_timeout=1&foo=2": "postgres://h/db?application_name=piecework&binary_parameters=yes&connect_timeout=1&foo=2&timezone=UTC",
-	} {
-		if got, err := dsn(given); err != nil || got != want {
-			t.Errorf("%s: %s, error %v", given, got, err)
-		}
-	}
-	if _, err := dsn("postgres://%zz"); err == nil {
-		t.Error("an unreadable URL was taken")
-	}
-}
-
 // Every call of a store whose Postgres is gone says so in the house's words,
 // and works again when it is back.
 func TestPostgresAway(t *testing.T) {
 	t.Parallel()
 	server := testkit.OwnPostgres(t, migrate)
-	l := openLedger(t, server.URL)
+	l := openFixture(t, server.URL)
 	c, queued := l.run(), l.put()
 	server.Kill()
 	for name, call := range everyCall(l, c) {
@@ -312,78 +296,86 @@ func TestPostgresAway(t *testing.T) {
 	l.put()
 }
 
-func everyCall(l *ledger, c *Claimed) map[string]func(context.Context) error {
+func everyCall(l *fixture, c *Claimed) map[string]func(context.Context) error {
 	id, tenant := c.ID, work.DefaultTenant
 	return map[string]func(context.Context) error{
 		"Ping":   l.Ping,
-		"Accept": func(ctx context.Context) error { _, _, err := l.Accept(ctx, newUnit()); return err },
-		"Unit":   func(ctx context.Context) error { _, err := l.Unit(ctx, tenant, id); return err },
-		"State":  func(ctx context.Context) error { _, err := l.State(ctx, tenant, id); return err },
-		"Units":  func(ctx context.Context) error { _, _, err := l.Units(ctx, UnitFilter{Tenant: tenant}); return err },
-		"Cancel": func(ctx context.Context) error { _, err := l.Cancel(ctx, tenant, id); return err },
-		"Retry":  func(ctx context.Context) error { _, err := l.Retry(ctx, tenant, id, Changes{}); return err },
-		"RetryAll": func(ctx context.Context) error {
-			_, _, err := l.RetryAll(ctx, UnitFilter{Tenant: tenant}, Changes{})
+		"Accept": func(ctx context.Context) error { _, _, err := l.Units.Accept(ctx, newUnit()); return err },
+		"Unit":   func(ctx context.Context) error { _, err := l.Units.Get(ctx, tenant, id); return err },
+		"State":  func(ctx context.Context) error { _, err := l.Units.State(ctx, tenant, id); return err },
+		"Units": func(ctx context.Context) error {
+			_, _, err := l.Units.List(ctx, UnitFilter{Tenant: tenant})
 			return err
 		},
-		"CancelAll": func(ctx context.Context) error { _, _, err := l.CancelAll(ctx, UnitFilter{Tenant: tenant}); return err },
+		"Cancel": func(ctx context.Context) error { _, err := l.Units.Cancel(ctx, tenant, id); return err },
+		"Retry":  func(ctx context.Context) error { _, err := l.Units.Retry(ctx, tenant, id, Changes{}); return err },
+		"RetryAll": func(ctx context.Context) error {
+			_, _, err := l.Units.RetryAll(ctx, UnitFilter{Tenant: tenant}, Changes{})
+			return err
+		},
+		"CancelAll": func(ctx context.Context) error {
+			_, _, err := l.Units.CancelAll(ctx, UnitFilter{Tenant: tenant})
+			return err
+		},
 		"PreviewRetry": func(ctx context.Context) error {
-			_, err := l.PreviewRetry(ctx, UnitFilter{Tenant: tenant}, Changes{}, 1)
+			_, err := l.Units.PreviewRetry(ctx, UnitFilter{Tenant: tenant}, Changes{}, 1)
 			return err
 		},
 		"PreviewCancel": func(ctx context.Context) error {
-			_, err := l.PreviewCancel(ctx, UnitFilter{Tenant: tenant}, 1)
+			_, err := l.Units.PreviewCancel(ctx, UnitFilter{Tenant: tenant}, 1)
 			return err
 		},
-		"Claim":           func(ctx context.Context) error { _, err := l.Claim(ctx, claimOf(id, l.process)); return err },
-		"Finish":          func(ctx context.Context) error { _, err := l.Finish(ctx, ending(c, work.Succeeded)); return err },
-		"Run":             func(ctx context.Context) error { _, err := l.Run(ctx, tenant, c.RunID); return err },
-		"Runs":            func(ctx context.Context) error { _, _, err := l.Runs(ctx, RunFilter{Tenant: tenant}); return err },
-		"UnitRuns":        func(ctx context.Context) error { _, err := l.UnitRuns(ctx, id); return err },
-		"UnitUsage":       func(ctx context.Context) error { _, err := l.UnitUsage(ctx, id); return err },
-		"Append":          func(ctx context.Context) error { return l.Append(ctx, Progress{RunID: c.RunID}) },
-		"Transcript":      func(ctx context.Context) error { _, err := l.Transcript(ctx, tenant, c.RunID); return err },
-		"FoldLost":        func(ctx context.Context) error { _, err := l.FoldLost(ctx, 1); return err },
-		"Register":        func(ctx context.Context) error { return l.Register(ctx, work.Process{ID: l.process}, time.Hour) },
-		"Beat":            func(ctx context.Context) error { return l.Beat(ctx, l.process, time.Hour, 0, nil) },
-		"News":            func(ctx context.Context) error { _, err := l.News(ctx, l.process); return err },
-		"Leases":          func(ctx context.Context) error { _, _, err := l.Leases(ctx); return err },
-		"LeasesAndLead":   func(ctx context.Context) error { _, _, _, err := l.LeasesAndLead(ctx); return err },
-		"Pending":         func(ctx context.Context) error { _, err := l.Pending(ctx, CheckCursor{}); return err },
-		"EndLeases":       func(ctx context.Context) error { _, err := l.EndLeases(ctx, nil); return err },
-		"Untaken":         func(ctx context.Context) error { _, err := l.Untaken(ctx, nil); return err },
-		"ClockBack":       func(ctx context.Context) error { _, err := l.ClockBack(ctx, time.Hour); return err },
+		"Claim":      func(ctx context.Context) error { _, err := l.Runs.Claim(ctx, claimOf(id, l.process)); return err },
+		"Finish":     func(ctx context.Context) error { _, err := l.Runs.Finish(ctx, ending(c, work.Succeeded)); return err },
+		"Run":        func(ctx context.Context) error { _, err := l.Runs.Get(ctx, tenant, c.RunID); return err },
+		"Runs":       func(ctx context.Context) error { _, _, err := l.Runs.List(ctx, RunFilter{Tenant: tenant}); return err },
+		"UnitRuns":   func(ctx context.Context) error { _, err := l.Runs.OfUnit(ctx, id); return err },
+		"UnitUsage":  func(ctx context.Context) error { _, err := l.Runs.UnitUsage(ctx, id); return err },
+		"Append":     func(ctx context.Context) error { return l.Transcripts.Append(ctx, Progress{RunID: c.RunID}) },
+		"Transcript": func(ctx context.Context) error { _, err := l.Transcripts.Open(ctx, tenant, c.RunID); return err },
+		"FoldLost":   func(ctx context.Context) error { _, err := l.Transcripts.FoldLost(ctx, 1); return err },
+		"Register": func(ctx context.Context) error {
+			return l.Processes.Register(ctx, work.Process{ID: l.process}, time.Hour)
+		},
+		"Beat":            func(ctx context.Context) error { return l.Processes.Heartbeat(ctx, l.process, time.Hour, 0, nil) },
+		"News":            func(ctx context.Context) error { _, err := l.Processes.Assignments(ctx, l.process); return err },
+		"Leases":          func(ctx context.Context) error { _, _, err := l.Processes.Leases(ctx); return err },
+		"LeasesAndLead":   func(ctx context.Context) error { _, _, _, err := l.Processes.LeasesAndLead(ctx); return err },
+		"Pending":         func(ctx context.Context) error { _, err := l.Reconciler.Pending(ctx, CheckCursor{}); return err },
+		"EndLeases":       func(ctx context.Context) error { _, err := l.Processes.EndLeases(ctx, nil); return err },
+		"Untaken":         func(ctx context.Context) error { _, err := l.Queues.Untaken(ctx, nil); return err },
+		"ClockBack":       func(ctx context.Context) error { _, err := l.Reconciler.ClockBack(ctx, time.Hour); return err },
 		"Writable":        l.Writable,
-		"Pause":           func(ctx context.Context) error { _, err := l.Pause(ctx, PauseQueue, "q", "", ""); return err },
-		"Resume":          func(ctx context.Context) error { _, err := l.Resume(ctx, PauseQueue, "q"); return err },
-		"Pauses":          func(ctx context.Context) error { _, err := l.Pauses(ctx); return err },
-		"Queues":          func(ctx context.Context) error { _, err := l.Queues(ctx, tenant); return err },
-		"Stop":            func(ctx context.Context) error { return l.Stop(ctx, l.process) },
-		"Bury":            func(ctx context.Context) error { _, err := l.Bury(ctx, []uuid.UUID{id}); return err },
-		"Processes":       func(ctx context.Context) error { _, err := l.Processes(ctx); return err },
-		"Place":           func(ctx context.Context) error { _, err := l.Place(ctx, work.Unit{}); return err },
-		"Lead":            func(ctx context.Context) error { _, err := l.lead(ctx, leadLock, l.Ping); return err },
-		"ExpireLeases":    func(ctx context.Context) error { _, err := l.ExpireLeases(ctx); return err },
-		"ExpireDeadlines": func(ctx context.Context) error { _, err := l.ExpireDeadlines(ctx); return err },
-		"Unchecked":       func(ctx context.Context) error { _, _, err := l.Unchecked(ctx, CheckCursor{}, 1); return err },
-		"Doubt":           func(ctx context.Context) error { return l.Doubt(ctx, []uuid.UUID{id}) },
-		"Redispatch":      func(ctx context.Context) error { _, err := l.Redispatch(ctx, []uuid.UUID{id}); return err },
-		"RecheckAll":      func(ctx context.Context) error { _, err := l.RecheckAll(ctx); return err },
-		"Due":             func(ctx context.Context) error { _, err := l.Due(ctx, nil, nil, nil, 1); return err },
-		"Epoch":           func(ctx context.Context) error { _, err := l.Epoch(ctx, "x"); return err },
+		"Pause":           func(ctx context.Context) error { _, err := l.Pauses.Pause(ctx, PauseQueue, "q", "", ""); return err },
+		"Resume":          func(ctx context.Context) error { _, err := l.Pauses.Resume(ctx, PauseQueue, "q"); return err },
+		"Pauses":          func(ctx context.Context) error { _, err := l.Pauses.List(ctx); return err },
+		"Queues":          func(ctx context.Context) error { _, err := l.Queues.List(ctx, tenant); return err },
+		"Stop":            func(ctx context.Context) error { return l.Processes.Stop(ctx, l.process) },
+		"Bury":            func(ctx context.Context) error { _, err := l.Processes.EndDead(ctx, []uuid.UUID{id}); return err },
+		"Processes":       func(ctx context.Context) error { _, err := l.Processes.List(ctx); return err },
+		"Place":           func(ctx context.Context) error { _, err := l.Queues.Place(ctx, work.Unit{}); return err },
+		"Lead":            func(ctx context.Context) error { _, err := l.db.LeadOnce(ctx, leadLock, l.Ping); return err },
+		"ExpireLeases":    func(ctx context.Context) error { _, err := l.Runs.ExpireLeases(ctx); return err },
+		"ExpireDeadlines": func(ctx context.Context) error { _, err := l.Units.ExpireDeadlines(ctx); return err },
+		"Unchecked":       func(ctx context.Context) error { _, _, err := l.Queues.Unchecked(ctx, CheckCursor{}, 1); return err },
+		"Doubt":           func(ctx context.Context) error { return l.Queues.Recheck(ctx, []uuid.UUID{id}) },
+		"Redispatch":      func(ctx context.Context) error { _, err := l.Queues.Redispatch(ctx, []uuid.UUID{id}); return err },
+		"RecheckAll":      func(ctx context.Context) error { _, err := l.Queues.RecheckAll(ctx); return err },
+		"Due":             func(ctx context.Context) error { _, err := l.Queues.Due(ctx, nil, nil, nil, 1); return err },
+		"Epoch":           func(ctx context.Context) error { _, err := l.Queues.Epoch(ctx, "x"); return err },
 		"Open":            func(ctx context.Context) error { _, err := Open(ctx, l.url, 1); return err },
 	}
 }
 
-// A caller that stops waiting for a ledger that hangs hears that it is away.
+// A caller that stops waiting for a database that hangs hears that it is away.
 func TestPostgresHangs(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	u := l.put()
 	l.locked(u.ID, func() {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		_, err := l.Claim(ctx, claimOf(u.ID, l.process))
+		_, err := l.Runs.Claim(ctx, claimOf(u.ID, l.process))
 		var away *work.Unavailable
 		if !errors.As(err, &away) {
 			t.Errorf("claim of a locked unit: %v", err)
@@ -422,16 +414,16 @@ func TestDiagnose(t *testing.T) {
 // Two processes that start at once both want what only one can make.
 func TestMadeOnce(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for name, c := range map[string]struct {
 		insert string
 		read   func() (string, error)
 	}{
 		"the epoch": {`INSERT INTO settings (name, value) VALUES ('redis_epoch', 'first')`, func() (string, error) {
-			return l.Epoch(t.Context(), "second")
+			return l.Queues.Epoch(t.Context(), "second")
 		}},
 		"the secret of callbacks": {`INSERT INTO callback_secrets (tenant, secret) VALUES ('default', 'first')`, func() (string, error) {
-			secrets, err := l.CallbackSecrets(t.Context(), work.DefaultTenant, "second")
+			secrets, err := l.Endpoints.CallbackSecrets(t.Context(), work.DefaultTenant, "second")
 			return secrets.Secret, err
 		}},
 	} {

@@ -15,7 +15,15 @@ import (
 
 	"piecework/internal/transcript"
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
+
+// Transcripts are the steps of runs.
+type Transcripts struct {
+	db     *pg.DB
+	codec  transcript.Codec
+	append *pg.Group[Progress, struct{}]
+}
 
 // Progress is what a run has to tell before it ends.
 type Progress struct {
@@ -28,8 +36,8 @@ type Progress struct {
 
 // Append adds steps to a run's transcript and brings its live status up to
 // date. It returns when the steps are committed.
-func (s *Store) Append(ctx context.Context, p Progress) error {
-	if _, err := s.append.do(ctx, p); err != nil {
+func (s *Transcripts) Append(ctx context.Context, p Progress) error {
+	if _, err := s.append.Do(ctx, p); err != nil {
 		return fmt.Errorf("append to transcript of run %s: %w", p.RunID, err)
 	}
 	return nil
@@ -74,7 +82,7 @@ INSERT INTO transcript_chunks (run_id, body, rev)
 SELECT p.run_id, substr($2::bytea, p.body_from, p.body_length), coalesce(nullif(p.rev, 0), 2147483647) FROM p JOIN worker_runs r ON r.id = p.run_id
 WHERE p.body_length > 0 AND r.status = 'running' ORDER BY p.body_from`
 
-func (s *Store) appendAll(ctx context.Context, rows []Progress) ([]struct{}, error) {
+func (s *Transcripts) appendAll(ctx context.Context, rows []Progress) ([]struct{}, error) {
 	in := make([]progressIn, len(rows))
 	var bodies bytes.Buffer
 	for i, p := range rows {
@@ -86,11 +94,11 @@ func (s *Store) appendAll(ctx context.Context, rows []Progress) ([]struct{}, err
 			RenderedPrompt: work.Clean(p.RenderedPrompt), From: bodies.Len() + 1, Length: len(lines), Rev: newestRev(p.Steps)}
 		bodies.Write(lines)
 	}
-	param, err := encode(in)
+	param, err := pg.Encode(in)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.hot.ExecContext(prepare(ctx), appendSteps, param, bodies.Bytes()); err != nil {
+	if _, err := s.db.Hot.ExecContext(pg.Prepare(ctx), appendSteps, param, bodies.Bytes()); err != nil {
 		return nil, err
 	}
 	return make([]struct{}, len(rows)), nil
@@ -105,20 +113,20 @@ func newestRev(steps []transcript.Step) (rev int) {
 	return rev
 }
 
-// pieceSize is how much of a transcript is in memory at once, in bytes as it is stored.
-const pieceSize = 256 << 10
+// partSize is how much of a transcript is in memory at once, in bytes as it is stored.
+const partSize = 256 << 10
 
 // Transcript is a run's steps as gzipped JSON: the stored blob as it is, or what
-// there was of a run that still goes on. What is stored comes from Postgres piece by
-// piece, one of them ahead of the reader; between two no connection is held.
+// there was of a run that still goes on. What is stored comes from Postgres part by
+// part, one of them ahead of the reader; between two no connection is held.
 type Transcript struct {
 	ctx     context.Context
 	db      *sqlx.DB
 	run     uuid.UUID
 	version string // of the row: what has been replaced is not read on
 	left    int    // bytes that the reader has not been given
-	piece   []byte // the first of them
-	room    []byte // of the piece before
+	part    []byte // the first of them
+	room    []byte // of the part before
 	coming  chan fetched
 }
 
@@ -128,40 +136,40 @@ type fetched struct {
 	err  error
 }
 
-// Transcript opens a run's steps. ctx is that of all reads.
-func (s *Store) Transcript(ctx context.Context, tenant string, run uuid.UUID) (*Transcript, error) {
-	ctx = allow(ctx, longLimit)
+// Open opens a run's steps. ctx is that of all reads.
+func (s *Transcripts) Open(ctx context.Context, tenant string, run uuid.UUID) (*Transcript, error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	var row struct {
-		Piece   []byte        `db:"piece"`
+		Part    []byte        `db:"part"`
 		Size    int           `db:"size"`
 		Version string        `db:"version"`
 		Chunks  pq.ByteaArray `db:"chunks"`
 		Removed *time.Time    `db:"removed_at"`
 	}
 	// One statement: between two, a finish could turn the chunks into the blob.
-	err := s.db.GetContext(ctx, &row, `SELECT substr(t.blob, 1, $3) AS piece, coalesce(octet_length(t.blob), 0) AS size, coalesce(t.xmin::text, '') AS version,
+	err := s.db.GetContext(ctx, &row, `SELECT substr(t.blob, 1, $3) AS part, coalesce(octet_length(t.blob), 0) AS size, coalesce(t.xmin::text, '') AS version,
 			t.removed_at, CASE WHEN t.run_id IS NULL THEN
 			ARRAY(SELECT body FROM transcript_chunks c WHERE c.run_id = r.id ORDER BY rev, seq) END AS chunks
-		FROM worker_runs r LEFT JOIN transcripts t ON t.run_id = r.id WHERE r.id = $1 AND r.tenant = $2`, run, tenant, pieceSize)
+		FROM worker_runs r LEFT JOIN transcripts t ON t.run_id = r.id WHERE r.id = $1 AND r.tenant = $2`, run, tenant, partSize)
 	if err != nil {
-		return nil, translate(fmt.Errorf("read transcript of run %s: %w", run, err))
+		return nil, pg.Translate(fmt.Errorf("read transcript of run %s: %w", run, err))
 	}
 	if row.Removed != nil {
 		return nil, &work.RemovedError{What: "the transcript", At: *row.Removed}
 	}
-	t := &Transcript{ctx: ctx, db: s.db, run: run, version: row.Version, left: row.Size, piece: row.Piece, coming: make(chan fetched, 1)}
+	t := &Transcript{ctx: ctx, db: s.db.DB, run: run, version: row.Version, left: row.Size, part: row.Part, coming: make(chan fetched, 1)}
 	if row.Size > 0 {
-		t.ask(len(row.Piece))
+		t.ask(len(row.Part))
 		return t, nil
 	}
 	steps, err := transcript.DecodeLines(row.Chunks...)
 	if err != nil {
 		return nil, fmt.Errorf("read transcript of run %s: %w", run, err)
 	}
-	if t.piece, err = s.codec.Encode(steps); err != nil {
+	if t.part, err = s.codec.Encode(steps); err != nil {
 		return nil, err
 	}
-	t.left = len(t.piece)
+	t.left = len(t.part)
 	return t, nil
 }
 
@@ -169,23 +177,23 @@ func (t *Transcript) Read(into []byte) (int, error) {
 	if t.left == 0 {
 		return 0, io.EOF
 	}
-	if len(t.piece) == 0 {
+	if len(t.part) == 0 {
 		next := <-t.coming
 		if next.err != nil {
 			t.coming <- next // for whoever reads again
-			return 0, translate(fmt.Errorf("read transcript of run %s: %w", t.run, next.err))
+			return 0, pg.Translate(fmt.Errorf("read transcript of run %s: %w", t.run, next.err))
 		}
-		t.piece = next.body
-		t.ask(len(t.piece))
+		t.part = next.body
+		t.ask(len(t.part))
 		t.room = next.body[:0]
 	}
-	n := copy(into, t.piece)
-	t.piece, t.left = t.piece[n:], t.left-n
+	n := copy(into, t.part)
+	t.part, t.left = t.part[n:], t.left-n
 	return n, nil
 }
 
-// ask has the piece read that comes after one of so many bytes, into the room of the
-// piece before that.
+// ask has the part read that comes after one of so many bytes, into the room of the
+// part before that.
 func (t *Transcript) ask(after int) {
 	if t.left > after {
 		go t.fetch(t.left-after, t.room)
@@ -195,15 +203,15 @@ func (t *Transcript) ask(after int) {
 // errReplaced: what was read so far belongs to a transcript that is no more.
 var errReplaced = errors.New("it was removed or replaced in the meantime")
 
-// fetch reads the piece that so many bytes before the end begins.
+// fetch reads the part that so many bytes before the end begins.
 func (t *Transcript) fetch(left int, room []byte) {
-	body, err := t.pieceOf(left, room)
+	body, err := t.partAt(left, room)
 	t.coming <- fetched{body, err}
 }
 
-func (t *Transcript) pieceOf(left int, room []byte) ([]byte, error) {
+func (t *Transcript) partAt(left int, room []byte) ([]byte, error) {
 	rows, err := t.db.QueryContext(t.ctx, `SELECT substr(blob, octet_length(blob) - $2 + 1, $3) FROM transcripts WHERE run_id = $1 AND xmin::text = $4`,
-		t.run, left, pieceSize, t.version)
+		t.run, left, partSize, t.version)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +235,7 @@ func (t *Transcript) pieceOf(left int, room []byte) ([]byte, error) {
 // transcript, in the order in which they did; rev 0 is before the first. Of a
 // step that changed several times it returns the newest form. The revision
 // means the same while the run goes on and when it is over.
-func (s *Store) StepsAfter(ctx context.Context, run uuid.UUID, rev int) ([]transcript.Step, error) {
+func (s *Transcripts) StepsAfter(ctx context.Context, run uuid.UUID, rev int) ([]transcript.Step, error) {
 	var row struct {
 		Blob   []byte        `db:"blob"`
 		Chunks pq.ByteaArray `db:"chunks"`
@@ -236,7 +244,7 @@ func (s *Store) StepsAfter(ctx context.Context, run uuid.UUID, rev int) ([]trans
 			ARRAY(SELECT body FROM transcript_chunks c WHERE c.run_id = r.id AND c.rev > $2 ORDER BY rev, seq) END AS chunks
 		FROM worker_runs r LEFT JOIN transcripts t ON t.run_id = r.id WHERE r.id = $1`, run, rev)
 	if err != nil {
-		return nil, translate(fmt.Errorf("read steps of run %s: %w", run, err))
+		return nil, pg.Translate(fmt.Errorf("read steps of run %s: %w", run, err))
 	}
 	var steps []transcript.Step
 	if len(row.Blob) > 0 {
@@ -250,26 +258,26 @@ func (s *Store) StepsAfter(ctx context.Context, run uuid.UUID, rev int) ([]trans
 	return transcript.After(steps, rev), nil
 }
 
-func (s *Store) chunks(ctx context.Context, run uuid.UUID) ([]transcript.Step, error) {
+func (s *Transcripts) chunks(ctx context.Context, run uuid.UUID) ([]transcript.Step, error) {
 	var bodies [][]byte
 	err := s.db.SelectContext(ctx, &bodies, `SELECT body FROM transcript_chunks WHERE run_id = $1 ORDER BY rev, seq`, run)
 	if err != nil {
-		return nil, translate(fmt.Errorf("read transcript chunks of run %s: %w", run, err))
+		return nil, pg.Translate(fmt.Errorf("read transcript chunks of run %s: %w", run, err))
 	}
 	return transcript.DecodeLines(bodies...)
 }
 
-// Encode gzips steps the way the ledger keeps them.
-func (s *Store) Encode(steps []transcript.Step) ([]byte, error) { return s.codec.Encode(steps) }
+// Encode gzips steps the way the database keeps them.
+func (s *Transcripts) Encode(steps []transcript.Step) ([]byte, error) { return s.codec.Encode(steps) }
 
 // FoldLost turns the chunks of runs that ended without their worker process
 // into one blob each, and returns how many it folded.
-func (s *Store) FoldLost(ctx context.Context, limit int) (int, error) {
+func (s *Transcripts) FoldLost(ctx context.Context, limit int) (int, error) {
 	var runs []uuid.UUID
 	err := s.db.SelectContext(ctx, &runs, `SELECT DISTINCT c.run_id FROM transcript_chunks c
 		JOIN worker_runs r ON r.id = c.run_id WHERE r.status <> 'running' LIMIT $1`, limit)
 	if err != nil {
-		return 0, translate(fmt.Errorf("find unfolded transcripts: %w", err))
+		return 0, pg.Translate(fmt.Errorf("find unfolded transcripts: %w", err))
 	}
 	for _, run := range runs {
 		if err := s.fold(ctx, run); err != nil {
@@ -279,8 +287,8 @@ func (s *Store) FoldLost(ctx context.Context, limit int) (int, error) {
 	return len(runs), nil
 }
 
-func (s *Store) fold(ctx context.Context, run uuid.UUID) error {
-	ctx = allow(ctx, longLimit)
+func (s *Transcripts) fold(ctx context.Context, run uuid.UUID) error {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	steps, err := s.chunks(ctx, run)
 	if err != nil {
 		return err
@@ -294,16 +302,7 @@ func (s *Store) fold(ctx context.Context, run uuid.UUID) error {
 		INSERT INTO transcripts (run_id, steps, blob) VALUES ($1, $2, $3) ON CONFLICT (run_id) DO NOTHING`,
 		run, len(steps), blob)
 	if err != nil {
-		return translate(fmt.Errorf("fold transcript of run %s: %w", run, err))
+		return pg.Translate(fmt.Errorf("fold transcript of run %s: %w", run, err))
 	}
 	return nil
-}
-
-// pqUUIDs makes an array parameter of ids.
-func pqUUIDs(ids []uuid.UUID) any {
-	text := make([]string, len(ids))
-	for i, id := range ids {
-		text[i] = id.String()
-	}
-	return pq.Array(text)
 }

@@ -20,14 +20,14 @@ func step(number int, text string) transcript.Step {
 	return transcript.Step{Number: number, Time: time.Unix(0, 0).UTC(), Type: transcript.SystemText, Text: text}
 }
 
-func (l *ledger) tell(run uuid.UUID, steps ...transcript.Step) {
+func (l *fixture) tell(run uuid.UUID, steps ...transcript.Step) {
 	l.t.Helper()
-	l.must(l.Append(l.t.Context(), Progress{RunID: run, Steps: steps}))
+	l.must(l.Transcripts.Append(l.t.Context(), Progress{RunID: run, Steps: steps}))
 }
 
 func TestTranscriptWhileRunning(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	run := l.run().RunID
 	if got := l.steps(run); len(got) != 0 || l.theRun(run).HasTranscript {
 		t.Errorf("before the first step: %q", got)
@@ -37,15 +37,15 @@ func TestTranscriptWhileRunning(t *testing.T) {
 	if got := l.steps(run); !slices.Equal(got, []string{"one", "two", "three"}) || !l.theRun(run).HasTranscript {
 		t.Errorf("steps %q", got)
 	}
-	l.must(l.Append(t.Context(), Progress{RunID: run, LiveStatus: "reading", ToolCalls: 2, RenderedPrompt: "rendered"}))
-	l.must(l.Append(t.Context(), Progress{RunID: run, ToolCalls: 1}))
+	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: run, LiveStatus: "reading", ToolCalls: 2, RenderedPrompt: "rendered"}))
+	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: run, ToolCalls: 1}))
 	if r := l.theRun(run); *r.LiveStatus != "reading" || r.ToolCalls != 2 || *r.RenderedPrompt != "rendered" {
 		t.Errorf("run %+v", r)
 	}
 	if n := get[int](l, `SELECT count(*) FROM transcript_chunks`); n != 2 {
 		t.Errorf("%d chunks: one without steps was written", n)
 	}
-	if _, err := l.Transcript(t.Context(), "other", run); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Transcripts.Open(t.Context(), "other", run); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("another tenant's transcript: %v", err)
 	}
 }
@@ -53,7 +53,7 @@ func TestTranscriptWhileRunning(t *testing.T) {
 // Many runs write at once, in shared statements; none sees another's steps.
 func TestTranscriptsTogether(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	var all sync.WaitGroup
 	runs := make([]uuid.UUID, 20)
 	for i := range runs {
@@ -78,14 +78,14 @@ func TestTranscriptsTogether(t *testing.T) {
 // joins them.
 func TestAppendKeepsOrder(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
-	l = openLedger(t, l.with("enable_hashjoin=off&enable_nestloop=off"))
+	l := newFixture(t)
+	l = openFixture(t, l.with("enable_hashjoin=off&enable_nestloop=off"))
 	rows := make([]Progress, 0, 100)
 	runs := []uuid.UUID{l.run().RunID, l.run().RunID}
 	for n := range 100 {
 		rows = append(rows, Progress{RunID: runs[n%2], Steps: []transcript.Step{step(1, fmt.Sprint(n))}})
 	}
-	_, err := l.appendAll(t.Context(), rows)
+	_, err := l.Transcripts.appendAll(t.Context(), rows)
 	l.must(err)
 	for i, run := range runs {
 		if got := l.steps(run); !slices.Equal(got, []string{fmt.Sprint(98 + i)}) {
@@ -97,11 +97,11 @@ func TestAppendKeepsOrder(t *testing.T) {
 // A writer whose run is over, or was given up, leaves nothing behind.
 func TestAppendToARunThatIsOver(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
-	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob, _ = l.Encode([]transcript.Step{step(1, "end")}) }), Recorded)
+	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob, _ = l.Transcripts.Encode([]transcript.Step{step(1, "end")}) }), Recorded)
 	for _, run := range []uuid.UUID{c.RunID, uuid.New()} {
-		l.must(l.Append(t.Context(), Progress{RunID: run, LiveStatus: "late", Steps: []transcript.Step{step(2, "late")}}))
+		l.must(l.Transcripts.Append(t.Context(), Progress{RunID: run, LiveStatus: "late", Steps: []transcript.Step{step(2, "late")}}))
 	}
 	if n := get[int](l, `SELECT count(*) FROM transcript_chunks`); n != 0 || l.theRun(c.RunID).LiveStatus != nil {
 		t.Errorf("%d chunks", n)
@@ -113,17 +113,17 @@ func TestAppendToARunThatIsOver(t *testing.T) {
 
 func TestFoldLost(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	alive, lost := l.run(), l.run()
 	l.tell(alive.RunID, step(1, "alive"))
 	l.tell(lost.RunID, step(1, "o"), step(2, "two"))
 	l.tell(lost.RunID, step(1, "one"))
 	l.exec(`UPDATE worker_runs SET worker_process = gen_random_uuid() WHERE id = $1`, lost.RunID)
-	_, err := l.ExpireLeases(t.Context())
+	_, err := l.Runs.ExpireLeases(t.Context())
 	l.must(err)
 	before := l.steps(lost.RunID)
 	for _, want := range []int{1, 0} {
-		if n, err := l.FoldLost(t.Context(), 10); n != want || err != nil {
+		if n, err := l.Transcripts.FoldLost(t.Context(), 10); n != want || err != nil {
 			t.Errorf("folded %d, error %v, want %d", n, err, want)
 		}
 	}
@@ -141,13 +141,13 @@ func TestFoldLost(t *testing.T) {
 // A reader sees the chunks or the blob, at every moment all of it.
 func TestTranscriptWhileFinishing(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for range 20 {
 		c := l.run()
 		l.tell(c.RunID, step(1, "one"))
 		var all sync.WaitGroup
 		all.Go(func() {
-			l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob, _ = l.Encode([]transcript.Step{step(1, "one")}) }), Recorded)
+			l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob, _ = l.Transcripts.Encode([]transcript.Step{step(1, "one")}) }), Recorded)
 		})
 		for range 20 {
 			if got := l.steps(c.RunID); !slices.Equal(got, []string{"one"}) {
@@ -160,11 +160,11 @@ func TestTranscriptWhileFinishing(t *testing.T) {
 
 func TestTranscriptBlobIsKeptOutOfLine(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	blob := []byte(strings.Repeat("zip", 1<<20))
 	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob = blob }), Recorded)
-	stored, err := l.Transcript(t.Context(), work.DefaultTenant, c.RunID)
+	stored, err := l.Transcripts.Open(t.Context(), work.DefaultTenant, c.RunID)
 	l.must(err)
 	if got, err := io.ReadAll(stored); err != nil || string(got) != string(blob) {
 		t.Errorf("%d bytes, error %v", len(got), err)
@@ -178,12 +178,12 @@ func TestTranscriptBlobIsKeptOutOfLine(t *testing.T) {
 // there is of it must not look like the whole.
 func TestTranscriptThatIsReplacedWhileItIsRead(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
-	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob = []byte(strings.Repeat("zip", pieceSize)) }), Recorded)
-	stored, err := l.Transcript(t.Context(), work.DefaultTenant, c.RunID)
+	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob = []byte(strings.Repeat("zip", partSize)) }), Recorded)
+	stored, err := l.Transcripts.Open(t.Context(), work.DefaultTenant, c.RunID)
 	l.must(err)
-	l.exec(`UPDATE transcripts SET blob = decode(repeat('00', $1), 'hex')`, 3*pieceSize)
+	l.exec(`UPDATE transcripts SET blob = decode(repeat('00', $1), 'hex')`, 3*partSize)
 	for range 2 {
 		if got, err := io.ReadAll(stored); !errors.Is(err, errReplaced) {
 			t.Errorf("%d bytes, error %v", len(got), err)

@@ -12,7 +12,14 @@ import (
 	"github.com/lib/pq"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
+
+// Triggers are names that webhooks are sent to, and what was received for them.
+type Triggers struct {
+	db      *pg.DB
+	decline *pg.Group[work.TriggerDelivery, work.TriggerDelivery]
+}
 
 const triggerColumns = `tenant, name, scheme, secrets, fingerprints, events, filter, event_from, delivery_from, mapping, max_body_bytes, paused, unit, batch, created_at, updated_at`
 
@@ -55,14 +62,14 @@ func (r triggerRow) trigger() (work.Trigger, error) {
 	return t, nil
 }
 
-// PutTrigger makes a trigger or replaces the one of its name. Without secrets it
+// Put makes a trigger or replaces the one of its name. Without secrets it
 // keeps those of the one that it replaces, and is work.ErrNotFound when there
 // is none. Without MaxBodyBytes it has work.DefaultTriggerBody.
-func (s *Store) PutTrigger(ctx context.Context, t work.Trigger) (work.Trigger, error) {
+func (s *Triggers) Put(ctx context.Context, t work.Trigger) (work.Trigger, error) {
 	var parts [4]string
 	for i, part := range []any{t.Scheme, t.Events, t.Mapping, t.Unit} {
 		var err error
-		if parts[i], err = encode(part); err != nil {
+		if parts[i], err = pg.Encode(part); err != nil {
 			return t, fmt.Errorf("encode trigger %s: %w", t.Name, err)
 		}
 	}
@@ -70,7 +77,7 @@ func (s *Store) PutTrigger(ctx context.Context, t work.Trigger) (work.Trigger, e
 	for i, secret := range t.Secrets {
 		fingerprints[i] = secret.Fingerprint
 	}
-	args := []any{t.Tenant, t.Name, parts[0], parts[1], work.Clean(t.Filter), work.Clean(t.EventFrom), work.Clean(t.DeliveryFrom), parts[2], t.Paused, jsonOrNull(bytes.TrimSpace([]byte(parts[3]))), jsonOrNull(t.Batch),
+	args := []any{t.Tenant, t.Name, parts[0], parts[1], work.Clean(t.Filter), work.Clean(t.EventFrom), work.Clean(t.DeliveryFrom), parts[2], t.Paused, pg.JSONOrNull(bytes.TrimSpace([]byte(parts[3]))), pg.JSONOrNull(t.Batch),
 		cmp.Or(t.MaxBodyBytes, work.DefaultTriggerBody)}
 	query := `UPDATE triggers SET scheme = $3, events = $4, filter = $5, event_from = $6, delivery_from = $7, mapping = $8, paused = $9,
 		unit = $10, batch = $11, max_body_bytes = $12, updated_at = clock_timestamp() WHERE tenant = $1 AND name = $2 RETURNING ` + triggerColumns
@@ -85,17 +92,17 @@ func (s *Store) PutTrigger(ctx context.Context, t work.Trigger) (work.Trigger, e
 	}
 	var row triggerRow
 	if err := s.db.GetContext(ctx, &row, query, args...); err != nil {
-		return t, translate(fmt.Errorf("put trigger %s: %w", t.Name, err))
+		return t, pg.Translate(fmt.Errorf("put trigger %s: %w", t.Name, err))
 	}
 	return row.trigger()
 }
 
-// Trigger returns one trigger.
-func (s *Store) Trigger(ctx context.Context, tenant, name string) (work.Trigger, error) {
+// Get returns one trigger.
+func (s *Triggers) Get(ctx context.Context, tenant, name string) (work.Trigger, error) {
 	var row triggerRow
 	err := s.db.GetContext(ctx, &row, `SELECT `+triggerColumns+` FROM triggers WHERE tenant = $1 AND name = $2`, tenant, work.Clean(name))
 	if err != nil {
-		return work.Trigger{}, translate(fmt.Errorf("read trigger %s: %w", name, err))
+		return work.Trigger{}, pg.Translate(fmt.Errorf("read trigger %s: %w", name, err))
 	}
 	return row.trigger()
 }
@@ -103,12 +110,12 @@ func (s *Store) Trigger(ctx context.Context, tenant, name string) (work.Trigger,
 // maxTriggers bounds a list: triggers are written by people.
 const maxTriggers = 1000
 
-// Triggers returns every trigger by name.
-func (s *Store) Triggers(ctx context.Context, tenant string) ([]work.Trigger, error) {
+// List returns every trigger by name.
+func (s *Triggers) List(ctx context.Context, tenant string) ([]work.Trigger, error) {
 	var rows []triggerRow
 	err := s.db.SelectContext(ctx, &rows, `SELECT `+triggerColumns+` FROM triggers WHERE tenant = $1 ORDER BY name LIMIT $2`, tenant, maxTriggers)
 	if err != nil {
-		return nil, translate(fmt.Errorf("list triggers: %w", err))
+		return nil, pg.Translate(fmt.Errorf("list triggers: %w", err))
 	}
 	list := make([]work.Trigger, 0, len(rows))
 	for _, r := range rows {
@@ -121,13 +128,13 @@ func (s *Store) Triggers(ctx context.Context, tenant string) ([]work.Trigger, er
 	return list, nil
 }
 
-// DeleteTrigger removes a trigger; its units stay, and what came for it is
+// Delete removes a trigger; its units stay, and what came for it is
 // remembered as long as it would be otherwise.
-func (s *Store) DeleteTrigger(ctx context.Context, tenant, name string) error {
+func (s *Triggers) Delete(ctx context.Context, tenant, name string) error {
 	var gone string
 	err := s.db.GetContext(ctx, &gone, `DELETE FROM triggers WHERE tenant = $1 AND name = $2 RETURNING name`, tenant, work.Clean(name))
 	if err != nil {
-		return translate(fmt.Errorf("delete trigger %s: %w", name, err))
+		return pg.Translate(fmt.Errorf("delete trigger %s: %w", name, err))
 	}
 	return nil
 }
@@ -142,26 +149,26 @@ type TriggerDeliveryFilter struct {
 	Limit   int       // 0: 50
 }
 
-// TriggerDeliveries lists what came for a trigger, newest first, and tells the
+// Received lists what came for a trigger, newest first, and tells the
 // id to go on after when there is more.
-func (s *Store) TriggerDeliveries(ctx context.Context, f TriggerDeliveryFilter) ([]work.TriggerDelivery, *uuid.UUID, error) {
-	f.Limit = cmp.Or(f.Limit, defaultLimit)
-	var w where
-	w.add("tenant = ?", f.Tenant)
-	w.add("trigger = ?", f.Trigger)
-	w.addIf(f.After != uuid.Nil, "id < ?", f.After)
+func (s *Triggers) Received(ctx context.Context, f TriggerDeliveryFilter) ([]work.TriggerDelivery, *uuid.UUID, error) {
+	f.Limit = cmp.Or(f.Limit, pg.DefaultLimit)
+	var w pg.Where
+	w.Add("tenant = ?", f.Tenant)
+	w.Add("trigger = ?", f.Trigger)
+	w.AddIf(f.After != uuid.Nil, "id < ?", f.After)
 	rows := []work.TriggerDelivery{}
-	if err := s.page(ctx, &rows, `SELECT `+triggerDeliveryColumns+` FROM trigger_deliveries`, "id", w, f.Limit); err != nil {
+	if err := s.db.Page(ctx, &rows, `SELECT `+triggerDeliveryColumns+` FROM trigger_deliveries`, "id", w, f.Limit); err != nil {
 		return nil, nil, fmt.Errorf("list deliveries of trigger %s: %w", f.Trigger, err)
 	}
-	return cutPage(rows, f.Limit, func(d work.TriggerDelivery) uuid.UUID { return d.ID })
+	return pg.CutPage(rows, f.Limit, func(d work.TriggerDelivery) uuid.UUID { return d.ID })
 }
 
 // Decline notes a delivery that makes nothing, or finds what the same delivery
 // made before: a repeat of what was accepted is told so.
-func (s *Store) Decline(ctx context.Context, d work.TriggerDelivery) (work.TriggerDelivery, error) {
+func (s *Triggers) Decline(ctx context.Context, d work.TriggerDelivery) (work.TriggerDelivery, error) {
 	d.Delivery, d.Event = work.Clean(d.Delivery), work.Clean(d.Event)
-	out, err := s.decline.do(ctx, d)
+	out, err := s.decline.Do(ctx, d)
 	if err != nil {
 		return d, fmt.Errorf("note delivery to trigger %s: %w", d.Trigger, err)
 	}
@@ -184,7 +191,7 @@ ORDER BY tenant COLLATE "C", trigger COLLATE "C", delivery COLLATE "C"
 ON CONFLICT (tenant, trigger, delivery) DO UPDATE SET duplicates = trigger_deliveries.duplicates + (trigger_deliveries.id <> excluded.id)::integer
 RETURNING ` + triggerDeliveryColumns
 
-func (s *Store) declineAll(ctx context.Context, rows []work.TriggerDelivery) ([]work.TriggerDelivery, error) {
+func (s *Triggers) declineAll(ctx context.Context, rows []work.TriggerDelivery) ([]work.TriggerDelivery, error) {
 	var in []deliveryIn
 	seen := map[deliveryKey]bool{}
 	for _, d := range rows {
@@ -193,7 +200,7 @@ func (s *Store) declineAll(ctx context.Context, rows []work.TriggerDelivery) ([]
 			in = append(in, deliveryIn{d, d.Tenant})
 		}
 	}
-	param, err := encode(in)
+	param, err := pg.Encode(in)
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +229,7 @@ func keyOf(d work.TriggerDelivery) deliveryKey {
 // In: $1 a JSON array of deliveries that have made a unit, each with the id of
 // the unit that it would have made now. Out: these ids with the units that are.
 // Rows are locked in one order, as elsewhere.
-const redelivered = `
+var redelivered = `
 WITH r AS (
     SELECT * FROM json_to_recordset($1) AS r(id uuid, tenant text, trigger text, delivery text)
 ), d AS (
@@ -242,7 +249,7 @@ SELECT r.id AS asked, u.* FROM r JOIN d USING (tenant, trigger, delivery),
 // redelivered finds the units that deliveries made before, and counts the
 // repeats; or the very unit of the row, committed by a statement whose answer was
 // lost. It fills in outs for the rows that which names.
-func (s *Store) redelivered(ctx context.Context, rows []NewUnit, which []int, outs []accepted) error {
+func (s *Units) redelivered(ctx context.Context, rows []NewUnit, which []int, outs []accepted) error {
 	if len(which) == 0 {
 		return nil
 	}
@@ -252,7 +259,7 @@ func (s *Store) redelivered(ctx context.Context, rows []NewUnit, which []int, ou
 		d.ID = rows[row].ID
 		in[i] = deliveryIn{d, d.Tenant}
 	}
-	param, err := encode(in)
+	param, err := pg.Encode(in)
 	if err != nil {
 		return err
 	}
@@ -277,9 +284,51 @@ func (s *Store) redelivered(ctx context.Context, rows []NewUnit, which []int, ou
 	return nil
 }
 
-// PruneTriggerDeliveries forgets what came for triggers before a time, and returns
-// how many rows that were.
-func (s *Store) PruneTriggerDeliveries(ctx context.Context, before time.Time, most int) (int, error) {
-	return s.exec(ctx, "forget old deliveries to triggers", `DELETE FROM trigger_deliveries WHERE ctid = ANY(ARRAY(SELECT ctid FROM trigger_deliveries
-		WHERE received_at < $1 ORDER BY received_at LIMIT $2 FOR UPDATE SKIP LOCKED))`, before, most)
+// AddBatch commits the batch that a delivery makes together with the note
+// of the delivery, and returns the note; n has the id of d. When the same
+// delivery made something before, that is returned, under another id, and
+// nothing is made.
+func (s *Triggers) AddBatch(ctx context.Context, n NewBatch, d work.TriggerDelivery) (work.TriggerDelivery, error) {
+	args, err := n.args()
+	if err != nil {
+		return d, err
+	}
+	var made []uuid.UUID
+	err = s.db.SelectContext(ctx, &made, `WITH first AS (
+			INSERT INTO trigger_deliveries AS d (id, tenant, trigger, delivery, event, outcome, batch_id, received_at)
+			VALUES ($1::uuid, $2, $21, $22, $23, 'accepted', $1::uuid, clock_timestamp())
+			ON CONFLICT (tenant, trigger, delivery) DO UPDATE SET outcome = 'accepted', batch_id = excluded.batch_id, id = excluded.id, event = excluded.event,
+				received_at = excluded.received_at, duplicates = d.duplicates + 1 WHERE d.outcome <> 'accepted'
+			RETURNING batch_id)
+		`+insertBatch+` FROM first RETURNING id`, append(args, d.Trigger, work.Clean(d.Delivery), work.Clean(d.Event))...)
+	if err != nil {
+		return d, pg.Translate(fmt.Errorf("make a batch of a delivery to trigger %s: %w", d.Trigger, err))
+	}
+	if len(made) == 1 {
+		d.Outcome, d.BatchID = work.DeliveryAccepted, &made[0]
+		return d, nil
+	}
+	return s.Redelivered(ctx, d)
+}
+
+// Redelivered finds a delivery that was taken before, and counts the repeat. One
+// with the id of d is no repeat but d itself, whose answer was lost.
+func (s *Triggers) Redelivered(ctx context.Context, d work.TriggerDelivery) (work.TriggerDelivery, error) {
+	var found work.TriggerDelivery
+	err := s.db.GetContext(ctx, &found, `UPDATE trigger_deliveries SET duplicates = duplicates + (id <> $4)::integer
+		WHERE tenant = $1 AND trigger = $2 AND delivery = $3 RETURNING `+triggerDeliveryColumns, d.Tenant, d.Trigger, work.Clean(d.Delivery), d.ID)
+	if err != nil {
+		return d, pg.Translate(fmt.Errorf("find delivery to trigger %s: %w", d.Trigger, err))
+	}
+	return found, nil
+}
+
+// Items is the list that came with a batch; none once its units are made.
+func (s *Batches) Items(ctx context.Context, batch uuid.UUID) (json.RawMessage, error) {
+	var items json.RawMessage
+	err := s.db.GetContext(ctx, &items, `SELECT coalesce(items, '[]') FROM batches WHERE id = $1`, batch)
+	if err != nil {
+		return nil, pg.Translate(fmt.Errorf("read the items of batch %s: %w", batch, err))
+	}
+	return items, nil
 }

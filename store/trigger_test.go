@@ -21,16 +21,16 @@ func ofDelivery(trigger, delivery string) func(*NewUnit) {
 	}
 }
 
-func (l *ledger) cameFor(trigger string) []work.TriggerDelivery {
+func (l *fixture) cameFor(trigger string) []work.TriggerDelivery {
 	l.t.Helper()
-	list, _, err := l.TriggerDeliveries(l.t.Context(), TriggerDeliveryFilter{Tenant: work.DefaultTenant, Trigger: trigger, Limit: 100})
+	list, _, err := l.Triggers.Received(l.t.Context(), TriggerDeliveryFilter{Tenant: work.DefaultTenant, Trigger: trigger, Limit: 100})
 	l.must(err)
 	return list
 }
 
-func (l *ledger) decline(trigger, delivery, outcome string) work.TriggerDelivery {
+func (l *fixture) decline(trigger, delivery, outcome string) work.TriggerDelivery {
 	l.t.Helper()
-	d, err := l.Decline(l.t.Context(), work.TriggerDelivery{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
+	d, err := l.Triggers.Decline(l.t.Context(), work.TriggerDelivery{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
 		Trigger: trigger, Delivery: delivery, Event: "push", Outcome: outcome})
 	l.must(err)
 	return d
@@ -38,35 +38,35 @@ func (l *ledger) decline(trigger, delivery, outcome string) work.TriggerDelivery
 
 func TestTriggersAreKept(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	put := work.Trigger{Tenant: work.DefaultTenant, Name: "reviews", Scheme: work.Scheme{Preset: "hmac", Header: "X-Signature", Tolerance: 5},
 		Secrets: []work.Secret{{Fingerprint: "aa"}, {Fingerprint: "bb"}}, Sealed: [][]byte{{'p', 0, 1, 0xff}, {'p', 2}},
 		Events: []string{"pull_request", "x.*"}, Filter: `body.a == "<"`, EventFrom: "body.type", DeliveryFrom: "body.id",
 		Mapping: map[string]string{"title": "body.title"}, MaxBodyBytes: 5 << 20, Unit: new(newUnit().Spec)}
-	saved, err := l.PutTrigger(t.Context(), put)
+	saved, err := l.Triggers.Put(t.Context(), put)
 	l.must(err)
-	read, err := l.Trigger(t.Context(), work.DefaultTenant, "reviews")
+	read, err := l.Triggers.Get(t.Context(), work.DefaultTenant, "reviews")
 	l.must(err)
 	put.CreatedAt, put.UpdatedAt = read.CreatedAt, read.UpdatedAt
 	if diff := cmp.Diff(put, read); diff != "" || !cmp.Equal(saved, read) || read.CreatedAt.IsZero() {
 		t.Errorf("(-put +read):\n%s", diff)
 	}
 	put.Sealed, put.Secrets, put.Paused, put.Events, put.MaxBodyBytes = nil, nil, true, []string{}, work.MaxTriggerBody
-	if saved, err = l.PutTrigger(t.Context(), put); err != nil || !saved.Paused || len(saved.Sealed) != 2 || len(saved.Secrets) != 2 || len(saved.Events) != 0 || saved.MaxBodyBytes != work.MaxTriggerBody {
+	if saved, err = l.Triggers.Put(t.Context(), put); err != nil || !saved.Paused || len(saved.Sealed) != 2 || len(saved.Secrets) != 2 || len(saved.Events) != 0 || saved.MaxBodyBytes != work.MaxTriggerBody {
 		t.Errorf("without secrets: %+v, error %v", saved, err)
 	}
 	put.Name = "other"
-	if _, err := l.PutTrigger(t.Context(), put); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Triggers.Put(t.Context(), put); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("a new one without secrets: error %v", err)
 	}
-	if list, err := l.Triggers(t.Context(), work.DefaultTenant); err != nil || len(list) != 1 {
+	if list, err := l.Triggers.List(t.Context(), work.DefaultTenant); err != nil || len(list) != 1 {
 		t.Errorf("%+v, error %v", list, err)
 	}
-	if list, err := l.Triggers(t.Context(), "other"); err != nil || len(list) != 0 {
+	if list, err := l.Triggers.List(t.Context(), "other"); err != nil || len(list) != 0 {
 		t.Errorf("another tenant's: %+v, error %v", list, err)
 	}
-	l.must(l.DeleteTrigger(t.Context(), work.DefaultTenant, "reviews"))
-	if err := l.DeleteTrigger(t.Context(), work.DefaultTenant, "reviews"); !errors.Is(err, work.ErrNotFound) {
+	l.must(l.Triggers.Delete(t.Context(), work.DefaultTenant, "reviews"))
+	if err := l.Triggers.Delete(t.Context(), work.DefaultTenant, "reviews"); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -75,9 +75,9 @@ func TestTriggersAreKept(t *testing.T) {
 // other units, make one unit of each.
 func TestADeliveryMakesOneUnit(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	const names, times = 20, 50
-	ledgers := []*ledger{l, openLedger(t, l.url), openLedger(t, l.url)}
+	fixtures := []*fixture{l, openFixture(t, l.url), openFixture(t, l.url)}
 	ids := make([][]uuid.UUID, names)
 	for i := range ids {
 		ids[i] = make([]uuid.UUID, times)
@@ -86,7 +86,7 @@ func TestADeliveryMakesOneUnit(t *testing.T) {
 	var all errgroup.Group
 	for i, n := range rand.Perm(names * times) {
 		all.Go(func() error {
-			u, again, err := ledgers[i%len(ledgers)].Accept(t.Context(), newUnit(ofDelivery("t", fmt.Sprint("d", n%names))))
+			u, again, err := fixtures[i%len(fixtures)].Units.Accept(t.Context(), newUnit(ofDelivery("t", fmt.Sprint("d", n%names))))
 			if err != nil {
 				return err
 			}
@@ -97,7 +97,7 @@ func TestADeliveryMakesOneUnit(t *testing.T) {
 		})
 		if i%10 == 0 {
 			all.Go(func() error {
-				_, _, err := l.Accept(t.Context(), newUnit(func(u *NewUnit) { u.IdempotencyKey = fmt.Sprint("k", i%50) }))
+				_, _, err := l.Units.Accept(t.Context(), newUnit(func(u *NewUnit) { u.IdempotencyKey = fmt.Sprint("k", i%50) }))
 				if errors.Is(err, ErrKeyReused) {
 					err = nil
 				}
@@ -132,9 +132,9 @@ func TestADeliveryMakesOneUnit(t *testing.T) {
 // that would keep a repeat from making it.
 func TestADeliveryWhoseUnitFailsMayComeAgain(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	gone := uuid.Must(uuid.NewV7()).String()
-	if _, _, err := l.Accept(t.Context(), newUnit(ofDelivery("t", "d"), func(n *NewUnit) { n.Files = work.Refs{gone} })); err == nil {
+	if _, _, err := l.Units.Accept(t.Context(), newUnit(ofDelivery("t", "d"), func(n *NewUnit) { n.Files = work.Refs{gone} })); err == nil {
 		t.Fatal("a unit with a file that is not there was accepted")
 	}
 	if got := l.cameFor("t"); len(got) != 0 {
@@ -148,7 +148,7 @@ func TestADeliveryWhoseUnitFailsMayComeAgain(t *testing.T) {
 
 func TestDeclinedDeliveries(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.decline("t", "d", work.DeliveryFiltered)
 	if d := l.decline("t", "d", work.DeliveryFiltered); d.Outcome != work.DeliveryFiltered || d.Duplicates != 1 || d.UnitID != nil {
 		t.Errorf("%+v", d)
@@ -166,24 +166,24 @@ func TestDeclinedDeliveries(t *testing.T) {
 		all.Go(func() error { l.decline("t", fmt.Sprint("many", i%4), work.DeliveryPaused); return nil })
 	}
 	l.must(all.Wait())
-	page, next, err := l.TriggerDeliveries(t.Context(), TriggerDeliveryFilter{Tenant: work.DefaultTenant, Trigger: "t", Limit: 3})
+	page, next, err := l.Triggers.Received(t.Context(), TriggerDeliveryFilter{Tenant: work.DefaultTenant, Trigger: "t", Limit: 3})
 	if err != nil || len(page) != 3 || next == nil {
 		t.Fatalf("%+v, %v, error %v", page, next, err)
 	}
-	if page, next, err = l.TriggerDeliveries(t.Context(), TriggerDeliveryFilter{Tenant: work.DefaultTenant, Trigger: "t", After: *next}); err != nil || len(page) != 2 || next != nil {
+	if page, next, err = l.Triggers.Received(t.Context(), TriggerDeliveryFilter{Tenant: work.DefaultTenant, Trigger: "t", After: *next}); err != nil || len(page) != 2 || next != nil {
 		t.Errorf("%+v, %v, error %v", page, next, err)
 	}
 }
 
 func TestPruneDeliveries(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for i := range 5 {
 		l.decline("t", fmt.Sprint(i), work.DeliveryFiltered)
 	}
 	l.exec(`UPDATE trigger_deliveries SET received_at = received_at - interval '8 days' WHERE delivery < '3'`)
 	for _, want := range []int{2, 1, 0} {
-		if n, err := l.PruneTriggerDeliveries(t.Context(), time.Now().Add(-7*24*time.Hour), 2); err != nil || n != want {
+		if n, err := l.Retention.PruneTriggerDeliveries(t.Context(), time.Now().Add(-7*24*time.Hour), 2); err != nil || n != want {
 			t.Errorf("%d, error %v; want %d", n, err, want)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"piecework/internal/testkit"
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 func titles(units []work.Unit) (all []string) {
@@ -25,7 +26,7 @@ func titles(units []work.Unit) (all []string) {
 
 func TestUnitsAreCountedByState(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	for range 3 {
 		l.put()
 	}
@@ -47,7 +48,7 @@ func TestUnitsAreCountedByState(t *testing.T) {
 		{UnitFilter{Tenant: "other"}, 1, 0, true},
 		{UnitFilter{Tenant: "other", Search: "title"}, 1, 0, true},
 	} {
-		counts, whole, err := l.CountUnits(t.Context(), test.filter, 2)
+		counts, whole, err := l.Units.Count(t.Context(), test.filter, 2)
 		if err != nil || counts[work.Queued] != test.queued || counts[work.Failed] != test.failed || len(counts) != len(work.States) || whole != test.whole {
 			t.Errorf("%+v: %v, %t, %v", test.filter, counts, whole, err)
 		}
@@ -56,12 +57,12 @@ func TestUnitsAreCountedByState(t *testing.T) {
 
 func TestLiveRuns(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	over, goes := l.put().ID, l.put().ID
 	l.end(ending(l.take(over, l.process), work.Succeeded), Recorded)
 	c := l.take(goes, l.process)
-	l.must(l.Append(t.Context(), Progress{RunID: c.RunID, LiveStatus: "reads", ToolCalls: 4}))
-	live, err := l.LiveRuns(t.Context(), []uuid.UUID{over, goes, l.put().ID})
+	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: c.RunID, LiveStatus: "reads", ToolCalls: 4}))
+	live, err := l.Runs.Live(t.Context(), []uuid.UUID{over, goes, l.put().ID})
 	if err != nil || len(live) != 1 || live[goes].ID != c.RunID || live[goes].ToolCalls != 4 || *live[goes].LiveStatus != "reads" {
 		t.Errorf("%+v, %v", live, err)
 	}
@@ -69,7 +70,7 @@ func TestLiveRuns(t *testing.T) {
 
 func TestUnitsFilters(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	named := func(title string, change ...func(*NewUnit)) uuid.UUID {
 		return l.put(append(change, func(n *NewUnit) { n.Title = title })...).ID
 	}
@@ -104,7 +105,7 @@ func TestUnitsFilters(t *testing.T) {
 		{UnitFilter{Search: "pl\x00ain\x00"}, []string{"plain"}},
 	} {
 		test.filter.Tenant = work.DefaultTenant
-		units, _, err := l.Units(t.Context(), test.filter)
+		units, _, err := l.Units.List(t.Context(), test.filter)
 		if err != nil || !slices.Equal(titles(units), test.want) {
 			t.Errorf("%+v: %q, error %v, want %q", test.filter, titles(units), err, test.want)
 		}
@@ -114,7 +115,7 @@ func TestUnitsFilters(t *testing.T) {
 // Pages neither repeat nor leave out a unit, whatever arrives meanwhile.
 func TestUnitsPages(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	var want, got []uuid.UUID
 	for range 25 {
 		want = append(want, l.put().ID)
@@ -122,7 +123,7 @@ func TestUnitsPages(t *testing.T) {
 	slices.Reverse(want)
 	f := UnitFilter{Tenant: work.DefaultTenant, Limit: 10}
 	for range 4 {
-		units, next, err := l.Units(t.Context(), f)
+		units, next, err := l.Units.List(t.Context(), f)
 		l.must(err)
 		for _, u := range units {
 			got = append(got, u.ID)
@@ -136,14 +137,14 @@ func TestUnitsPages(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("pages came to %d units, want the %d of the beginning", len(got), len(want))
 	}
-	if units, next, err := l.Units(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Limit: 27}); err != nil || len(units) != 27 || next != nil {
+	if units, next, err := l.Units.List(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Limit: 27}); err != nil || len(units) != 27 || next != nil {
 		t.Errorf("a page that is just full: %d units, next %v, error %v", len(units), next, err)
 	}
 }
 
 func TestRunsFilters(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	first := l.run(func(n *NewUnit) { n.Title = "one" })
 	second := l.run(func(n *NewUnit) { n.Title, n.Backend = "two", "claude" })
 	l.run(func(n *NewUnit) { n.Tenant = "other" })
@@ -162,7 +163,7 @@ func TestRunsFilters(t *testing.T) {
 		{RunFilter{Search: "TWO"}, []uuid.UUID{second.RunID}},
 	} {
 		test.filter.Tenant = work.DefaultTenant
-		runs, next, err := l.Runs(t.Context(), test.filter)
+		runs, next, err := l.Runs.List(t.Context(), test.filter)
 		var got []uuid.UUID
 		for _, r := range runs {
 			got = append(got, r.ID)
@@ -181,7 +182,7 @@ func everyList(ctx context.Context, s *Store) error {
 		{Labels: map[string]string{"a": "b"}}, {Search: "title"},
 	} {
 		f.Tenant = work.DefaultTenant
-		if _, _, err := s.Units(ctx, f); err != nil {
+		if _, _, err := s.Units.List(ctx, f); err != nil {
 			return fmt.Errorf("units %+v: %w", f, err)
 		}
 	}
@@ -190,7 +191,7 @@ func everyList(ctx context.Context, s *Store) error {
 		{Unit: after}, {Search: "title"},
 	} {
 		f.Tenant = work.DefaultTenant
-		if _, _, err := s.Runs(ctx, f); err != nil {
+		if _, _, err := s.Runs.List(ctx, f); err != nil {
 			return fmt.Errorf("runs %+v: %w", f, err)
 		}
 	}
@@ -201,10 +202,10 @@ func everyList(ctx context.Context, s *Store) error {
 // Postgres refuses a statement that so much as names another.
 func TestListsReadNoTranscript(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
-	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob, _ = l.Encode(nil) }), Recorded)
-	l.must(l.Append(t.Context(), Progress{RunID: l.run().RunID, LiveStatus: "busy"}))
+	l.end(ending(c, work.Succeeded, func(f *Finish) { f.Blob, _ = l.Transcripts.Encode(nil) }), Recorded)
+	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: l.run().RunID, LiveStatus: "busy"}))
 	reader := l.readerOf(map[string][]string{
 		"transcripts": {"blob"}, "transcript_chunks": {"body"},
 		"worker_runs": {"result", "rendered_prompt", "definition"}, "unit_search": {}, "work_units": {"system_prompt", "payload", "output_schema"},
@@ -213,9 +214,9 @@ func TestListsReadNoTranscript(t *testing.T) {
 		t.Error(err)
 	}
 	for name, err := range map[string]error{
-		"transcript": func() error { _, err := reader.Transcript(t.Context(), work.DefaultTenant, c.RunID); return err }(),
-		"run":        func() error { _, err := reader.Run(t.Context(), work.DefaultTenant, c.RunID); return err }(),
-		"unit":       func() error { _, err := reader.Unit(t.Context(), work.DefaultTenant, c.ID); return err }(),
+		"transcript": func() error { _, err := reader.Transcripts.Open(t.Context(), work.DefaultTenant, c.RunID); return err }(),
+		"run":        func() error { _, err := reader.Runs.Get(t.Context(), work.DefaultTenant, c.RunID); return err }(),
+		"unit":       func() error { _, err := reader.Units.Get(t.Context(), work.DefaultTenant, c.ID); return err }(),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "permission denied") {
 			t.Errorf("the trap does not work: %s: %v", name, err)
@@ -223,8 +224,8 @@ func TestListsReadNoTranscript(t *testing.T) {
 	}
 }
 
-// readerOf opens the ledger as a user without rights on some columns.
-func (l *ledger) readerOf(hidden map[string][]string) *Store {
+// readerOf opens the database as a user without rights on some columns.
+func (l *fixture) readerOf(hidden map[string][]string) *Store {
 	l.t.Helper()
 	role := "piecework_test_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	l.exec(`CREATE ROLE ` + role)
@@ -234,7 +235,7 @@ func (l *ledger) readerOf(hidden map[string][]string) *Store {
 	})
 	for table, columns := range hidden {
 		seen := get[string](l, `SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute
-			WHERE attrelid = $1::regclass AND attnum > 0 AND attname <> ALL ($2::text[])`, table, textArray(columns))
+			WHERE attrelid = $1::regclass AND attnum > 0 AND attname <> ALL ($2::text[])`, table, pg.TextArray(columns))
 		l.exec(fmt.Sprintf(`GRANT SELECT (%s) ON %s TO %s`, seen, table, role))
 	}
 	reader, err := Open(l.t.Context(), l.with("role="+role), 2)
@@ -246,7 +247,7 @@ func (l *ledger) readerOf(hidden map[string][]string) *Store {
 const many = 20_000
 
 // fill makes many units, each with a finished run.
-func (l *ledger) fill() {
+func (l *fixture) fill() {
 	l.t.Helper()
 	id := `(lpad(to_hex(g), 12, '0') || '70008000000000000000')::uuid`
 	l.exec(`INSERT INTO work_units (id, tenant, state, title, backend, queue, priority, prompt, payload, missing_key, timeout,
@@ -295,7 +296,7 @@ func TestBacklogIsNotReadThrough(t *testing.T) {
 	l.fill()
 	l.exec(`UPDATE work_units SET state = 'queued', finished_at = NULL, started_at = NULL; ANALYZE work_units`)
 	const few = 50
-	due, cursor, err := l.Unchecked(t.Context(), CheckCursor{}, few)
+	due, cursor, err := l.Queues.Unchecked(t.Context(), CheckCursor{}, few)
 	l.must(err)
 	var ids []uuid.UUID
 	for _, d := range due {
@@ -303,30 +304,30 @@ func TestBacklogIsNotReadThrough(t *testing.T) {
 	}
 	for name, ask := range map[string]func() error{
 		"due": func() error {
-			found, err := l.Due(t.Context(), []string{"default", "slow"}, []string{"claude", "mock"}, nil, few)
+			found, err := l.Queues.Due(t.Context(), []string{"default", "slow"}, []string{"claude", "mock"}, nil, few)
 			if len(found) != few {
 				t.Errorf("%d due", len(found))
 			}
 			return err
 		},
-		"unchecked": func() error { _, _, err := l.Unchecked(t.Context(), cursor, few); return err },
+		"unchecked": func() error { _, _, err := l.Queues.Unchecked(t.Context(), cursor, few); return err },
 		"pending": func() error {
-			p, err := l.Pending(t.Context(), cursor)
+			p, err := l.Reconciler.Pending(t.Context(), cursor)
 			if p != (Pending{Unchecked: true}) {
 				t.Errorf("pending: %+v", p)
 			}
 			return err
 		},
-		"doubt":            func() error { return l.Doubt(t.Context(), ids) },
-		"redispatch":       func() error { _, err := l.Redispatch(t.Context(), ids); return err },
-		"expire leases":    func() error { _, err := l.ExpireLeases(t.Context()); return err },
-		"expire deadlines": func() error { _, err := l.ExpireDeadlines(t.Context()); return err },
+		"doubt":            func() error { return l.Queues.Recheck(t.Context(), ids) },
+		"redispatch":       func() error { _, err := l.Queues.Redispatch(t.Context(), ids); return err },
+		"expire leases":    func() error { _, err := l.Runs.ExpireLeases(t.Context()); return err },
+		"expire deadlines": func() error { _, err := l.Units.ExpireDeadlines(t.Context()); return err },
 	} {
 		spy.hear()
 		l.must(ask())
 		for _, s := range spy.hear() {
 			s.query = "EXPLAIN (ANALYZE, FORMAT JSON) " + s.query
-			for _, node := range explain(t, l.db, s) {
+			for _, node := range explain(t, l.db.DB, s) {
 				if node.Relation == "work_units" && node.Rows+node.Removed > 2*few {
 					t.Errorf("%s: %s reads %g units", name, node.Type, node.Rows+node.Removed)
 				}

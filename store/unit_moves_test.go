@@ -12,7 +12,7 @@ import (
 
 // bring takes a unit that has had one run into a state, by the store's own
 // verbs, and returns its last run.
-func (l *ledger) bring(to work.State) *Claimed {
+func (l *fixture) bring(to work.State) *Claimed {
 	l.t.Helper()
 	dying := *l
 	dying.process = l.register(-time.Second)
@@ -32,59 +32,62 @@ func (l *ledger) bring(to work.State) *Claimed {
 }
 
 type verb struct {
-	do   func(*ledger, *Claimed)
+	do   func(*fixture, *Claimed)
 	want map[work.State]work.State // where it leads; elsewhere it changes nothing
 }
 
 func verbs() map[string]verb {
 	all := map[string]verb{
-		"claim": {func(l *ledger, c *Claimed) { l.take(c.ID, l.process) }, map[work.State]work.State{work.Queued: work.Running}},
+		"claim": {func(l *fixture, c *Claimed) { l.take(c.ID, l.process) }, map[work.State]work.State{work.Queued: work.Running}},
 		"cancel": {
-			func(l *ledger, c *Claimed) { _, err := l.Cancel(l.t.Context(), c.Tenant, c.ID); l.mayConflict(err) },
+			func(l *fixture, c *Claimed) {
+				_, err := l.Units.Cancel(l.t.Context(), c.Tenant, c.ID)
+				l.mayConflict(err)
+			},
 			map[work.State]work.State{work.Queued: work.Cancelled, work.Waiting: work.Cancelled},
 		},
 		"retry": {
-			func(l *ledger, c *Claimed) {
-				_, err := l.Retry(l.t.Context(), c.Tenant, c.ID, Changes{})
+			func(l *fixture, c *Claimed) {
+				_, err := l.Units.Retry(l.t.Context(), c.Tenant, c.ID, Changes{})
 				l.mayConflict(err)
 			},
 			map[work.State]work.State{work.Failed: work.Queued, work.Cancelled: work.Queued, work.TimedOut: work.Queued},
 		},
 		"cancel all": {
-			func(l *ledger, c *Claimed) {
-				_, _, err := l.CancelAll(l.t.Context(), UnitFilter{Tenant: c.Tenant})
+			func(l *fixture, c *Claimed) {
+				_, _, err := l.Units.CancelAll(l.t.Context(), UnitFilter{Tenant: c.Tenant})
 				l.must(err)
 			},
 			map[work.State]work.State{work.Queued: work.Cancelled, work.Waiting: work.Cancelled},
 		},
 		"retry all": {
-			func(l *ledger, c *Claimed) {
-				_, _, err := l.RetryAll(l.t.Context(), UnitFilter{Tenant: c.Tenant}, Changes{})
+			func(l *fixture, c *Claimed) {
+				_, _, err := l.Units.RetryAll(l.t.Context(), UnitFilter{Tenant: c.Tenant}, Changes{})
 				l.must(err)
 			},
 			map[work.State]work.State{work.Failed: work.Queued, work.Cancelled: work.Queued, work.TimedOut: work.Queued},
 		},
 		"expire leases": {
-			func(l *ledger, _ *Claimed) { _, err := l.ExpireLeases(l.t.Context()); l.must(err) },
+			func(l *fixture, _ *Claimed) { _, err := l.Runs.ExpireLeases(l.t.Context()); l.must(err) },
 			map[work.State]work.State{work.Running: work.Queued},
 		},
 		"expire deadlines": {
-			func(l *ledger, c *Claimed) {
+			func(l *fixture, c *Claimed) {
 				l.exec(`UPDATE work_units SET deadline = clock_timestamp() - interval '1 second' WHERE id = $1`, c.ID)
-				_, err := l.ExpireDeadlines(l.t.Context())
+				_, err := l.Units.ExpireDeadlines(l.t.Context())
 				l.must(err)
 			},
 			map[work.State]work.State{work.Queued: work.TimedOut, work.Waiting: work.TimedOut},
 		},
-		"redispatch": {func(l *ledger, c *Claimed) { _, err := l.Redispatch(l.t.Context(), pick(c)); l.must(err) }, nil},
+		"redispatch": {func(l *fixture, c *Claimed) { _, err := l.Queues.Redispatch(l.t.Context(), pick(c)); l.must(err) }, nil},
 	}
 	for _, next := range []work.State{work.Succeeded, work.Failed, work.Cancelled, work.TimedOut, work.Queued, work.Waiting} {
 		all["finish as "+string(next)] = verb{
-			func(l *ledger, c *Claimed) {
+			func(l *fixture, c *Claimed) {
 				if next == work.Waiting {
 					l.exec(`UPDATE work_units SET lane = 'batch' WHERE id = $1`, c.ID)
 				}
-				_, err := l.Finish(l.t.Context(), ending(c, next))
+				_, err := l.Runs.Finish(l.t.Context(), ending(c, next))
 				l.must(err)
 			},
 			map[work.State]work.State{work.Running: next},
@@ -93,7 +96,7 @@ func verbs() map[string]verb {
 	return all
 }
 
-func (l *ledger) mayConflict(err error) {
+func (l *fixture) mayConflict(err error) {
 	l.t.Helper()
 	if err != nil && !errors.Is(err, work.ErrConflict) {
 		l.t.Fatal(err)
@@ -106,7 +109,7 @@ func TestEveryVerbFromEveryState(t *testing.T) {
 	for name, v := range verbs() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(t)
+			l := newFixture(t)
 			for _, from := range work.States {
 				c := l.bring(from)
 				if u := l.unit(c.ID); u.State != from {
@@ -128,7 +131,7 @@ func TestEveryVerbFromEveryState(t *testing.T) {
 // What no statement does Postgres would refuse besides.
 func TestConstraints(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	for name, query := range map[string]string{
 		"finished_when_final":       `UPDATE work_units SET state = 'succeeded'`,

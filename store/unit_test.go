@@ -22,7 +22,7 @@ func keyed(key, body string) func(*NewUnit) {
 
 func TestAcceptKeepsEverything(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	money, retries := 1.5, 0
 	due, deadline := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond), time.Now().Add(2*time.Hour).UTC().Truncate(time.Microsecond)
 	n := newUnit(func(n *NewUnit) {
@@ -33,7 +33,7 @@ func TestAcceptKeepsEverything(t *testing.T) {
 			MissingKey: "note", SessionPolicy: work.Fresh, OnDenied: work.OnDeniedNote, MaxRetries: &retries, Queue: "q", Priority: 9, Labels: json.RawMessage(`{"a": "b"}`),
 			NotBefore: &due, Deadline: &deadline, ExpiresAt: &deadline}
 	})
-	accepted, replayed, err := l.Accept(t.Context(), n)
+	accepted, replayed, err := l.Units.Accept(t.Context(), n)
 	l.must(err)
 	got := l.unit(n.ID)
 	for name, u := range map[string]work.Unit{"answer": accepted, "row": got} {
@@ -59,14 +59,14 @@ func TestAcceptInFewStatements(t *testing.T) {
 	const callers = 200
 	url := testkit.DB(t, migrate)
 	l, spy := newTap(t, url)
-	other := openLedger(t, url)
+	other := openFixture(t, url)
 	tx, err := other.db.BeginTxx(t.Context(), nil)
 	l.must(err)
 	_, err = tx.ExecContext(t.Context(), `LOCK TABLE work_units IN ACCESS EXCLUSIVE MODE`)
 	l.must(err)
 	var all sync.WaitGroup
 	call := func() {
-		if _, _, err := l.Accept(t.Context(), newUnit()); err != nil {
+		if _, _, err := l.Units.Accept(t.Context(), newUnit()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -76,9 +76,7 @@ func TestAcceptInFewStatements(t *testing.T) {
 		all.Go(call)
 	}
 	testkit.Eventually(t, "all others wait", func() bool {
-		l.accept.mu.Lock()
-		defer l.accept.mu.Unlock()
-		return len(l.accept.waiting) == callers-1
+		return l.Units.accept.Waiting() == callers-1
 	})
 	l.must(tx.Rollback())
 	all.Wait()
@@ -92,14 +90,14 @@ func TestAcceptInFewStatements(t *testing.T) {
 
 func TestIdempotencyKey(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
-	processes := []*ledger{l, openLedger(t, l.url)}
+	l := newFixture(t)
+	processes := []*fixture{l, openFixture(t, l.url)}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	ids, fresh := map[uuid.UUID]int{}, 0
 	for i := range 100 {
 		all.Go(func() {
-			u, replayed, err := processes[i%2].Accept(t.Context(), newUnit(keyed("key", "body")))
+			u, replayed, err := processes[i%2].Units.Accept(t.Context(), newUnit(keyed("key", "body")))
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -115,14 +113,14 @@ func TestIdempotencyKey(t *testing.T) {
 	if len(ids) != 1 || fresh != 1 || get[int](l, `SELECT count(*) FROM work_units`) != 1 {
 		t.Errorf("units %v, %d of them new", ids, fresh)
 	}
-	if _, _, err := l.Accept(t.Context(), newUnit(keyed("key", "another body"))); !errors.Is(err, ErrKeyReused) {
+	if _, _, err := l.Units.Accept(t.Context(), newUnit(keyed("key", "another body"))); !errors.Is(err, ErrKeyReused) {
 		t.Errorf("another body: %v", err)
 	}
-	if _, replayed, err := l.Accept(t.Context(), newUnit(keyed("key", "body"), func(n *NewUnit) { n.Tenant = "other" })); err != nil || replayed {
+	if _, replayed, err := l.Units.Accept(t.Context(), newUnit(keyed("key", "body"), func(n *NewUnit) { n.Tenant = "other" })); err != nil || replayed {
 		t.Errorf("another tenant's key: replayed %t, error %v", replayed, err)
 	}
 	for _, replay := range []bool{false, true} { // what Postgres text cannot hold is the same key both times
-		if _, replayed, err := l.Accept(t.Context(), newUnit(keyed("k\xffe\x00y", "body"))); err != nil || replayed != replay {
+		if _, replayed, err := l.Units.Accept(t.Context(), newUnit(keyed("k\xffe\x00y", "body"))); err != nil || replayed != replay {
 			t.Errorf("odd key: replayed %t, error %v", replayed, err)
 		}
 	}
@@ -139,7 +137,7 @@ func TestAcceptOrdersKeys(t *testing.T) {
 	}
 	var orders []string
 	for range 2 {
-		if _, err := l.acceptAll(t.Context(), rows); err != nil {
+		if _, err := l.Units.acceptAll(t.Context(), rows); err != nil {
 			t.Fatal(err)
 		}
 		var sent []unitIn
@@ -160,7 +158,7 @@ func TestAcceptOrdersKeys(t *testing.T) {
 // nobody else's trouble.
 func TestAcceptBadRowFailsAlone(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.put(keyed("used", "body"))
 	bad := map[string]NewUnit{
 		"NUL":        newUnit(func(n *NewUnit) { n.Prompt = "a\x00b" }),
@@ -172,14 +170,14 @@ func TestAcceptBadRowFailsAlone(t *testing.T) {
 	var all sync.WaitGroup
 	for name, n := range bad {
 		all.Go(func() {
-			if _, _, err := l.Accept(t.Context(), n); err == nil {
+			if _, _, err := l.Units.Accept(t.Context(), n); err == nil {
 				t.Errorf("%s was accepted", name)
 			}
 		})
 	}
 	for range 50 {
 		all.Go(func() {
-			if _, _, err := l.Accept(t.Context(), newUnit()); err != nil {
+			if _, _, err := l.Units.Accept(t.Context(), newUnit()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -194,10 +192,10 @@ func TestAcceptBadRowFailsAlone(t *testing.T) {
 // committed: then the unit is there already and is the caller's own.
 func TestAcceptRepeatedByTheDriver(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	n := newUnit()
 	for range 2 {
-		u, replayed, err := l.Accept(t.Context(), n)
+		u, replayed, err := l.Units.Accept(t.Context(), n)
 		if err != nil || replayed || u.ID != n.ID {
 			t.Errorf("unit %s, replayed %t, error %v", u.ID, replayed, err)
 		}
@@ -206,7 +204,7 @@ func TestAcceptRepeatedByTheDriver(t *testing.T) {
 
 func TestAcceptDelay(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	u := l.put(func(n *NewUnit) { n.Delay = 3600 })
 	if u.NotBefore == nil || time.Until(*u.NotBefore) < 50*time.Minute {
 		t.Errorf("not before %v", u.NotBefore)
@@ -221,12 +219,12 @@ func TestAcceptDelay(t *testing.T) {
 
 func TestAcceptLargeUnits(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	big := strings.Repeat("é", 4<<20)
 	var all sync.WaitGroup
 	for range 9 { // more than go into one statement
 		all.Go(func() {
-			u, _, err := l.Accept(t.Context(), newUnit(func(n *NewUnit) { n.Prompt = big }))
+			u, _, err := l.Units.Accept(t.Context(), newUnit(func(n *NewUnit) { n.Prompt = big }))
 			if err != nil || u.Prompt != big {
 				t.Errorf("prompt of %d bytes, error %v", len(u.Prompt), err)
 			}
@@ -237,29 +235,29 @@ func TestAcceptLargeUnits(t *testing.T) {
 
 func TestCancel(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	queued := l.put()
 	for range 2 { // the second finds it done
-		u, err := l.Cancel(t.Context(), work.DefaultTenant, queued.ID)
+		u, err := l.Units.Cancel(t.Context(), work.DefaultTenant, queued.ID)
 		if err != nil || u.State != work.Cancelled || u.FinishedAt == nil {
 			t.Fatalf("queued unit is %s, error %v", u.State, err)
 		}
 	}
 	c := l.run()
-	u, err := l.Cancel(t.Context(), work.DefaultTenant, c.ID)
+	u, err := l.Units.Cancel(t.Context(), work.DefaultTenant, c.ID)
 	if err != nil || u.State != work.Running || u.CancelRequestedAt == nil {
 		t.Errorf("running unit is %s, asked at %v, error %v", u.State, u.CancelRequestedAt, err)
 	}
-	again, err := l.Cancel(t.Context(), work.DefaultTenant, c.ID)
+	again, err := l.Units.Cancel(t.Context(), work.DefaultTenant, c.ID)
 	if err != nil || !again.CancelRequestedAt.Equal(*u.CancelRequestedAt) {
 		t.Errorf("asked again: %v, error %v", again.CancelRequestedAt, err)
 	}
 	l.end(ending(c, work.Succeeded), Recorded) // it was faster
-	if _, err := l.Cancel(t.Context(), work.DefaultTenant, c.ID); !errors.Is(err, work.ErrConflict) {
+	if _, err := l.Units.Cancel(t.Context(), work.DefaultTenant, c.ID); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("succeeded unit: %v", err)
 	}
 	for tenant, id := range map[string]uuid.UUID{"other": c.ID, work.DefaultTenant: uuid.New()} {
-		if _, err := l.Cancel(t.Context(), tenant, id); !errors.Is(err, work.ErrNotFound) {
+		if _, err := l.Units.Cancel(t.Context(), tenant, id); !errors.Is(err, work.ErrNotFound) {
 			t.Errorf("unit %s of %s: %v", id, tenant, err)
 		}
 	}
@@ -267,10 +265,10 @@ func TestCancel(t *testing.T) {
 
 func TestRetry(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	c := l.run()
 	l.end(ending(c, work.Failed, func(f *Finish) { f.Crashes, f.Waits, f.Losses = 2, 1, 1; f.SessionID, f.Resumable = "s", true }), Recorded)
-	u, err := l.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{})
+	u, err := l.Units.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{})
 	l.must(err)
 	if u.State != work.Queued || u.Failures+u.Losses+u.Waits+u.Crashes != 0 || u.Error != nil || u.FinishedAt != nil || u.Dispatch != 2 || u.RunCount != 1 {
 		t.Errorf("after a retry: %+v", u)
@@ -278,7 +276,7 @@ func TestRetry(t *testing.T) {
 	if got := get[string](l, `SELECT resume_session FROM work_units WHERE id = $1`, c.ID); got != "s" {
 		t.Errorf("resumes session %q", got)
 	}
-	if _, err := l.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{}); !errors.Is(err, work.ErrConflict) {
+	if _, err := l.Units.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{}); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("retry of a queued unit: %v", err)
 	}
 	second := l.take(c.ID, l.process)
@@ -287,23 +285,23 @@ func TestRetry(t *testing.T) {
 	}
 	l.end(ending(second, work.Failed), Recorded)
 	model, prompt, turns := "m", "p", 7
-	if u, err = l.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{Model: &model, Prompt: &prompt, MaxTurns: &turns}); err != nil ||
+	if u, err = l.Units.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{Model: &model, Prompt: &prompt, MaxTurns: &turns}); err != nil ||
 		u.Model != "m" || u.Prompt != "p" || u.MaxTurns != 7 {
 		t.Errorf("changed to %q %q %d, error %v", u.Model, u.Prompt, u.MaxTurns, err)
 	}
 	if third := l.take(c.ID, l.process); third.ResumeSession != "" {
 		t.Errorf("another prompt goes on with session %q", third.ResumeSession)
 	}
-	if _, err := l.Retry(t.Context(), work.DefaultTenant, uuid.New(), Changes{}); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Units.Retry(t.Context(), work.DefaultTenant, uuid.New(), Changes{}); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("retry of nothing: %v", err)
 	}
 }
 
 func TestUnitOfAnotherTenant(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	u := l.put()
-	if _, err := l.Unit(t.Context(), "other", u.ID); !errors.Is(err, work.ErrNotFound) {
+	if _, err := l.Units.Get(t.Context(), "other", u.ID); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -311,7 +309,7 @@ func TestUnitOfAnotherTenant(t *testing.T) {
 // A unit's place counts those that are due and go before it.
 func TestPlace(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	soon := time.Now().Add(time.Hour)
 	l.put()
 	l.put(func(n *NewUnit) { n.Priority = 9 })
@@ -327,7 +325,7 @@ func TestPlace(t *testing.T) {
 		of   work.Unit
 		want Place
 	}{{u, Place{Ahead: 2}}, {late, Place{Ahead: 4, Scheduled: true}}} {
-		if got, err := l.Place(t.Context(), test.of); err != nil || got != test.want {
+		if got, err := l.Queues.Place(t.Context(), test.of); err != nil || got != test.want {
 			t.Errorf("place %+v, want %+v, error %v", got, test.want, err)
 		}
 	}

@@ -70,7 +70,7 @@ func (a *Deliveries) List(ctx context.Context, in *listDeliveriesInput) (*delive
 		return nil, err
 	}
 	var list deliveryList
-	list.Body.Items, list.Body.Next, err = a.Store.Deliveries(ctx, f)
+	list.Body.Items, list.Body.Next, err = a.Store.Deliveries.List(ctx, f)
 	return &list, err
 }
 
@@ -79,7 +79,7 @@ func (a *Deliveries) Get(ctx context.Context, in *query.ByID) (*deliveryAnswer, 
 	if err != nil {
 		return nil, err
 	}
-	d, err := a.Store.Delivery(ctx, work.DefaultTenant, id)
+	d, err := a.Store.Deliveries.Get(ctx, work.DefaultTenant, id)
 	return &deliveryAnswer{d}, err
 }
 
@@ -88,7 +88,7 @@ func (a *Deliveries) Redeliver(ctx context.Context, in *query.ByID) (*deliveryAn
 	if err != nil {
 		return nil, err
 	}
-	d, err := a.Store.Redeliver(ctx, work.DefaultTenant, id)
+	d, err := a.Store.Deliveries.Redeliver(ctx, work.DefaultTenant, id)
 	return &deliveryAnswer{d}, err
 }
 
@@ -118,6 +118,6 @@ func (a *Deliveries) RedeliverAll(ctx context.Context, in *redeliverInput) (*red
 	if len(f.States) == 0 {
 		f.States = []work.DeliveryState{work.DeliveryDead}
 	}
-	n, err := a.Store.RedeliverAll(ctx, f)
+	n, err := a.Store.Deliveries.RedeliverAll(ctx, f)
 	return &redeliveryAnswer{Redelivery{Count: n, More: n == store.MaxBulk}}, err
 }

@@ -89,7 +89,7 @@ func (a *Endpoints) Add(ctx context.Context, in *addEndpointInput) (*addedAnswer
 	}
 	e.ID = uuid.Must(uuid.NewV7())
 	secret := webhook.NewSecret()
-	e, err = a.Store.AddEndpoint(ctx, e, secret)
+	e, err = a.Store.Endpoints.Add(ctx, e, secret)
 	return &addedAnswer{AddedEndpoint{e, secret}}, err
 }
 
@@ -103,12 +103,12 @@ func (a *Endpoints) Put(ctx context.Context, in *putEndpointInput) (*endpointAns
 		return nil, err
 	}
 	e.ID = id
-	e, err = a.Store.PutEndpoint(ctx, e, in.Body.Disabled)
+	e, err = a.Store.Endpoints.Put(ctx, e, in.Body.Disabled)
 	return &endpointAnswer{e}, err
 }
 
 func (a *Endpoints) List(ctx context.Context, _ *struct{}) (*endpointList, error) {
-	endpoints, err := a.Store.Endpoints(ctx, work.DefaultTenant)
+	endpoints, err := a.Store.Endpoints.List(ctx, work.DefaultTenant)
 	var list endpointList
 	list.Body.Items = endpoints
 	return &list, err
@@ -119,7 +119,7 @@ func (a *Endpoints) Get(ctx context.Context, in *query.ByID) (*endpointAnswer, e
 	if err != nil {
 		return nil, err
 	}
-	e, err := a.Store.Endpoint(ctx, work.DefaultTenant, id)
+	e, err := a.Store.Endpoints.Get(ctx, work.DefaultTenant, id)
 	return &endpointAnswer{e}, err
 }
 
@@ -128,7 +128,7 @@ func (a *Endpoints) Delete(ctx context.Context, in *query.ByID) (*struct{}, erro
 	if err != nil {
 		return nil, err
 	}
-	return nil, a.Store.DeleteEndpoint(ctx, work.DefaultTenant, id)
+	return nil, a.Store.Endpoints.Delete(ctx, work.DefaultTenant, id)
 }
 
 func (a *Endpoints) Test(ctx context.Context, in *query.ByID) (*deliveryAnswer, error) {
@@ -136,7 +136,7 @@ func (a *Endpoints) Test(ctx context.Context, in *query.ByID) (*deliveryAnswer, 
 	if err != nil {
 		return nil, err
 	}
-	d, err := a.Store.TestEndpoint(ctx, work.DefaultTenant, id)
+	d, err := a.Store.Deliveries.AddTest(ctx, work.DefaultTenant, id)
 	return &deliveryAnswer{d}, err
 }
 
@@ -145,12 +145,12 @@ func (a *Endpoints) GetSecret(ctx context.Context, in *query.ByID) (*secretsAnsw
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := a.Store.EndpointSecrets(ctx, work.DefaultTenant, id)
+	secrets, err := a.Store.Endpoints.Secrets(ctx, work.DefaultTenant, id)
 	return &secretsAnswer{secrets}, err
 }
 
 func (a *Endpoints) GetCallbackSecret(ctx context.Context, _ *struct{}) (*secretsAnswer, error) {
-	secrets, err := a.Store.CallbackSecrets(ctx, work.DefaultTenant, webhook.NewSecret())
+	secrets, err := a.Store.Endpoints.CallbackSecrets(ctx, work.DefaultTenant, webhook.NewSecret())
 	return &secretsAnswer{secrets}, err
 }
 
@@ -193,7 +193,7 @@ func (a *Endpoints) RotateSecret(ctx context.Context, in *rotateInput) (*secrets
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := a.Store.RotateEndpoint(ctx, work.DefaultTenant, id, webhook.NewSecret(), overlap)
+	secrets, err := a.Store.Endpoints.Rotate(ctx, work.DefaultTenant, id, webhook.NewSecret(), overlap)
 	return &secretsAnswer{secrets}, err
 }
 
@@ -202,6 +202,6 @@ func (a *Endpoints) RotateCallbackSecret(ctx context.Context, in *struct{ Body *
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := a.Store.RotateCallbacks(ctx, work.DefaultTenant, webhook.NewSecret(), overlap)
+	secrets, err := a.Store.Endpoints.RotateCallbacks(ctx, work.DefaultTenant, webhook.NewSecret(), overlap)
 	return &secretsAnswer{secrets}, err
 }

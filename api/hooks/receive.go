@@ -149,7 +149,7 @@ func (a *Triggers) hook(ctx context.Context, name string) (*hook, error) {
 }
 
 func (a *Triggers) readHook(ctx context.Context, name string) (*hook, error) {
-	t, err := a.Store.Trigger(ctx, work.DefaultTenant, name)
+	t, err := a.Store.Triggers.Get(ctx, work.DefaultTenant, name)
 	if err != nil {
 		return nil, err
 	}
@@ -284,7 +284,7 @@ func (a *Triggers) take(ctx context.Context, h *hook, m *message, proof webhook.
 	d := work.TriggerDelivery{ID: uuid.Must(uuid.NewV7()), Tenant: h.Tenant, Trigger: h.Name, Delivery: m.Delivery, Event: m.Event}
 	got := Receipt{Delivery: m.Delivery, Event: m.Event}
 	if d.Outcome, got.Detail = h.declines(ctx, m); d.Outcome != "" {
-		noted, err := a.Store.Decline(ctx, d)
+		noted, err := a.Store.Triggers.Decline(ctx, d)
 		got.Outcome = d.Outcome
 		if noted.Outcome == work.DeliveryAccepted { // before the trigger was changed
 			got.repeats(noted)
@@ -305,7 +305,7 @@ func (a *Triggers) take(ctx context.Context, h *hook, m *message, proof webhook.
 	n.ID, n.Delivery = d.ID, &d
 	unit, again, err := a.Submitter.Submit(ctx, n)
 	if errors.Is(err, store.ErrMadeBatch) {
-		noted, err := a.Store.Redelivered(ctx, d)
+		noted, err := a.Store.Triggers.Redelivered(ctx, d)
 		got.repeats(noted)
 		return got, err
 	}

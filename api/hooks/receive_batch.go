@@ -22,7 +22,7 @@ func (a *Triggers) takeBatch(ctx context.Context, h *hook, m *message, d work.Tr
 	if n.Title == "" {
 		n.Title = h.Name + " " + m.Delivery
 	}
-	noted, err := a.Store.DeliverBatch(ctx, n, d)
+	noted, err := a.Store.Triggers.AddBatch(ctx, n, d)
 	if err == nil && noted.ID == d.ID {
 		a.Submitter.EnumerateSoon(ctx, n.ID)
 	}

@@ -40,7 +40,7 @@ func (a *Triggers) Put(ctx context.Context, in *triggerInput) (*triggerAnswer, e
 	if err := a.setSecrets(ctx, &t, in.Body.Secrets); err != nil {
 		return nil, err
 	}
-	saved, err := a.Store.PutTrigger(ctx, t)
+	saved, err := a.Store.Triggers.Put(ctx, t)
 	a.cache.forget(in.Name)
 	return &triggerAnswer{saved}, err
 }
@@ -49,7 +49,7 @@ func (a *Triggers) Put(ctx context.Context, in *triggerInput) (*triggerAnswer, e
 // its own, if they are of the same kind.
 func (a *Triggers) setSecrets(ctx context.Context, t *work.Trigger, secrets []string) error {
 	if len(secrets) == 0 {
-		had, err := a.Store.Trigger(ctx, t.Tenant, t.Name)
+		had, err := a.Store.Triggers.Get(ctx, t.Tenant, t.Name)
 		if err == nil && had.Preset == t.Preset {
 			return nil
 		}
@@ -68,19 +68,19 @@ func (a *Triggers) setSecrets(ctx context.Context, t *work.Trigger, secrets []st
 func sealOwner(t *work.Trigger) string { return "trigger " + t.Tenant + " " + t.Name }
 
 func (a *Triggers) Get(ctx context.Context, in *query.ByName) (*triggerAnswer, error) {
-	t, err := a.Store.Trigger(ctx, work.DefaultTenant, in.Name)
+	t, err := a.Store.Triggers.Get(ctx, work.DefaultTenant, in.Name)
 	return &triggerAnswer{t}, err
 }
 
 func (a *Triggers) List(ctx context.Context, _ *struct{}) (*triggerList, error) {
-	triggers, err := a.Store.Triggers(ctx, work.DefaultTenant)
+	triggers, err := a.Store.Triggers.List(ctx, work.DefaultTenant)
 	var list triggerList
 	list.Body.Items = triggers
 	return &list, err
 }
 
 func (a *Triggers) Delete(ctx context.Context, in *query.ByName) (*struct{}, error) {
-	err := a.Store.DeleteTrigger(ctx, work.DefaultTenant, in.Name)
+	err := a.Store.Triggers.Delete(ctx, work.DefaultTenant, in.Name)
 	a.cache.forget(in.Name)
 	return nil, err
 }
@@ -105,7 +105,7 @@ func (a *Triggers) ListDeliveries(ctx context.Context, in *listTriggerDeliveries
 		return nil, err
 	}
 	var list triggerDeliveryList
-	list.Body.Items, list.Body.Next, err = a.Store.TriggerDeliveries(ctx, store.TriggerDeliveryFilter{
+	list.Body.Items, list.Body.Next, err = a.Store.Triggers.Received(ctx, store.TriggerDeliveryFilter{
 		Tenant: work.DefaultTenant, Trigger: in.Name, After: after, Limit: in.Limit})
 	return &list, err
 }

@@ -57,7 +57,7 @@ func (h *Hub) lookAtBatches(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	h.reads.Inc()
-	heads, err := h.store.BatchHeads(ctx)
+	heads, err := h.store.Batches.Heads(ctx)
 	if err != nil {
 		return err
 	}

@@ -141,7 +141,7 @@ func (f *feed) flush(ctx context.Context) error {
 // publish sends the readers what has changed since head.
 func (f *feed) publish(ctx context.Context, head store.Moment) error {
 	f.hub.reads.Inc()
-	units, now, err := f.hub.store.ChangedUnits(ctx, head, maxUnits+1)
+	units, now, err := f.hub.store.Events.Changed(ctx, head, maxUnits+1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.next = time.Now().Add(feedPause)
@@ -163,7 +163,7 @@ func (f *feed) bring(ctx context.Context, pending []*feedReader) error {
 		return nil
 	}
 	f.hub.reads.Inc()
-	now, err := f.hub.store.Now(ctx)
+	now, err := f.hub.store.Events.Now(ctx)
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (f *feed) bring(ctx context.Context, pending []*feedReader) error {
 			continue
 		}
 		f.hub.reads.Inc()
-		units, then, err := f.hub.store.ChangedUnits(ctx, r.at, maxUnits+1)
+		units, then, err := f.hub.store.Events.Changed(ctx, r.at, maxUnits+1)
 		if err != nil {
 			return err
 		}

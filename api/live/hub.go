@@ -189,7 +189,7 @@ func (h *Hub) poll(ctx context.Context) {
 	defer cancel()
 	h.bell.Watched(ids)
 	h.reads.Inc()
-	heads, err := h.store.Heads(ctx, ids)
+	heads, err := h.store.Events.Heads(ctx, ids)
 	if err != nil {
 		h.log.Debug("look for changes", "err", err)
 		return

@@ -48,7 +48,7 @@ func newHub(t *testing.T) testHub {
 
 func (h testHub) accept(t *testing.T) uuid.UUID {
 	t.Helper()
-	u, _, err := h.store.Accept(t.Context(), store.NewUnit{Unit: work.Unit{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: "a unit", Spec: work.Spec{
+	u, _, err := h.store.Units.Accept(t.Context(), store.NewUnit{Unit: work.Unit{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: "a unit", Spec: work.Spec{
 		Backend: "mock", Prompt: "p", Payload: json.RawMessage("{}"), Timeout: 60, IdleTimeout: 60, MissingKey: "fail",
 		Queue: work.DefaultQueue, Priority: work.DefaultPriority, Labels: json.RawMessage("{}")}}})
 	if err != nil {
@@ -99,7 +99,7 @@ func TestReadersShareOneRead(t *testing.T) {
 		}
 		readers = append(readers, r)
 	}
-	if _, err := h.store.Cancel(t.Context(), work.DefaultTenant, unit); err != nil {
+	if _, err := h.store.Units.Cancel(t.Context(), work.DefaultTenant, unit); err != nil {
 		t.Fatal(err)
 	}
 	if reads := h.readsOf(t, func() { h.Notify(unit); h.round(t.Context()) }); reads != 1 {

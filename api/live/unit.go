@@ -172,7 +172,7 @@ func (t *unitTopic) read(ctx context.Context, places map[unitCursor]bool) (*unit
 		}
 	}
 	t.hub.reads.Inc()
-	unit, runs, err := t.hub.store.LiveUnit(ctx, t.id, attempt)
+	unit, runs, err := t.hub.store.Events.Unit(ctx, t.id, attempt)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (t *unitTopic) read(ctx context.Context, places map[unitCursor]bool) (*unit
 			continue
 		}
 		t.hub.reads.Inc()
-		if view.steps[i], err = t.hub.store.StepsAfter(ctx, run.ID, from); err != nil {
+		if view.steps[i], err = t.hub.store.Transcripts.StepsAfter(ctx, run.ID, from); err != nil {
 			return nil, err
 		}
 	}

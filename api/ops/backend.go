@@ -37,11 +37,11 @@ type backendsAnswer struct {
 }
 
 func (o *Operations) ListBackends(ctx context.Context, _ *struct{}) (*backendsAnswer, error) {
-	processes, err := o.store.Processes(ctx)
+	processes, err := o.store.Processes.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	pauses, err := o.store.Pauses(ctx)
+	pauses, err := o.store.Pauses.List(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -46,13 +46,13 @@ func (o *Operations) ExplainUnit(ctx context.Context, in *query.ByID) (*explainA
 }
 
 func (o *Operations) Explain(ctx context.Context, id uuid.UUID) (Explanation, error) {
-	u, err := o.store.Unit(ctx, work.DefaultTenant, id)
+	u, err := o.store.Units.Get(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return Explanation{}, err
 	}
 	e := Explanation{ID: u.ID, Status: u.State, Reasons: whereItStands(u)}
 	if u.State == work.Waiting && u.Lane == work.LaneBatch {
-		lane, err := o.store.BatchLaneOf(ctx, id)
+		lane, err := o.store.ProviderBatches.LaneOf(ctx, id)
 		e.Reasons = []Reason{whyInLane(u, lane)}
 		return e, err
 	}
@@ -60,19 +60,19 @@ func (o *Operations) Explain(ctx context.Context, id uuid.UUID) (Explanation, er
 		return e, nil
 	}
 	if u.Held && u.BatchID != nil {
-		b, err := o.store.Batch(ctx, u.Tenant, *u.BatchID)
+		b, err := o.store.Batches.Get(ctx, u.Tenant, *u.BatchID)
 		e.Reasons = append(e.Reasons, whyBatchHolds(b))
 		return e, err
 	}
-	place, err := o.store.Place(ctx, u)
+	place, err := o.store.Queues.Place(ctx, u)
 	if err != nil {
 		return e, err
 	}
-	processes, err := o.store.Processes(ctx)
+	processes, err := o.store.Processes.List(ctx)
 	if err != nil {
 		return e, err
 	}
-	pauses, err := o.store.Pauses(ctx)
+	pauses, err := o.store.Pauses.List(ctx)
 	if err != nil {
 		return e, err
 	}
@@ -85,7 +85,7 @@ func (o *Operations) Explain(ctx context.Context, id uuid.UUID) (Explanation, er
 		e.Reasons = append(e.Reasons, Reason{Code: "queue_paused", Detail: fmt.Sprintf(
 			"the Asynq queue %s is paused in Redis", o.bell.QueueName(u.Queue, u.Backend, u.Priority))})
 	}
-	if len(e.Reasons) == 0 && o.bell.Up() && o.bell.Taken(ctx, store.DispatchOf(u)) {
+	if len(e.Reasons) == 0 && o.bell.Up() && o.bell.Taken(ctx, store.MessageOf(u)) {
 		e.Reasons = append(e.Reasons, Reason{Code: "taken", Detail: "a worker process has taken its message and has not begun it; " +
 			"after two seconds it is offered to the others again"})
 	}

@@ -84,10 +84,10 @@ func (o *Operations) checkRedis(ctx context.Context) Check {
 }
 
 func (o *Operations) checkWorkers(ctx context.Context, checks map[string]Check) {
-	processes, err := o.store.Processes(ctx)
+	processes, err := o.store.Processes.List(ctx)
 	var pauses []store.Pause
 	if err == nil {
-		pauses, err = o.store.Pauses(ctx)
+		pauses, err = o.store.Pauses.List(ctx)
 	}
 	if err != nil {
 		checks["workers"] = Check{Detail: "cannot be listed"}

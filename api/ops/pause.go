@@ -106,7 +106,7 @@ func (o *Operations) Pause(ctx context.Context, kind store.PauseKind, name strin
 	if body == nil {
 		body = &NewPause{}
 	}
-	p, err := o.store.Pause(ctx, kind, name, body.By, body.Why)
+	p, err := o.store.Pauses.Pause(ctx, kind, name, body.By, body.Why)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (o *Operations) Pause(ctx context.Context, kind store.PauseKind, name strin
 }
 
 func (o *Operations) Resume(ctx context.Context, kind store.PauseKind, name string) (*pauseAnswer, error) {
-	p, err := o.store.Resume(ctx, kind, name)
+	p, err := o.store.Pauses.Resume(ctx, kind, name)
 	if err != nil {
 		return nil, err
 	}

@@ -27,15 +27,15 @@ type queuesAnswer struct {
 }
 
 func (o *Operations) ListQueues(ctx context.Context, _ *struct{}) (*queuesAnswer, error) {
-	queues, err := o.store.Queues(ctx, work.DefaultTenant)
+	queues, err := o.store.Queues.List(ctx, work.DefaultTenant)
 	if err != nil {
 		return nil, err
 	}
-	pauses, err := o.store.Pauses(ctx)
+	pauses, err := o.store.Pauses.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	processes, err := o.store.Processes(ctx)
+	processes, err := o.store.Processes.List(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -38,10 +38,10 @@ func (o *Operations) Stats(ctx context.Context, window work.Window, now time.Tim
 		return s, nil, err
 	}
 	s.Figures = counted.figures
-	if pauses, err = o.store.Pauses(ctx); err != nil {
+	if pauses, err = o.store.Pauses.List(ctx); err != nil {
 		return s, nil, err
 	}
-	if s.Processes, err = o.store.Processes(ctx); err != nil {
+	if s.Processes, err = o.store.Processes.List(ctx); err != nil {
 		return s, nil, err
 	}
 	s.Queues = viewQueues(counted.queues, pauses, s.Processes)
@@ -61,10 +61,10 @@ type counted struct {
 }
 
 func (o *Operations) count(ctx context.Context, window work.Window, now time.Time) (c counted, rows int64, err error) {
-	if c.figures, err = o.store.Figures(ctx, work.DefaultTenant, window, now); err != nil {
+	if c.figures, err = o.store.Overview.Figures(ctx, work.DefaultTenant, window, now); err != nil {
 		return c, 0, err
 	}
-	if c.queues, err = o.store.Queues(ctx, work.DefaultTenant); err != nil {
+	if c.queues, err = o.store.Queues.List(ctx, work.DefaultTenant); err != nil {
 		return c, 0, err
 	}
 	rows = c.figures.Untallied
@@ -79,7 +79,7 @@ func (o *Operations) count(ctx context.Context, window work.Window, now time.Tim
 const reconcilerLate = 3 * time.Minute
 
 func (o *Operations) checkReconciler(ctx context.Context) Check {
-	ago, err := o.store.ReconcilerSeen(ctx)
+	ago, err := o.store.Overview.ReconcilerSeen(ctx)
 	switch {
 	case err != nil:
 		return Check{Detail: "cannot be looked for"}
@@ -109,7 +109,7 @@ func (o *Operations) CountUnits(ctx context.Context, f store.UnitFilter, all boo
 		c.At = time.Now()
 		c.Most = MaxCounts
 		var whole bool
-		if c.ByState, whole, err = o.store.CountUnits(ctx, f, MaxCounts); !whole {
+		if c.ByState, whole, err = o.store.Units.Count(ctx, f, MaxCounts); !whole {
 			c.Most = 0
 		}
 		for _, n := range c.ByState {

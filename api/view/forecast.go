@@ -20,11 +20,11 @@ type Forecast struct {
 }
 
 // ForecastOf looks ahead for a batch that awaits approval; nil for others.
-func ForecastOf(ctx context.Context, s *store.Store, b work.Batch, t store.Trial) (*Forecast, error) {
+func ForecastOf(ctx context.Context, s *store.Store, b work.Batch, t store.Tested) (*Forecast, error) {
 	if b.Status != work.BatchAwaitingApproval {
 		return nil, nil
 	}
-	processes, err := s.Processes(ctx)
+	processes, err := s.Processes.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func expect(n int, trial store.Spread) Expectation {
 }
 
 // ExpectCost is what n further units will probably cost; nil: nobody knows.
-func ExpectCost(n int, t store.Trial) *Expectation {
+func ExpectCost(n int, t store.Tested) *Expectation {
 	if t.Cost == nil {
 		return nil
 	}

@@ -37,7 +37,7 @@ func (a units) theUnit(c echo.Context) (page.Unit, error) {
 	if err != nil {
 		return page.Unit{}, err
 	}
-	unit, err := a.Store.Unit(c.Request().Context(), work.DefaultTenant, id)
+	unit, err := a.Store.Units.Get(c.Request().Context(), work.DefaultTenant, id)
 	return page.Unit{Unit: unit, Filter: filterOf(c)}, err
 }
 
@@ -158,7 +158,7 @@ func (a units) askRetryAll(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := a.Store.PreviewRetry(c.Request().Context(), f, store.Changes{}, previewUnits)
+	p, err := a.Store.Units.PreviewRetry(c.Request().Context(), f, store.Changes{}, previewUnits)
 	if err != nil {
 		return err
 	}

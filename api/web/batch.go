@@ -42,12 +42,12 @@ func (a *batches) batchesPage(c echo.Context) error {
 	if f.After, err = query.After(shown.After); err != nil {
 		return err
 	}
-	batches, next, err := a.Store.Batches(ctx, f)
+	batches, next, err := a.Store.Batches.List(ctx, f)
 	if err != nil {
 		return err
 	}
 	f.Statuses = nil
-	counts, err := a.Store.CountBatches(ctx, f, ops.MaxCounts)
+	counts, err := a.Store.Batches.Count(ctx, f, ops.MaxCounts)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (a *batches) batchOf(c echo.Context) (page.Batch, error) {
 	if err != nil {
 		return page.Batch{}, err
 	}
-	b, t, err := a.Store.TriedBatch(ctx, work.DefaultTenant, id)
+	b, t, err := a.Store.Batches.GetTested(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return page.Batch{}, err
 	}
@@ -103,7 +103,7 @@ func (a *batches) batchOf(c echo.Context) (page.Batch, error) {
 		return shown, err
 	}
 	if b.Status == work.BatchTesting || b.Status == work.BatchInProgress {
-		pace, err := a.Store.BatchPace(ctx, work.DefaultTenant, id, paceTime)
+		pace, err := a.Store.Batches.Pace(ctx, work.DefaultTenant, id, paceTime)
 		if err != nil {
 			return shown, err
 		}
@@ -114,7 +114,7 @@ func (a *batches) batchOf(c echo.Context) (page.Batch, error) {
 	if shown.Bad() == 0 {
 		return shown, nil
 	}
-	groups, err := a.Store.BatchFailures(ctx, id, maxFailures)
+	groups, err := a.Store.Batches.Failures(ctx, id, maxFailures)
 	if err != nil {
 		return shown, err
 	}
@@ -129,7 +129,7 @@ func (a *batches) batchOf(c echo.Context) (page.Batch, error) {
 
 // expected is what the rest of a batch will probably take: what an approval is
 // asked for, and later what is left to pay.
-func (a *batches) expected(ctx context.Context, b work.Batch, t store.Trial) (*page.Forecast, error) {
+func (a *batches) expected(ctx context.Context, b work.Batch, t store.Tested) (*page.Forecast, error) {
 	f, err := view.ForecastOf(ctx, a.Store, b, t)
 	if err != nil {
 		return nil, err

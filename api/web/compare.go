@@ -68,14 +68,14 @@ func (a comparisons) side(ctx context.Context, text string) (page.Unit, error) {
 		return page.Unit{}, err
 	}
 	var chosen *work.Run
-	run, err := a.Store.Run(ctx, work.DefaultTenant, id)
+	run, err := a.Store.Runs.Get(ctx, work.DefaultTenant, id)
 	switch {
 	case err == nil:
 		id, chosen = run.UnitID, &run
 	case !errors.Is(err, work.ErrNotFound):
 		return page.Unit{}, err
 	}
-	unit, err := a.Store.Unit(ctx, work.DefaultTenant, id)
+	unit, err := a.Store.Units.Get(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return page.Unit{}, err
 	}
@@ -111,7 +111,7 @@ func (a comparisons) candidates(ctx context.Context, shown *page.Comparison) err
 			}
 		}
 	}
-	units, _, err := a.Store.Units(ctx, store.UnitFilter{Tenant: work.DefaultTenant, Limit: pageChoices + 1})
+	units, _, err := a.Store.Units.List(ctx, store.UnitFilter{Tenant: work.DefaultTenant, Limit: pageChoices + 1})
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (a comparisons) steps(ctx context.Context, run work.Run) ([]transcript.Step
 	if !run.HasTranscript {
 		return nil, nil
 	}
-	stored, err := a.Store.Transcript(ctx, work.DefaultTenant, run.ID)
+	stored, err := a.Store.Transcripts.Open(ctx, work.DefaultTenant, run.ID)
 	if err != nil {
 		return nil, err
 	}

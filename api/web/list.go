@@ -100,7 +100,7 @@ func (a units) list(c echo.Context, chosen uuid.UUID) (page.List, error) {
 		return list, err
 	}
 	if f.Batch != uuid.Nil {
-		title, err := a.Store.BatchTitle(ctx, work.DefaultTenant, f.Batch)
+		title, err := a.Store.Batches.Title(ctx, work.DefaultTenant, f.Batch)
 		if err != nil {
 			return list, err
 		}
@@ -127,7 +127,7 @@ func (a units) list(c echo.Context, chosen uuid.UUID) (page.List, error) {
 
 // fill gives the list the cards of a filter and tells where it goes on.
 func (a units) fill(ctx context.Context, list *page.List, f store.UnitFilter, chosen uuid.UUID) (*uuid.UUID, error) {
-	units, next, err := a.Store.Units(ctx, f)
+	units, next, err := a.Store.Units.List(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (a units) fill(ctx context.Context, list *page.List, f store.UnitFilter, ch
 	}
 	var live map[uuid.UUID]work.Run
 	if len(running) > 0 {
-		if live, err = a.Store.LiveRuns(ctx, running); err != nil {
+		if live, err = a.Store.Runs.Live(ctx, running); err != nil {
 			return nil, err
 		}
 	}

@@ -28,7 +28,7 @@ func (a *site) notice(ctx context.Context, done, back string) (*page.Notice, err
 	n := &page.Notice{Close: back}
 	switch verb, kind, name, count, more := m[1], m[2], m[3], m[4], m[5]; {
 	case kind != "":
-		pauses, err := a.Store.Pauses(ctx)
+		pauses, err := a.Store.Pauses.List(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -65,7 +65,7 @@ func (a *site) noticeOfUnit(ctx context.Context, verb, back string) (*page.Notic
 	if err != nil {
 		return nil, err
 	}
-	unit, err := a.Store.Unit(ctx, work.DefaultTenant, id)
+	unit, err := a.Store.Units.Get(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (a *site) noticeOfBatch(ctx context.Context, verb, back string) (*page.Noti
 	if err != nil {
 		return nil, err
 	}
-	b, err := a.Store.Batch(ctx, work.DefaultTenant, id)
+	b, err := a.Store.Batches.Get(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return nil, err
 	}

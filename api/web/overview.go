@@ -34,11 +34,11 @@ func (a overviews) overviewPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	schedules, err := a.Store.Schedules(ctx, work.DefaultTenant)
+	schedules, err := a.Store.Schedules.List(ctx, work.DefaultTenant)
 	if err != nil {
 		return err
 	}
-	batches, err := a.Store.CountBatches(ctx, store.BatchFilter{Tenant: work.DefaultTenant}, ops.MaxCounts)
+	batches, err := a.Store.Batches.Count(ctx, store.BatchFilter{Tenant: work.DefaultTenant}, ops.MaxCounts)
 	if err != nil {
 		return err
 	}
@@ -71,11 +71,11 @@ func (a overviews) overviewPage(c echo.Context) error {
 
 func (a overviews) processesPage(c echo.Context) error {
 	ctx := c.Request().Context()
-	processes, err := a.Store.Processes(ctx)
+	processes, err := a.Store.Processes.List(ctx)
 	if err != nil {
 		return err
 	}
-	runs, _, err := a.Store.Runs(ctx, store.RunFilter{Tenant: work.DefaultTenant, Statuses: []work.RunStatus{work.RunRunning}, Limit: 1000})
+	runs, _, err := a.Store.Runs.List(ctx, store.RunFilter{Tenant: work.DefaultTenant, Statuses: []work.RunStatus{work.RunRunning}, Limit: 1000})
 	if err != nil {
 		return err
 	}

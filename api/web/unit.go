@@ -90,7 +90,7 @@ func (a units) unitOf(c echo.Context, id uuid.UUID, whole bool) (page.Unit, erro
 	if err != nil {
 		return page.Unit{}, err
 	}
-	unit, err := a.Store.Unit(ctx, work.DefaultTenant, id)
+	unit, err := a.Store.Units.Get(ctx, work.DefaultTenant, id)
 	if err != nil {
 		return page.Unit{}, err
 	}
@@ -106,11 +106,11 @@ func (a units) unitOf(c echo.Context, id uuid.UUID, whole bool) (page.Unit, erro
 		}
 	}
 	if unit.BatchID != nil {
-		if shown.Batch, err = a.Store.BatchTitle(ctx, work.DefaultTenant, *unit.BatchID); err != nil {
+		if shown.Batch, err = a.Store.Batches.Title(ctx, work.DefaultTenant, *unit.BatchID); err != nil {
 			return shown, err
 		}
 	}
-	shown.Deliveries, _, err = a.Store.Deliveries(ctx, store.DeliveryFilter{Tenant: work.DefaultTenant, Unit: id, Limit: pageTold})
+	shown.Deliveries, _, err = a.Store.Deliveries.List(ctx, store.DeliveryFilter{Tenant: work.DefaultTenant, Unit: id, Limit: pageTold})
 	if err != nil {
 		return shown, err
 	}
@@ -138,14 +138,14 @@ func (a units) unitOf(c echo.Context, id uuid.UUID, whole bool) (page.Unit, erro
 // chosenRun is a unit's runs, newest first, and the one of an attempt, or the
 // newest; nil when there is none.
 func (a *site) chosenRun(ctx context.Context, unit uuid.UUID, attempt string) ([]work.Run, *work.Run, error) {
-	runs, _, err := a.Store.Runs(ctx, store.RunFilter{Tenant: work.DefaultTenant, Unit: unit, Limit: pageRuns})
+	runs, _, err := a.Store.Runs.List(ctx, store.RunFilter{Tenant: work.DefaultTenant, Unit: unit, Limit: pageRuns})
 	if err != nil {
 		return nil, nil, err
 	}
 	slices.SortFunc(runs, func(a, b work.Run) int { return b.Attempt - a.Attempt })
 	for _, r := range runs {
 		if attempt == "" || strconv.Itoa(r.Attempt) == attempt {
-			run, err := a.Store.Run(ctx, work.DefaultTenant, r.ID)
+			run, err := a.Store.Runs.Get(ctx, work.DefaultTenant, r.ID)
 			return runs, &run, err
 		}
 	}
@@ -169,5 +169,5 @@ func parseStep(c echo.Context) (int, error) {
 
 // script is the transcript of a run for a page that needs some of its steps.
 func (a units) script(ctx context.Context, run work.Run, needs func(*page.Script) []int) (*page.Script, error) {
-	return readScript(run, func() (io.Reader, error) { return a.Store.Transcript(ctx, work.DefaultTenant, run.ID) }, needs)
+	return readScript(run, func() (io.Reader, error) { return a.Store.Transcripts.Open(ctx, work.DefaultTenant, run.ID) }, needs)
 }

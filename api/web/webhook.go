@@ -33,10 +33,10 @@ func (a webhooks) webhooksPage(c echo.Context) error {
 	if f.After, err = query.After(c.QueryParam("after")); err != nil {
 		return err
 	}
-	if shown.Endpoints, err = a.Store.Endpoints(ctx, work.DefaultTenant); err != nil {
+	if shown.Endpoints, err = a.Store.Endpoints.List(ctx, work.DefaultTenant); err != nil {
 		return err
 	}
-	deliveries, next, err := a.Store.Deliveries(ctx, f)
+	deliveries, next, err := a.Store.Deliveries.List(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (a webhooks) redeliverForm(c echo.Context) error {
 	}
 	id, err := query.ID(c.Param("id"))
 	if err == nil {
-		_, err = a.Store.Redeliver(c.Request().Context(), work.DefaultTenant, id)
+		_, err = a.Store.Deliveries.Redeliver(c.Request().Context(), work.DefaultTenant, id)
 	}
 	return a.acted(c, ownPath(values.Get("back")), "redelivered", err)
 }

@@ -112,12 +112,12 @@ var plants = []plant{
 		[]string{"cut link"}, []string{"messages are true"}, 1,
 	},
 	{
-		"pause loses what it takes back", []edit{{"store/batch_move.go",
+		"pause loses what it takes back", []edit{{"store/advance.go",
 			"WHERE batch_id = $1 AND held AND state = 'queued'\n\t\t\tORDER BY", "WHERE batch_id = $1 AND held AND dispatch = 1 AND state = 'queued'\n\t\t\tORDER BY"}},
 		[]string{"cut link"}, []string{"accepted ends", "batches add up"}, 1,
 	},
 	{
-		"batch over before its units", []edit{{"store/batch_move.go",
+		"batch over before its units", []edit{{"store/advance.go",
 			"NOT held AND state IN ('queued', 'running', 'waiting')", "NOT held AND state = 'queued'"}},
 		[]string{"cut link"}, []string{"batches add up"}, 1,
 	},
@@ -127,12 +127,12 @@ var plants = []plant{
 		[]string{"kill api"}, []string{"batches are whole", "one unit per key"}, 1,
 	},
 	{
-		"accepted before it is on disk", []edit{{"store/store.go",
+		"accepted before it is on disk", []edit{{"store/pg/db.go",
 			"q.Set(\"binary_parameters\", \"yes\")", "q.Set(\"binary_parameters\", \"yes\")\n\tq.Set(\"synchronous_commit\", \"off\")"}},
 		[]string{"crash postgres"}, []string{"accepted is kept"}, 1,
 	},
 	{
-		"two units of one request", []edit{{"store/unit.go",
+		"two units of one request", []edit{{"store/accept.go",
 			"in = append(in, row)", "in = append(in, row)\n\t\tif n.BatchID == nil {\n\t\t\tagain := n.row()\n\t\t\tagain.ID, again.IdempotencyKey = uuid.Must(uuid.NewV7()), nil\n\t\t\tin = append(in, again)\n\t\t}"}},
 		[]string{"kill api"}, []string{"one unit per request"}, 1,
 	},
@@ -187,17 +187,17 @@ var plants = []plant{
 		[]string{"pause redis"}, []string{"refusals have a cause"}, 1,
 	},
 	{
-		"refused for ever after Postgres was away", []edit{{"store/group.go",
+		"refused for ever after Postgres was away", []edit{{"store/pg/group.go",
 			"\twritten(o.err)\n", "\twritten(o.err)\n\tif errors.As(o.err, new(*work.Unavailable)) {\n\t\tg.flush = func(context.Context, []In) ([]Out, error) { return nil, &work.Unavailable{What: \"postgres\", Err: o.err} }\n\t}\n"}},
 		[]string{"crash postgres"}, []string{"work is accepted"}, 1,
 	},
 	{
-		"concurrency of a batch ignored", []edit{{"store/batch_budget.go",
+		"concurrency of a batch ignored", []edit{{"store/budget.go",
 			"most = min(most, b.Concurrency)", "most = min(most, work.BatchWindow)"}},
 		[]string{"cut link"}, []string{"batch windows hold"}, 1,
 	},
 	{
-		"budget of a batch ignored", []edit{{"store/batch_budget.go",
+		"budget of a batch ignored", []edit{{"store/budget.go",
 			"left := exact(*b.MaxCostUSD - spent.Cost)\n", "left := *b.MaxCostUSD - spent.Cost + 1000\n"}},
 		[]string{"cut link"}, []string{"budgets hold"}, 1,
 	},

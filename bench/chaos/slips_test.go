@@ -11,7 +11,7 @@ type slip struct {
 
 var slips = []slip{
 	{
-		"a delivery makes a unit each time", []edit{{"store/unit.go",
+		"a delivery makes a unit each time", []edit{{"store/accept.go",
 			"FROM r WHERE trigger IS NULL OR id IN (SELECT unit_id FROM first)", "FROM r"}},
 		"./store", "TestADeliveryMakesOneUnit",
 	},
@@ -36,7 +36,7 @@ var slips = []slip{
 		"./handlers", "TestFinishedRunIsOnDiskWhilePostgresIsAway",
 	},
 	{
-		"a pause holds nothing", []edit{{"store/pause.go",
+		"a pause holds nothing", []edit{{"store/queue.go",
 			"p.since IS NOT NULL\n\tAND (p.kind", "p.since IS NULL\n\tAND (p.kind"}},
 		"./store", "TestPauseHoldsItsUnits",
 	},
@@ -56,12 +56,12 @@ var slips = []slip{
 		"./handlers", "TestUploadsThatCannotBeHad",
 	},
 	{
-		"a stop rule is never broken", []edit{{"store/batch_budget.go",
+		"a stop rule is never broken", []edit{{"store/budget.go",
 			"return limit != nil && value > *limit", "return limit != nil && value > *limit+1"}},
 		"./store", "TestBatchStopsWhenItGoesWrong",
 	},
 	{
-		"a test lets all units go", []edit{{"store/batch_budget.go",
+		"a test lets all units go", []edit{{"store/budget.go",
 			"room = min(room, b.TestFirst-b.Released)", "room = max(room, b.TestFirst-b.Released)"}},
 		"./store", "TestBatchTestsFirst",
 	},
@@ -124,13 +124,13 @@ var slips = []slip{
 		"./api", "TestManyFaultsAreCounted",
 	},
 	{
-		"a statement waits for its answer without end", []edit{{"store/connect.go",
-			"\t_ = c.link.SetDeadline(by.Add(min(closeAfter, limit/2))) // a closed", "\t_ = c.link.SetDeadline(by.Add(time.Hour)) // a closed"}, {"store/connect.go",
+		"a statement waits for its answer without end", []edit{{"store/pg/connect.go",
+			"\t_ = c.link.SetDeadline(by.Add(min(closeAfter, limit/2))) // a closed", "\t_ = c.link.SetDeadline(by.Add(time.Hour)) // a closed"}, {"store/pg/connect.go",
 			"\tif c.number == number && c.release != nil {\n", "\tif c.number < 0 {\n"}},
 		"./store", "TestHalfOpenConnections",
 	},
 	{
-		"connections that were not heard of are used again", []edit{{"store/connect.go",
+		"connections that were not heard of are used again", []edit{{"store/pg/connect.go",
 			"if c.link.heard.Load() < c.link.pulse.silent.Load() {", "if c.link.heard.Load() < 0 {"}},
 		"./store", "TestHalfOpenConnections",
 	},
@@ -155,12 +155,12 @@ var slips = []slip{
 		"./api", "TestRetriesGoThroughTheWindow",
 	},
 	{
-		"results that were reused lower the estimate of a budget", []edit{{"store/batch_budget.go",
+		"results that were reused lower the estimate of a budget", []edit{{"store/budget.go",
 			"const tellsPrice = `(cache IS DISTINCT FROM 'hit' AND ", "const tellsPrice = `("}},
 		"./store", "TestEstimateOfABudget",
 	},
 	{
-		"a cancelled batch is summed up", []edit{{"store/batch_fill.go",
+		"a cancelled batch is summed up", []edit{{"store/enumerate.go",
 			"WHERE id = $1 AND filler = $2 AND status = 'finalizing' AND synthesis_unit IS NULL`", "WHERE id = $1`"}},
 		"./store", "TestSynthesisOfACancelledBatch",
 	},
@@ -180,7 +180,7 @@ var slips = []slip{
 		"./store", "TestFinishTakesAnyFigures",
 	},
 	{
-		"the ledger's refusal of a row is taken for an outage", []edit{{"store/error.go",
+		"the ledger's refusal of a row is taken for an outage", []edit{{"store/pg/error.go",
 			"\tcase \"22\", \"23\": // bad data, a constraint\n\t\treturn refused\n", "\tcase \"22\", \"23\": // bad data, a constraint\n\t\treturn away\n"}},
 		"./store", "TestFinishBare",
 	},

@@ -84,7 +84,7 @@ func (f *scaleFigures) seed(ctx context.Context, ledger *store.Store) error {
 	began := time.Now()
 	for more := true; more; {
 		var err error
-		if more, err = ledger.Tally(ctx, work.DefaultTenant); err != nil {
+		if more, err = ledger.Overview.Tally(ctx, work.DefaultTenant); err != nil {
 			return err
 		}
 	}
@@ -95,14 +95,17 @@ func (f *scaleFigures) seed(ctx context.Context, ledger *store.Store) error {
 // statements are what the reconciler and the worker processes ask each second.
 func (f *scaleFigures) statements(ctx context.Context, ledger *store.Store) error {
 	for name, ask := range map[string]func() error{
-		"pending":         func() error { _, err := ledger.Pending(ctx, store.CheckCursor{}); return err },
-		"expire leases":   func() error { _, err := ledger.ExpireLeases(ctx); return err },
-		"unchecked":       func() error { _, _, err := ledger.Unchecked(ctx, store.CheckCursor{}, 500); return err },
-		"due":             func() error { _, err := ledger.Due(ctx, []string{"default"}, []string{"mock"}, nil, 50); return err },
+		"pending":       func() error { _, err := ledger.Reconciler.Pending(ctx, store.CheckCursor{}); return err },
+		"expire leases": func() error { _, err := ledger.Runs.ExpireLeases(ctx); return err },
+		"unchecked":     func() error { _, _, err := ledger.Queues.Unchecked(ctx, store.CheckCursor{}, 500); return err },
+		"due": func() error {
+			_, err := ledger.Queues.Due(ctx, []string{"default"}, []string{"mock"}, nil, 50)
+			return err
+		},
 		"changed units":   func() error { return changed(ctx, ledger) },
-		"queues":          func() error { _, err := ledger.Queues(ctx, work.DefaultTenant); return err },
-		"fold lost":       func() error { _, err := ledger.FoldLost(ctx, 50); return err },
-		"tally, a minute": func() error { _, err := ledger.Tally(ctx, work.DefaultTenant); return err },
+		"queues":          func() error { _, err := ledger.Queues.List(ctx, work.DefaultTenant); return err },
+		"fold lost":       func() error { _, err := ledger.Transcripts.FoldLost(ctx, 50); return err },
+		"tally, a minute": func() error { _, err := ledger.Overview.Tally(ctx, work.DefaultTenant); return err },
 	} {
 		times, err := timesOf(50, ask)
 		if err != nil {
@@ -114,9 +117,9 @@ func (f *scaleFigures) statements(ctx context.Context, ledger *store.Store) erro
 }
 
 func changed(ctx context.Context, ledger *store.Store) error {
-	now, err := ledger.Now(ctx)
+	now, err := ledger.Events.Now(ctx)
 	if err == nil {
-		_, _, err = ledger.ChangedUnits(ctx, now, 100)
+		_, _, err = ledger.Events.Changed(ctx, now, 100)
 	}
 	return err
 }
@@ -283,7 +286,7 @@ func (f *scaleFigures) remove(ctx context.Context, ledger *store.Store) error {
 	}
 	began, removed := time.Now(), 0
 	for time.Since(began) < 15*time.Second {
-		n, err := ledger.PruneUnits(ctx, work.DefaultTenant, time.Now().Add(-45*24*time.Hour), 1000)
+		n, err := ledger.Retention.PruneUnits(ctx, work.DefaultTenant, time.Now().Add(-45*24*time.Hour), 1000)
 		if err != nil {
 			return err
 		}

@@ -61,11 +61,11 @@ func storeJob(ctx context.Context, s childSettings, begin, _ func()) (childResul
 	}
 	begin()
 	took, err := parallel(len(units), s.Callers, func(i int) error {
-		unit, _, err := ledger.Accept(ctx, units[i])
+		unit, _, err := ledger.Units.Accept(ctx, units[i])
 		if err != nil {
 			return err
 		}
-		return client.Enqueue(ctx, store.DispatchOf(unit))
+		return client.Enqueue(ctx, store.MessageOf(unit))
 	})
 	return childResult{Units: s.Units, Seconds: took.Seconds()}, err
 }

@@ -198,7 +198,7 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		return usagef("%w", err)
 	}
 	defer func() { _ = bell.Close() }()
-	id, err := ledger.Epoch(app.Ctx, uuid.NewString())
+	id, err := ledger.Queues.Epoch(app.Ctx, uuid.NewString())
 	if err != nil {
 		return err
 	}
@@ -282,7 +282,7 @@ func (h house) serveAPI(ctx context.Context, app *App, door *Door, shift shift) 
 		return err
 	}
 	if door.PublicURL != "" {
-		if err := h.store.SetPublicURL(ctx, strings.TrimRight(door.PublicURL, "/")); err != nil {
+		if err := h.store.Endpoints.SetPublicURL(ctx, strings.TrimRight(door.PublicURL, "/")); err != nil {
 			return err
 		}
 	}

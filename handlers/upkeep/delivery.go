@@ -70,7 +70,7 @@ func (d *Deliveries) Close() { d.receivers.close(d.Drain.Grace) }
 
 // deliverNext makes one try to deliver to a receiver, if something is due.
 func (d *Deliveries) deliverNext(to uuid.UUID) (found, took bool) {
-	one, err := d.Store.ClaimDelivery(d.receivers.ctx, to, d.Process, deliveryLease, webhook.NewSecret())
+	one, err := d.Store.Deliveries.Claim(d.receivers.ctx, to, d.Process, deliveryLease, webhook.NewSecret())
 	if err != nil || one == nil {
 		if err != nil {
 			d.Log.Debug("look for a delivery; the reconciler enqueues it again", "receiver", to, "err", err)
@@ -106,14 +106,14 @@ func (d *Deliveries) obey(to uuid.UUID, one *store.ClaimedDelivery, answer webho
 	ctx, cancel := context.WithTimeout(context.Background(), deliveryLease)
 	defer cancel()
 	if answer.Gone() && one.EndpointID != nil {
-		disabled, err := d.Store.EndpointGone(ctx, *one.EndpointID, one.URL)
+		disabled, err := d.Store.Endpoints.DisableGone(ctx, *one.EndpointID, one.URL)
 		if disabled {
 			d.Log.Warn("webhook endpoint disabled: it answered 410", "endpoint", one.EndpointID)
 		}
 		return err
 	}
 	if answer.RetryAfter > 0 {
-		return d.Store.Slow(ctx, to, min(answer.RetryAfter, slowest))
+		return d.Store.Deliveries.Defer(ctx, to, min(answer.RetryAfter, slowest))
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ func (d *Deliveries) record(t store.Try) (work.DeliveryState, error) {
 	stopWaiting := d.Drain.Bound(cancel)
 	defer stopWaiting()
 	for {
-		state, err := d.Store.Tried(ctx, t)
+		state, err := d.Store.Deliveries.Finish(ctx, t)
 		if !errors.As(err, new(*work.Unavailable)) || ctx.Err() != nil {
 			return state, err
 		}
@@ -168,7 +168,7 @@ func (d *Deliveries) Poll(ctx context.Context) error {
 	if d.Queue.Up() {
 		return nil
 	}
-	due, err := d.Store.DueReceivers(ctx, dueReceivers)
+	due, err := d.Store.Deliveries.DueReceivers(ctx, dueReceivers)
 	if err != nil {
 		return fmt.Errorf("look for deliveries without redis: %w", err)
 	}

@@ -107,7 +107,7 @@ func (d *Disk) Check(ctx context.Context) error {
 	if full {
 		why = d.fullText()
 	}
-	if err := d.Store.Block(ctx, d.Process, why); err != nil {
+	if err := d.Store.Processes.Block(ctx, d.Process, why); err != nil {
 		return fmt.Errorf("tell Postgres of a full disk: %w", err)
 	}
 	d.blocked = full
@@ -141,7 +141,7 @@ func (d *Disk) makeRoom(ctx context.Context) {
 		d.Log.Warn("the disk is short: look for directories to remove", "err", err)
 		return
 	}
-	over, gone, err := d.Store.Leftover(ctx, idsOf(dirs))
+	over, gone, err := d.Store.Retention.Leftover(ctx, idsOf(dirs))
 	if err != nil {
 		d.Log.Warn("the disk is short: look for units that are over", "err", err)
 		return

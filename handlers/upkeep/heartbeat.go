@@ -51,7 +51,7 @@ func (h *Heartbeat) Register(ctx context.Context) error {
 		hostname = "unknown"
 	}
 	sent := process.Uptime()
-	err = h.Store.Register(ctx, work.Process{
+	err = h.Store.Processes.Register(ctx, work.Process{
 		ID: h.Process, Hostname: hostname, PID: os.Getpid(), Identity: process.Self(), Version: h.Version,
 		Slots: h.Slots, Queues: h.Queues, Backends: h.offers(),
 	}, h.Lease)
@@ -75,7 +75,7 @@ func (h *Heartbeat) offers() []work.Offer {
 // Beat sends one heartbeat. It waits for nothing else.
 func (h *Heartbeat) Beat(ctx context.Context) error {
 	sent, cut, mine := process.Uptime(), h.CutOff(), h.Runs.ids()
-	err := h.Store.Beat(ctx, h.Process, h.Lease, len(mine), h.offers())
+	err := h.Store.Processes.Heartbeat(ctx, h.Process, h.Lease, len(mine), h.offers())
 	switch {
 	case errors.Is(err, work.ErrNotFound):
 		if err = h.Register(ctx); err != nil {

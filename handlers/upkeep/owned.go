@@ -40,7 +40,7 @@ func (h *Heartbeat) Check(ctx context.Context) error {
 	// Taken before the question, so that a run claimed in between is not
 	// missing in the answer.
 	mine := h.Runs.ids()
-	state, err := h.Store.News(ctx, h.Process)
+	state, err := h.Store.Processes.Assignments(ctx, h.Process)
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (h *Heartbeat) release(ctx context.Context, o store.Owned) {
 	case ended && !left.lost:
 		h.Spool.markLost(o.RunID) // somebody has taken it from the disk: if he handed it in, the next check tells
 	default:
-		if err = h.Store.GiveUp(ctx, h.Process, o, left.lost); err == nil {
+		if err = h.Store.Runs.GiveUp(ctx, h.Process, o, left.lost); err == nil {
 			h.Spool.forget(o.RunID)
 		}
 	}

@@ -33,7 +33,7 @@ func (p *Peers) Lock() (unlock func()) {
 // Check ends the lease of peers that are plainly dead, so that their units need not
 // wait for it to run out.
 func (p *Peers) Check(ctx context.Context) error {
-	processes, err := p.Store.Processes(ctx)
+	processes, err := p.Store.Processes.List(ctx)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (p *Peers) Check(ctx context.Context) error {
 	if err := p.Spool.HandIn(ctx); err != nil { // what they have finished need not
 		p.Log.Warn("hand in what dead worker processes have finished", "err", err)
 	}
-	lost, err := p.Store.Bury(ctx, dead)
+	lost, err := p.Store.Processes.EndDead(ctx, dead)
 	if err != nil {
 		return err
 	}

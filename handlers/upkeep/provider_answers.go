@@ -30,7 +30,7 @@ func (r *batchRound) collect(ctx context.Context) error {
 	size, ours, foreign := 0, 0, 0
 	var stored error
 	keep := func() error {
-		stored = r.p.Store.TakeAnswers(ctx, r.b.ID, answers)
+		stored = r.p.Store.ProviderBatches.AddAnswers(ctx, r.b.ID, answers)
 		answers, size = answers[:0], 0
 		return stored
 	}
@@ -69,7 +69,7 @@ func (r *batchRound) collect(ctx context.Context) error {
 // trade gives what was found at the provider to another batch of ours, if it is
 // that one's.
 func (r *batchRound) trade(ctx context.Context, owner uuid.UUID) error {
-	traded, err := r.p.Store.TradeProviderBatch(ctx, r.p.Process, r.b.ID, owner)
+	traded, err := r.p.Store.ProviderBatches.Swap(ctx, r.p.Process, r.b.ID, owner)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (r *batchRound) trade(ctx context.Context, owner uuid.UUID) error {
 // chargeUnused notes what answers have cost that came for units which were over
 // before a run: the provider is paid for them.
 func (p *ProviderBatches) chargeUnused(ctx context.Context, names []string) error {
-	unused, err := p.Store.UnusedAnswers(ctx, names, answersCount)
+	unused, err := p.Store.ProviderBatches.UnusedAnswers(ctx, names, answersCount)
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func (p *ProviderBatches) chargeUnused(ctx context.Context, names []string) erro
 			p.Log.Warn("read the request of a unit", "unit", u.UnitID, "err", err) // it is priced as a prompt
 		}
 		cost := p.batcher(u.Backend).AnswerCost(call, u.Model, backend.Answer{Status: u.Status, RequestID: u.RequestID, Body: u.Body})
-		if err := p.Store.ChargeAnswer(ctx, u.UnitID, cost); err != nil {
+		if err := p.Store.ProviderBatches.ChargeAnswer(ctx, u.UnitID, cost); err != nil {
 			return err
 		}
 	}

@@ -60,7 +60,7 @@ func (p *ProviderBatches) Round(ctx context.Context) error {
 	}
 	for _, name := range names {
 		for !p.Drain.Begun() {
-			if n, err := p.Store.PackUnits(ctx, name, backend.MaxBatchLines); err != nil || n == 0 {
+			if n, err := p.Store.ProviderBatches.Pack(ctx, name, backend.MaxBatchLines); err != nil || n == 0 {
 				if err != nil {
 					return err
 				}
@@ -72,7 +72,7 @@ func (p *ProviderBatches) Round(ctx context.Context) error {
 		return err
 	}
 	for len(names) > 0 && !p.Drain.Begun() {
-		b, err := p.Store.HoldProviderBatch(ctx, p.Process, names)
+		b, err := p.Store.ProviderBatches.Claim(ctx, p.Process, names)
 		if err != nil || b == nil {
 			return err
 		}
@@ -98,7 +98,7 @@ type batchRound struct {
 // next does what is next. The error is Postgres's; the provider's are noted in
 // the batch, and it is looked at again.
 func (r *batchRound) next(ctx context.Context) error {
-	waits, err := r.p.Store.AnyPacked(ctx, r.b.ID)
+	waits, err := r.p.Store.ProviderBatches.AnyUnits(ctx, r.b.ID)
 	switch {
 	case err != nil:
 		return err
@@ -132,7 +132,7 @@ func (r *batchRound) dismiss(ctx context.Context) error {
 }
 
 func (r *batchRound) finish(ctx context.Context, failed *work.Failure) error {
-	left, err := r.p.Store.FinishProviderBatch(ctx, r.p.Process, r.b.ID, failed)
+	left, err := r.p.Store.ProviderBatches.Finish(ctx, r.p.Process, r.b.ID, failed)
 	if err == nil {
 		r.p.Log.Info("provider's batch is over", "batch", r.remote(), "backend", r.b.Backend, "unanswered", left, "failure", failed)
 	}
@@ -153,14 +153,14 @@ func (r *batchRound) later(ctx context.Context, done int, why error) error {
 		text = why.Error()
 		r.p.Log.Warn("provider's batch", "batch", r.remote(), "backend", r.b.Backend, "err", why)
 	}
-	return r.p.Store.LeaveProviderBatch(ctx, r.p.Process, r.b.ID, done, text, r.p.Every)
+	return r.p.Store.ProviderBatches.Leave(ctx, r.p.Process, r.b.ID, done, text, r.p.Every)
 }
 
 // again notes that the provider does not have the batch, and why.
 func (r *batchRound) again(ctx context.Context, why error) error {
 	pause := min(r.p.Every<<min(r.b.Tries, 8), max(r.p.Every, 15*time.Minute))
 	r.p.Log.Warn("provider's batch was not taken; it is sent again", "batch", r.b.ID, "backend", r.b.Backend, "after", pause, "err", why)
-	return r.p.Store.UnsentProviderBatch(ctx, r.p.Process, r.b.ID, why.Error(), pause)
+	return r.p.Store.ProviderBatches.Unsent(ctx, r.p.Process, r.b.ID, why.Error(), pause)
 }
 
 // send hands the batch in. From the note in Postgres on it may be there.
@@ -173,11 +173,11 @@ func (r *batchRound) send(ctx context.Context) error {
 	if len(lines) == 0 {
 		return r.finish(ctx, nil)
 	}
-	if err := r.p.Store.SendingProviderBatch(ctx, r.p.Process, r.b.ID, len(lines)); err != nil {
+	if err := r.p.Store.ProviderBatches.Sending(ctx, r.p.Process, r.b.ID, len(lines)); err != nil {
 		return err
 	}
 	if lease.Lapsed() {
-		return r.p.Store.UnsentProviderBatch(ctx, r.p.Process, r.b.ID, "", r.p.Every) // this process was frozen, perhaps
+		return r.p.Store.ProviderBatches.Unsent(ctx, r.p.Process, r.b.ID, "", r.p.Every) // this process was frozen, perhaps
 	}
 	call, cancel := context.WithTimeout(ctx, transferTimeout)
 	defer cancel()
@@ -186,7 +186,7 @@ func (r *batchRound) send(ctx context.Context) error {
 	switch {
 	case err == nil:
 		r.p.Log.Info("provider's batch was sent", "batch", remote, "backend", r.b.Backend, "lines", len(lines))
-		return r.p.Store.SentProviderBatch(ctx, r.p.Process, r.b.ID, remote, r.p.Every)
+		return r.p.Store.ProviderBatches.Sent(ctx, r.p.Process, r.b.ID, remote, r.p.Every)
 	case errors.As(err, &refused):
 		return r.refused(ctx, refused)
 	}
@@ -208,12 +208,12 @@ func (r *batchRound) lines(ctx context.Context) (lines []backend.Line, err error
 	var live []uuid.UUID
 	size, most := 0, cmp.Or(r.p.MaxSize, backend.MaxBatchBytes)
 	for after := uuid.Nil; ; {
-		units, err := r.p.Store.PackedUnits(ctx, r.b.ID, after, packPage)
+		units, err := r.p.Store.ProviderBatches.Units(ctx, r.b.ID, after, packPage)
 		if err != nil {
 			return nil, err
 		}
 		if len(units) == 0 {
-			return lines, r.p.Store.UnpackLive(ctx, r.b.ID, live)
+			return lines, r.p.Store.ProviderBatches.UnpackLive(ctx, r.b.ID, live)
 		}
 		for i := range units {
 			after = units[i].ID
@@ -226,7 +226,7 @@ func (r *batchRound) lines(ctx context.Context) (lines []backend.Line, err error
 				continue
 			}
 			if size += len(line.Body); size > most {
-				return lines, errors.Join(r.p.Store.UnpackLive(ctx, r.b.ID, live), r.p.Store.UnpackFrom(ctx, r.b.ID, after))
+				return lines, errors.Join(r.p.Store.ProviderBatches.UnpackLive(ctx, r.b.ID, live), r.p.Store.ProviderBatches.UnpackFrom(ctx, r.b.ID, after))
 			}
 			line.ID = lineID(r.b.ID, after)
 			lines = append(lines, line)
@@ -242,7 +242,7 @@ func (r *batchRound) find(ctx context.Context) error {
 	if err != nil {
 		return r.later(ctx, 0, fmt.Errorf("look whether it was sent: %w", err))
 	}
-	known, err := r.p.Store.KnownRemotes(ctx, r.b.Backend, found)
+	known, err := r.p.Store.ProviderBatches.KnownRemotes(ctx, r.b.Backend, found)
 	if err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (r *batchRound) find(ctx context.Context) error {
 	switch {
 	case len(found) > 0:
 		r.p.Log.Info("provider's batch was found again", "batch", found[0], "backend", r.b.Backend)
-		return r.p.Store.FoundProviderBatch(ctx, r.p.Process, r.b.ID, found[0], !r.batcher.KeepsKey())
+		return r.p.Store.ProviderBatches.Found(ctx, r.p.Process, r.b.ID, found[0], !r.batcher.KeepsKey())
 	case time.Since(*r.b.SendingAt) < cmp.Or(r.p.FindFor, findFor):
 		return r.later(ctx, 0, errors.New("nobody knows whether it was sent; it is looked for"))
 	}
@@ -295,7 +295,7 @@ func (r *batchRound) turnedDown(ctx context.Context, state backend.BatchNews) er
 	if len(bad) == 0 {
 		return r.refused(ctx, state.Refused)
 	}
-	if err := r.p.Store.UnpackLive(ctx, r.b.ID, bad); err != nil {
+	if err := r.p.Store.ProviderBatches.UnpackLive(ctx, r.b.ID, bad); err != nil {
 		return err
 	}
 	return r.again(ctx, state.Refused)

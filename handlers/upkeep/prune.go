@@ -37,7 +37,7 @@ func (d *Disk) pruneUnits(ctx context.Context, before time.Time) error {
 	if err != nil {
 		return fmt.Errorf("look for old directories: %w", err)
 	}
-	_, gone, err := d.Store.Leftover(ctx, idsOf(dirs))
+	_, gone, err := d.Store.Retention.Leftover(ctx, idsOf(dirs))
 	if err != nil {
 		err = fmt.Errorf("look for units of directories: %w", err)
 	}

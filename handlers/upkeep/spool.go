@@ -174,9 +174,9 @@ func (s *Spool) handIn(ctx context.Context, f store.Finish, begun time.Time) err
 // Postgres refuses twice is written bare, as failed with its cost, and so is one
 // that it has refused since begun, for Patience, for another reason than being away.
 func (s *Spool) Record(ctx context.Context, f store.Finish, begun time.Time) (store.Finish, store.Verdict, error) {
-	verdict, err := s.Store.Finish(ctx, f)
+	verdict, err := s.Store.Runs.Finish(ctx, f)
 	if store.Refused(err) {
-		verdict, err = s.Store.Finish(ctx, f)
+		verdict, err = s.Store.Runs.Finish(ctx, f)
 	}
 	hopeless := store.Refused(err) || err != nil && ctx.Err() == nil && time.Since(begun) > Patience && !errors.As(err, new(*work.Unavailable))
 	if !hopeless {
@@ -188,7 +188,7 @@ func (s *Spool) Record(ctx context.Context, f store.Finish, begun time.Time) (st
 		s.Log.Error("what the run came to is lost", "unit", f.UnitID, "run", f.RunID, "err", err)
 	}
 	bare := f.Bare(err)
-	verdict, err = s.Store.Finish(ctx, bare)
+	verdict, err = s.Store.Runs.Finish(ctx, bare)
 	return bare, verdict, err
 }
 

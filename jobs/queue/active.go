@@ -26,7 +26,7 @@ func activeKey(queue string) string { return "asynq:{" + queue + "}:active" }
 
 // Active returns the messages of units that worker processes have taken from Redis
 // and not put aside: most of them run.
-func (c *Client) Active(ctx context.Context) ([]store.Dispatch, error) {
+func (c *Client) Active(ctx context.Context) ([]store.Message, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	queues, err := c.ownQueues(ctx)
@@ -53,7 +53,7 @@ func (c *Client) Active(ctx context.Context) ([]store.Dispatch, error) {
 	if _, err := look.Exec(ctx); err != nil {
 		return nil, fmt.Errorf("look at taken messages: %w", err)
 	}
-	var messages []store.Dispatch
+	var messages []store.Message
 	for _, ids := range active {
 		for _, id := range ids.Val() {
 			if d, ok := parseTaskID(id); ok {
@@ -65,19 +65,19 @@ func (c *Client) Active(ctx context.Context) ([]store.Dispatch, error) {
 }
 
 // parseTaskID reads what TaskID has made.
-func parseTaskID(id string) (store.Dispatch, bool) {
+func parseTaskID(id string) (store.Message, bool) {
 	unit, number, ok := strings.Cut(id, ".")
 	if !ok || len(unit) != 32 {
-		return store.Dispatch{}, false
+		return store.Message{}, false
 	}
 	n, numberErr := strconv.Atoi(number)
 	parsed, unitErr := uuid.Parse(unit)
-	return store.Dispatch{UnitID: parsed, Number: n}, numberErr == nil && unitErr == nil
+	return store.Message{UnitID: parsed, Number: n}, numberErr == nil && unitErr == nil
 }
 
 // Taken tells whether a worker process has taken a unit's newest message. When Redis
 // does not answer nobody knows of one.
-func (c *Client) Taken(ctx context.Context, d store.Dispatch) bool {
+func (c *Client) Taken(ctx context.Context, d store.Message) bool {
 	ctx, cancel := context.WithTimeout(ctx, enqueueTimeout)
 	defer cancel()
 	state, err := c.redis.HGet(ctx, c.stateKey(d), "state").Result()

@@ -16,7 +16,7 @@ func TestGhostDoesNotKeepTheArchiveFromBeingTrimmed(t *testing.T) {
 	f.real()
 	u := f.put()
 	f.enqueue(u)
-	f.must(f.queue.redis.Del(t.Context(), f.queue.stateKey(store.DispatchOf(u))).Err())
+	f.must(f.queue.redis.Del(t.Context(), f.queue.stateKey(store.MessageOf(u))).Err())
 	if _, err := f.queue.inspector.GetQueueInfo("default:mock"); err == nil {
 		t.Error("Asynq can look at a ghost by now: ask it for the size of the archive")
 	}

@@ -28,7 +28,7 @@ type DeliverTask struct {
 }
 
 // EnqueueDeliveries sends messages for deliveries.
-func (c *Client) EnqueueDeliveries(ctx context.Context, messages []store.DeliveryBell) error {
+func (c *Client) EnqueueDeliveries(ctx context.Context, messages []store.DeliveryMessage) error {
 	if len(messages) == 0 {
 		return nil
 	}

@@ -26,7 +26,7 @@ const readTimeout = 2 * time.Second
 
 // Enqueue sends messages unless Redis is known to be away, and returns the first
 // failure. A failure is for the log only: the reconciler enqueues again.
-func (c *Client) Enqueue(ctx context.Context, messages ...store.Dispatch) error {
+func (c *Client) Enqueue(ctx context.Context, messages ...store.Message) error {
 	if !c.Up() || len(messages) == 0 {
 		return nil
 	}
@@ -34,7 +34,7 @@ func (c *Client) Enqueue(ctx context.Context, messages ...store.Dispatch) error 
 }
 
 // EnqueueOrFail sends messages, and fails when Redis is away.
-func (c *Client) EnqueueOrFail(ctx context.Context, messages []store.Dispatch) error {
+func (c *Client) EnqueueOrFail(ctx context.Context, messages []store.Message) error {
 	ctx, cancel := context.WithTimeout(ctx, enqueueTimeout+time.Duration(len(messages))*10*time.Millisecond)
 	defer cancel()
 	queues := map[string]bool{}
@@ -88,13 +88,13 @@ func (c *Client) ownQueues(ctx context.Context) ([]string, error) {
 func pendingKey(queue string) string { return "asynq:{" + queue + "}:pending" }
 func archiveKey(queue string) string { return "asynq:{" + queue + "}:archived" }
 
-func (c *Client) stateKey(d store.Dispatch) string {
+func (c *Client) stateKey(d store.Message) string {
 	return "asynq:{" + c.queueOf(d) + "}:t:" + TaskID(d.UnitID, d.Number)
 }
 
-func (c *Client) queueOf(d store.Dispatch) string { return c.QueueName(d.Queue, d.Backend, d.Priority) }
+func (c *Client) queueOf(d store.Message) string { return c.QueueName(d.Queue, d.Backend, d.Priority) }
 
-func (c *Client) enqueueOne(ctx context.Context, d store.Dispatch) error {
+func (c *Client) enqueueOne(ctx context.Context, d store.Message) error {
 	payload, err := json.Marshal(Task{Unit: d.UnitID, Dispatch: d.Number})
 	if err != nil {
 		return fmt.Errorf("encode task: %w", err)
@@ -115,7 +115,7 @@ func (c *Client) enqueueOne(ctx context.Context, d store.Dispatch) error {
 // or could not claim, so it does not count. Nor does one that waits in a queue
 // which is empty: Redis has evicted the queue. Asynq's inspector would take a round
 // trip for each and fail on a task that lost its message.
-func (c *Client) Pending(ctx context.Context, messages []store.Dispatch) ([]bool, error) {
+func (c *Client) Pending(ctx context.Context, messages []store.Message) ([]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	look := c.redis.Pipeline()

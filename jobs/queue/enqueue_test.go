@@ -71,9 +71,9 @@ func TestEnqueueToManyQueues(t *testing.T) {
 
 func enqueueToMany(t *testing.T, f *fixture) {
 	t.Helper()
-	var messages []store.Dispatch
+	var messages []store.Message
 	for i := range 30 {
-		d := store.DispatchOf(f.put())
+		d := store.MessageOf(f.put())
 		d.Priority = i % 10
 		messages = append(messages, d)
 	}
@@ -141,7 +141,7 @@ func TestEnqueueWhileRedisIsAway(t *testing.T) {
 	f.redis.Stop()
 	var a asked
 	f.queue.redis.AddHook(&a)
-	if err := f.queue.Enqueue(t.Context(), store.DispatchOf(u)); err == nil {
+	if err := f.queue.Enqueue(t.Context(), store.MessageOf(u)); err == nil {
 		t.Error("a message was enqueued in no Redis")
 	}
 	if a.times == 0 || a.longest > 2*enqueueTimeout {

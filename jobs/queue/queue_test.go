@@ -61,14 +61,14 @@ func (f *fixture) put() work.Unit {
 
 func (f *fixture) enqueue(u work.Unit) {
 	f.t.Helper()
-	f.must(f.queue.Enqueue(f.t.Context(), store.DispatchOf(u)))
+	f.must(f.queue.Enqueue(f.t.Context(), store.MessageOf(u)))
 }
 
 func (f *fixture) pending(units ...work.Unit) (n int) {
 	f.t.Helper()
-	messages := make([]store.Dispatch, len(units))
+	messages := make([]store.Message, len(units))
 	for i, u := range units {
-		messages[i] = store.DispatchOf(u)
+		messages[i] = store.MessageOf(u)
 	}
 	states, err := f.queue.Pending(f.t.Context(), messages)
 	f.must(err)

@@ -12,7 +12,7 @@ import (
 
 // worksWithoutPrice runs what was admitted to its end at a cost that nobody
 // knows.
-func (l *ledger) worksWithoutPrice(bells []Dispatch) {
+func (l *fixture) worksWithoutPrice(bells []Message) {
 	l.t.Helper()
 	for _, d := range bells {
 		l.end(ending(l.take(d.UnitID, l.process), work.Succeeded, func(f *Finish) { f.TotalCostUSD, f.Model = nil, "new-model" }), Recorded)
@@ -32,16 +32,16 @@ func TestUnknownCostStopsABatch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(t)
+			l := newFixture(t)
 			id := l.batch(50, c.change)
 			for want := 1; want <= 2; want++ { // a resume lets pass what is unknown so far, and nothing more
-				bells := l.advance(id).Bells
+				bells := l.advance(id).Messages
 				if len(bells) != c.most {
 					t.Fatalf("%d units were admitted; want %d", len(bells), c.most)
 				}
 				l.worksWithoutPrice(bells[:1])
-				if a := l.advance(id); len(a.Bells) > 0 {
-					t.Errorf("%d more units were admitted", len(a.Bells))
+				if a := l.advance(id); len(a.Messages) > 0 {
+					t.Errorf("%d more units were admitted", len(a.Messages))
 				}
 				b := l.is(id, work.BatchInProgress)
 				if b.Paused == nil || b.Paused.By != work.BySystem || !strings.Contains(b.Paused.Why, name) ||
@@ -51,7 +51,7 @@ func TestUnknownCostStopsABatch(t *testing.T) {
 				if n := l.admitted(id); n != 0 || b.Counts.Unpriced != int64(want) || !b.Counts.CostUnknown() {
 					t.Errorf("%d units may begin; cost %s", n, b.Counts.CostText())
 				}
-				_, err := l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{})
+				_, err := l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{})
 				l.must(err)
 			}
 		})
@@ -61,12 +61,12 @@ func TestUnknownCostStopsABatch(t *testing.T) {
 // A batch whose last unit has no price ends as any other.
 func TestUnknownCostOfTheLastUnit(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	budget := 1.0
 	id := l.batch(1, func(b *NewBatch) {
 		b.MaxCostUSD, b.StopWhen = &budget, &work.StopWhen{Window: 20, MeanCostUSD: &budget}
 	})
-	l.worksWithoutPrice(l.advance(id).Bells)
+	l.worksWithoutPrice(l.advance(id).Messages)
 	l.advance(id)
 	l.is(id, work.BatchCompleted)
 }
@@ -75,7 +75,7 @@ func TestUnknownCostOfTheLastUnit(t *testing.T) {
 // it is known of none, three of them stop the batch.
 func TestLostRunsOfABudget(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	l.exec(`UPDATE work_units SET backend = 'claude'`)
 	budget := 1.0
 	lose := func(unit uuid.UUID) {
@@ -84,13 +84,13 @@ func TestLostRunsOfABudget(t *testing.T) {
 		if c == nil {
 			t.Fatal("nothing to lose")
 		}
-		if n, err := l.ExpireLeases(t.Context()); err != nil || n != 1 {
+		if n, err := l.Runs.ExpireLeases(t.Context()); err != nil || n != 1 {
 			t.Fatal(n, err)
 		}
 	}
 	id := l.batch(50, func(b *NewBatch) { b.MaxCostUSD = &budget })
 	l.exec(`UPDATE work_units SET backend = 'claude'`)
-	unit := l.advance(id).Bells[0].UnitID
+	unit := l.advance(id).Messages[0].UnitID
 	for range 2 {
 		lose(unit)
 		l.advance(id)
@@ -102,7 +102,7 @@ func TestLostRunsOfABudget(t *testing.T) {
 	l.end(ending(l.take(unit, l.process), work.Failed, func(f *Finish) { f.TotalCostUSD = &dear }), Recorded)
 	l.exec(`UPDATE work_units SET unpriced_runs = 0, cost_usd = 0.25 WHERE id = $1`, unit) // the lost runs have told
 	l.exec(`UPDATE worker_runs SET cost_incomplete = false, total_cost_usd = 0 WHERE status = 'lost'`)
-	bells := l.advance(id).Bells
+	bells := l.advance(id).Messages
 	if len(bells) != 2 {
 		t.Fatalf("%d units were admitted", len(bells))
 	}
@@ -120,7 +120,7 @@ func TestLostRunsOfABudget(t *testing.T) {
 	other := l.batch(50, func(b *NewBatch) { b.MaxCostUSD = &budget })
 	l.exec(`UPDATE work_units SET backend = 'claude' WHERE batch_id = $1`, other)
 	for _, want := range []bool{false, false, true} {
-		bells := l.advance(other).Bells
+		bells := l.advance(other).Messages
 		if len(bells) > 0 {
 			unit = bells[0].UnitID
 		}
@@ -136,14 +136,14 @@ func TestLostRunsOfABudget(t *testing.T) {
 // that has run, and none tells: neither is it nothing.
 func TestTrialOfUnknownCost(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(10, func(b *NewBatch) { b.TestFirst = 3 })
-	bells := l.advance(id).Bells
+	bells := l.advance(id).Messages
 	source := l.run()
 	l.end(ending(source, work.Succeeded), Recorded)
 	cost := func() *Spread {
 		t.Helper()
-		_, trial, err := l.TriedBatch(t.Context(), work.DefaultTenant, id)
+		_, trial, err := l.Batches.GetTested(t.Context(), work.DefaultTenant, id)
 		l.must(err)
 		return trial.Cost
 	}
@@ -166,12 +166,12 @@ func TestTrialOfUnknownCost(t *testing.T) {
 // The mean of stop_when is that of units that were paid for.
 func TestMeanCostWithoutCacheHits(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	source := l.run()
 	l.end(ending(source, work.Succeeded), Recorded)
 	most := 0.5
 	id := l.batch(40, func(b *NewBatch) { b.Concurrency, b.StopWhen = 10, &work.StopWhen{Window: 10, MeanCostUSD: &most} })
-	for i, d := range l.advance(id).Bells {
+	for i, d := range l.advance(id).Messages {
 		l.end(ending(l.take(d.UnitID, l.process), work.Succeeded, func(f *Finish) {
 			if f.TotalCostUSD = new(0.6); i > 0 {
 				f.TotalCostUSD, f.Cache, f.CachedFrom = new(0.0), work.CacheHit, &source.RunID
@@ -187,7 +187,7 @@ func TestMeanCostWithoutCacheHits(t *testing.T) {
 // The end of a test is not the end of the money.
 func TestTestOfABatchWithABudget(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	budget := 10.0
 	id := l.batch(5, func(b *NewBatch) { b.TestFirst, b.MaxCostUSD = 2, &budget })
 	l.runsToItsEnd(id, nil, 0.5)
@@ -201,17 +201,17 @@ func TestTestOfABatchWithABudget(t *testing.T) {
 // cost here, for each has a run of unknown cost.
 func TestBudgetThatIsSpentToTheCent(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	budget := 0.67
 	id := l.batch(4, func(b *NewBatch) { b.MaxCostUSD = &budget })
 	for _, cost := range []float64{0.49, 0.18} {
-		bells := l.advance(id).Bells
+		bells := l.advance(id).Messages
 		if len(bells) != 1 {
 			t.Fatalf("%d units were admitted", len(bells))
 		}
 		l.end(ending(l.take(bells[0].UnitID, l.process), work.Succeeded, func(f *Finish) { f.TotalCostUSD, f.CostIncomplete = &cost, true }), Recorded)
 	}
-	if a := l.advance(id); len(a.Bells) > 0 {
-		t.Errorf("%d units were admitted with nothing left", len(a.Bells))
+	if a := l.advance(id); len(a.Messages) > 0 {
+		t.Errorf("%d units were admitted with nothing left", len(a.Messages))
 	}
 }

@@ -1,4 +1,4 @@
-package store
+package pg
 
 import (
 	"context"
@@ -76,13 +76,13 @@ func (b *badRow) Error() string { return b.err.Error() }
 func (b *badRow) Unwrap() error { return b.err }
 
 // Refused tells whether err proves that what was to be written can never be: a
-// value that the ledger cannot hold, or a constraint. Whatever else goes wrong,
+// value that the database cannot hold, or a constraint. Whatever else goes wrong,
 // the same call may succeed later.
 func Refused(err error) bool { return err != nil && kindOf(err) == refused }
 
-// translate puts a Postgres error into the house's words: work.ErrNotFound,
+// Translate puts a Postgres error into the house's words: work.ErrNotFound,
 // *work.Unavailable, or the error itself.
-func translate(err error) error {
+func Translate(err error) error {
 	if err == nil {
 		return nil
 	}

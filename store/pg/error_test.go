@@ -1,4 +1,4 @@
-package store
+package pg
 
 import (
 	"context"
@@ -45,15 +45,15 @@ func TestTranslate(t *testing.T) {
 		{errors.New("something else"), false, unknown},
 	} {
 		var gone *work.Unavailable
-		got := translate(fmt.Errorf("call: %w", test.err))
+		got := Translate(fmt.Errorf("call: %w", test.err))
 		if errors.As(got, &gone) != test.unavailable || !errors.Is(got, test.err) || kindOf(got) != test.kind || Refused(got) != (test.kind == refused) {
 			t.Errorf("%v: %v, kind %d", test.err, got, kindOf(got))
 		}
-		if again := translate(got); again.Error() != got.Error() {
+		if again := Translate(got); again.Error() != got.Error() {
 			t.Errorf("%v: wrapped twice", test.err)
 		}
 	}
-	if translate(nil) != nil || Refused(nil) || !errors.Is(translate(sql.ErrNoRows), work.ErrNotFound) {
+	if Translate(nil) != nil || Refused(nil) || !errors.Is(Translate(sql.ErrNoRows), work.ErrNotFound) {
 		t.Error("nil or no rows")
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -13,26 +12,27 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 // Advanced is what a look at a batch has changed.
 type Advanced struct {
-	Bells   []Dispatch  // of the units that were let go
-	Stopped []uuid.UUID // units that were cancelled, or asked to stop
-	More    bool        // it is worth to look again at once
-	Moved   bool        // the batch itself has another status, or was paused
+	Messages []Message   // to enqueue, of the units that were admitted
+	Stopped  []uuid.UUID // units that were cancelled, or asked to stop
+	More     bool        // it is worth to look again at once
+	Moved    bool        // the batch itself has another status, or was paused
 }
 
-// cancelPiece is how many units of a batch are cancelled in one transaction.
-const cancelPiece = 2000
+// cancelChunk is how many units of a batch are cancelled in one transaction.
+const cancelChunk = 2000
 
-// LiveBatches returns the batches that may go on by themselves, oldest first: with
+// Live returns the batches that may go on by themselves, oldest first: with
 // idle those that are paused, in which only what runs can end, else the others.
-func (s *Store) LiveBatches(ctx context.Context, idle bool) ([]uuid.UUID, error) {
+func (s *Batches) Live(ctx context.Context, idle bool) ([]uuid.UUID, error) {
 	var ids []uuid.UUID
 	err := s.db.SelectContext(ctx, &ids, `SELECT id FROM batches WHERE finished_at IS NULL AND `+goesOn+` = $1 ORDER BY id`, idle)
 	if err != nil {
-		return nil, translate(fmt.Errorf("find live batches: %w", err))
+		return nil, pg.Translate(fmt.Errorf("find live batches: %w", err))
 	}
 	return ids, nil
 }
@@ -41,14 +41,14 @@ func (s *Store) LiveBatches(ctx context.Context, idle bool) ([]uuid.UUID, error)
 // others: what follows says which.
 const goesOn = `status NOT IN ('enumerating', 'awaiting_approval') AND (paused_at IS NOT NULL AND status IN ('testing', 'in_progress'))`
 
-// AdvanceBatch lets go what may begin, and ends the batch when nothing is left.
+// Advance lets go what may begin, and ends the batch when nothing is left.
 // Whoever sees a unit of it end may call it, and the reconciler does: it looks
-// at the ledger alone, so a call that was lost costs nothing but time.
-func (s *Store) AdvanceBatch(ctx context.Context, id uuid.UUID) (a Advanced, err error) {
-	ctx = allow(ctx, longLimit)
+// at the database alone, so a call that was lost costs nothing but time.
+func (s *Batches) Advance(ctx context.Context, id uuid.UUID) (a Advanced, err error) {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return a, translate(fmt.Errorf("advance batch %s: %w", id, err))
+		return a, pg.Translate(fmt.Errorf("advance batch %s: %w", id, err))
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	var rows []advancing
@@ -66,7 +66,7 @@ func (s *Store) AdvanceBatch(ctx context.Context, id uuid.UUID) (a Advanced, err
 		err = tx.Commit()
 	}
 	if err != nil {
-		return Advanced{}, translate(fmt.Errorf("advance batch %s: %w", id, err))
+		return Advanced{}, pg.Translate(fmt.Errorf("advance batch %s: %w", id, err))
 	}
 	return a, nil
 }
@@ -82,7 +82,7 @@ type advancing struct {
 func (b *advancing) advance(ctx context.Context) error {
 	switch b.Status {
 	case work.BatchTesting, work.BatchInProgress:
-		return b.letGo(ctx)
+		return b.admitMore(ctx)
 	case work.BatchCancelling:
 		return b.cancelMore(ctx)
 	case work.BatchFinalizing:
@@ -105,8 +105,8 @@ func (b *advancing) admitted(ctx context.Context) (n admitted, err error) {
 	return n, err
 }
 
-// letGo lets units begin, as far as the batch allows.
-func (b *advancing) letGo(ctx context.Context) error {
+// admitMore admits units, as far as the batch allows.
+func (b *advancing) admitMore(ctx context.Context) error {
 	n, err := b.admitted(ctx)
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (b *advancing) letGo(ctx context.Context) error {
 	if b.PausedAt == nil {
 		room, why, err = b.room(ctx, n)
 	} else if n.Live > 0 {
-		err = b.takeBack(ctx) // a run that has failed since is not repeated before the resume
+		err = b.holdAgain(ctx) // a run that has failed since is not repeated before the resume
 	}
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (b *advancing) letGo(ctx context.Context) error {
 		return b.pause(ctx, work.BySystem, why)
 	}
 	if room > 0 {
-		if n, err := b.release(ctx, room); err != nil || n > 0 {
+		if n, err := b.admit(ctx, room); err != nil || n > 0 {
 			return err
 		}
 	}
@@ -144,23 +144,23 @@ func (b *advancing) letGo(ctx context.Context) error {
 	return b.over(ctx)
 }
 
-// released is a unit that was let go.
-type released struct {
-	Dispatch
-	State work.State `db:"state"`
-	Turn  int        `db:"turn"`
+// admittedUnit is a unit that was admitted.
+type admittedUnit struct {
+	Message
+	State      work.State `db:"state"`
+	StartOrder int        `db:"turn"`
 }
 
-// release lets n units go and tells how many there were: those that begin alike
+// admit admits n units and tells how many there were: those that begin alike
 // one after another, but a test takes the first that were submitted. Those of the batch
-// lane have no bell: they wait for a provider's batch, but for a test, whose
+// lane have no message: they wait for a provider's batch, but for a test, whose
 // answers somebody wants to see, and for those that run live after all.
-func (b *advancing) release(ctx context.Context, n int) (int, error) {
+func (b *advancing) admit(ctx context.Context, n int) (int, error) {
 	order := "turn, id"
 	if b.Status == work.BatchTesting {
 		order = "id"
 	}
-	var let []released
+	var let []admittedUnit
 	err := b.tx.SelectContext(ctx, &let, `WITH next AS (SELECT id FROM work_units WHERE batch_id = $1 AND held AND state = 'queued'
 			ORDER BY `+order+` LIMIT $2 FOR UPDATE SKIP LOCKED)
 		UPDATE work_units u SET held = false, dispatch = dispatch + 1, runs_live = runs_live OR `+laneEnded+`,
@@ -170,15 +170,15 @@ func (b *advancing) release(ctx context.Context, n int) (int, error) {
 	if err != nil || len(let) == 0 {
 		return 0, err
 	}
-	slices.SortFunc(let, func(a, b released) int {
-		return cmp.Or(cmp.Compare(a.Turn, b.Turn), bytes.Compare(a.UnitID[:], b.UnitID[:]))
+	slices.SortFunc(let, func(a, b admittedUnit) int {
+		return cmp.Or(cmp.Compare(a.StartOrder, b.StartOrder), bytes.Compare(a.UnitID[:], b.UnitID[:]))
 	})
 	for _, u := range let {
 		if u.State == work.Queued {
-			b.out.Bells = append(b.out.Bells, u.Dispatch)
+			b.out.Messages = append(b.out.Messages, u.Message)
 		}
 	}
-	b.out.More = len(b.out.Bells) == 0 // those that wait take no room
+	b.out.More = len(b.out.Messages) == 0 // those that wait take no room
 	_, err = b.tx.ExecContext(ctx, `UPDATE batches SET released = released + $2 WHERE id = $1`, b.ID, len(let))
 	return len(let), err
 }
@@ -191,12 +191,12 @@ func (b *advancing) pause(ctx context.Context, by, why string) error {
 	if err != nil {
 		return err
 	}
-	return b.takeBack(ctx)
+	return b.holdAgain(ctx)
 }
 
-// takeBack holds the units that were let go and have not begun. What a
+// holdAgain holds the units that were let go and have not begun. What a
 // provider's batch has goes on: it is paid for.
-func (b *advancing) takeBack(ctx context.Context) error {
+func (b *advancing) holdAgain(ctx context.Context) error {
 	_, err := b.tx.ExecContext(ctx, `WITH back AS (
 			UPDATE work_units SET held = true, check_at = 'infinity', state = 'queued', runs_live = runs_live OR provider_batch IS NOT NULL WHERE id IN (
 				SELECT id FROM work_units WHERE batch_id = $1 AND NOT held AND (state = 'queued' OR state = 'waiting' AND provider_batch IS NULL)
@@ -205,7 +205,7 @@ func (b *advancing) takeBack(ctx context.Context) error {
 	return err
 }
 
-// cancelMore ends units of a batch, a piece at a time, and its synthesis; those
+// cancelMore ends units of a batch, some at a time, and its synthesis; those
 // that run are asked to stop.
 func (b *advancing) cancelMore(ctx context.Context) error {
 	var moved []struct {
@@ -220,7 +220,7 @@ func (b *advancing) cancelMore(ctx context.Context) error {
 		UPDATE work_units SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
 			finished_at = CASE WHEN state IN ('queued', 'waiting') THEN clock_timestamp() END,
 			state = CASE WHEN state IN ('queued', 'waiting') THEN 'cancelled' ELSE state END
-		FROM chosen WHERE id = unit_id RETURNING id, state`, b.ID, cancelPiece, b.SynthesisUnit)
+		FROM chosen WHERE id = unit_id RETURNING id, state`, b.ID, cancelChunk, b.SynthesisUnit)
 	if err != nil {
 		return err
 	}
@@ -310,7 +310,7 @@ func (b *advancing) become(ctx context.Context, status work.BatchStatus) error {
 		if err != nil {
 			return err
 		}
-		text, err := encode(c)
+		text, err := pg.Encode(c)
 		if err != nil {
 			return err
 		}
@@ -323,7 +323,7 @@ func (b *advancing) become(ctx context.Context, status work.BatchStatus) error {
 	return err
 }
 
-// synthesisWish is the part of a batch's synthesis that the ledger reads.
+// synthesisWish is the part of a batch's synthesis that the database reads.
 type synthesisWish struct {
 	DespiteFailures bool `json:"despite_failures"`
 }
@@ -334,118 +334,4 @@ func (b *advancing) wantsSynthesis(c work.BatchCounts) bool {
 		return false
 	}
 	return c.Succeeded == c.Total || wish.DespiteFailures && c.Succeeded > 0
-}
-
-// BatchChanges are what a resume or an approval may change about a batch; nil
-// keeps what it was.
-type BatchChanges struct {
-	MaxCostUSD  *float64
-	Concurrency *int
-}
-
-// moveBatch changes a batch that is in one of the statuses and returns it. A
-// conflict says what it is in instead.
-func (s *Store) moveBatch(ctx context.Context, tenant string, id uuid.UUID, from []work.BatchStatus, verb, set string, args ...any) (work.Batch, error) {
-	ctx = allow(ctx, longLimit)
-	args = append([]any{id, tenant, textArray(from)}, args...)
-	result, err := s.db.ExecContext(ctx, `UPDATE batches SET `+set+` WHERE id = $1 AND tenant = $2 AND status = ANY($3)`, args...)
-	if err != nil {
-		return work.Batch{}, translate(fmt.Errorf("%s batch %s: %w", verb, id, err))
-	}
-	b, err := s.Batch(ctx, tenant, id)
-	if err != nil {
-		return b, err
-	}
-	if n, err := result.RowsAffected(); err == nil && n == 0 {
-		return b, fmt.Errorf("%w: the batch is %s; %s goes with one that is %s", work.ErrConflict, b.Status, verb, orList(from))
-	}
-	return b, nil
-}
-
-func orList(from []work.BatchStatus) string {
-	var text string
-	for i, s := range from {
-		switch {
-		case i == 0:
-		case i == len(from)-1:
-			text += " or "
-		default:
-			text += ", "
-		}
-		text += string(s)
-	}
-	return text
-}
-
-// The statuses that each verb begins from.
-var (
-	goingOn    = []work.BatchStatus{work.BatchTesting, work.BatchInProgress}
-	notOverYet = []work.BatchStatus{work.BatchEnumerating, work.BatchTesting, work.BatchAwaitingApproval, work.BatchInProgress,
-		work.BatchFinalizing, work.BatchCancelling}
-)
-
-const changedBatch = `max_cost_usd = coalesce($4, max_cost_usd), concurrency = coalesce($5, concurrency)`
-
-// ApproveBatch lets the rest of a batch run after its test.
-func (s *Store) ApproveBatch(ctx context.Context, tenant string, id uuid.UUID, c BatchChanges) (work.Batch, error) {
-	return s.moveBatch(ctx, tenant, id, []work.BatchStatus{work.BatchAwaitingApproval}, "approve",
-		`status = 'in_progress', approved_at = clock_timestamp(), `+changedBatch, c.MaxCostUSD, c.Concurrency)
-}
-
-// PauseBatch lets no further unit of a batch begin; those that run go on.
-func (s *Store) PauseBatch(ctx context.Context, tenant string, id uuid.UUID, by, why string) (work.Batch, error) {
-	if _, err := s.moveBatch(ctx, tenant, id, goingOn, "pause", `paused_at = coalesce(paused_at, clock_timestamp()),
-		paused_by = coalesce(nullif($4, ''), paused_by), paused_why = coalesce(nullif($5, ''), paused_why)`, work.Clean(by), work.Clean(why)); err != nil {
-		return work.Batch{}, err
-	}
-	tx, err := s.db.BeginTxx(ctx, nil)
-	if err != nil {
-		return work.Batch{}, translate(fmt.Errorf("pause batch %s: %w", id, err))
-	}
-	defer func() { _ = tx.Rollback() }() // does nothing after the commit
-	var rows []advancing
-	err = tx.SelectContext(ctx, &rows, `SELECT `+batchColumns+`, released FROM batches
-		WHERE id = $1 AND paused_at IS NOT NULL AND finished_at IS NULL FOR NO KEY UPDATE`, id)
-	if err == nil && len(rows) == 1 {
-		b := &rows[0]
-		b.tx, b.out = tx, &Advanced{}
-		err = b.pause(ctx, b.PausedBy, b.PausedWhy)
-	}
-	if err == nil {
-		err = tx.Commit()
-	}
-	if err != nil {
-		return work.Batch{}, translate(fmt.Errorf("pause batch %s: %w", id, err))
-	}
-	return s.Batch(ctx, tenant, id)
-}
-
-// ResumeBatch lets a paused batch go on. Runs of unknown cost do not stop it
-// again, but further ones do where it has a limit on costs.
-func (s *Store) ResumeBatch(ctx context.Context, tenant string, id uuid.UUID, c BatchChanges) (work.Batch, error) {
-	return s.moveBatch(ctx, tenant, id, goingOn, "resume",
-		`paused_at = NULL, paused_by = '', paused_why = '', resumed_at = clock_timestamp(), `+changedBatch, c.MaxCostUSD, c.Concurrency)
-}
-
-// CancelBatch ends a batch: what has not begun does not, and what runs is asked
-// to stop. One that is over is returned as it is. Anthropic counts what it was
-// sent: a batch of its kind first gets all its units.
-func (s *Store) CancelBatch(ctx context.Context, tenant string, id uuid.UUID, why string) (work.Batch, error) {
-	ctx = allow(ctx, longLimit)
-	b, err := s.moveBatch(ctx, tenant, id, notOverYet, "cancel", `cancelled_at = coalesce(cancelled_at, clock_timestamp()),
-		status = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN status ELSE 'cancelling' END,
-		filler = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN filler END,
-		fill_until = CASE WHEN protocol = 'anthropic' AND status = 'enumerating' THEN fill_until END, why = coalesce(nullif($4, ''), why)`, work.Clean(why))
-	if errors.Is(err, work.ErrConflict) {
-		return b, nil
-	}
-	return b, err
-}
-
-// RetryBatch puts the failed, timed-out and cancelled units of a batch that is
-// over back in the queue, MaxBulk of them at once, and tells whether others are
-// left.
-func (s *Store) RetryBatch(ctx context.Context, tenant string, id uuid.UUID, states []work.State) ([]Moved, bool, error) {
-	ctx = allow(ctx, longLimit)
-	return s.RetryAll(ctx, UnitFilter{Tenant: tenant, Batch: id, States: states}, Changes{})
 }

@@ -13,28 +13,29 @@ import (
 	"github.com/google/uuid"
 
 	"piecework/internal/work"
+	"piecework/store/pg"
 )
 
 const (
-	// fillLease is how long a process that fills a batch may be silent before
+	// enumerationLease is how long a process that enumerates a batch may be silent before
 	// another goes on in its place. It is short, for people look on: whoever is
-	// alive renews it, and one that is too slow loses no more than a piece.
-	fillLease = 2 * time.Second
-	// RenewFilling is how often a process says that it is still filling a batch.
-	RenewFilling = fillLease / 4
+	// alive renews it, and one that is too slow loses no more than a chunk.
+	enumerationLease = 2 * time.Second
+	// RenewEnumeration is how often a process says that it is still enumerating a batch.
+	RenewEnumeration = enumerationLease / 4
 )
 
-// Filling is a batch whose units this process makes, or whose synthesis it
+// Enumeration is a batch whose units this process makes, or whose synthesis it
 // prepares.
-type Filling struct {
+type Enumeration struct {
 	work.Batch
-	Place json.RawMessage // in the source; nil: its beginning
-	Round int             // how often the batch was begun
+	Cursor json.RawMessage // in the source; nil: its beginning
+	Round  int             // how often the batch was begun
 }
 
-// FillBatch takes a batch that is to be enumerated or finalized and that no
+// ClaimEnumeration takes a batch that is to be enumerated or finalized and that no
 // other process is at work on. It returns nil when there is none.
-func (s *Store) FillBatch(ctx context.Context, process uuid.UUID) (*Filling, error) {
+func (s *Batches) ClaimEnumeration(ctx context.Context, process uuid.UUID) (*Enumeration, error) {
 	var rows []struct {
 		batchRow
 		Place []byte `db:"place"`
@@ -44,82 +45,82 @@ func (s *Store) FillBatch(ctx context.Context, process uuid.UUID) (*Filling, err
 		WHERE id = (SELECT id FROM batches WHERE finished_at IS NULL
 			AND (status = 'enumerating' OR status = 'finalizing' AND synthesis_unit IS NULL)
 			AND (fill_until IS NULL OR fill_until < clock_timestamp()) ORDER BY id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
-		RETURNING `+batchColumns+`, place, rounds`, process, fillLease.Seconds())
+		RETURNING `+batchColumns+`, place, rounds`, process, enumerationLease.Seconds())
 	if err != nil {
-		return nil, translate(fmt.Errorf("take a batch to fill: %w", err))
+		return nil, pg.Translate(fmt.Errorf("take a batch to enumerate: %w", err))
 	}
 	if len(rows) == 0 {
 		return nil, nil
 	}
 	b, err := s.counted(ctx, rows[0].batchRow)
-	return &Filling{Batch: b, Place: rows[0].Place, Round: rows[0].Round}, err
+	return &Enumeration{Batch: b, Cursor: rows[0].Place, Round: rows[0].Round}, err
 }
 
-// KeepFilling renews the lease on a batch that the process fills. It is
+// RenewEnumeration renews the lease on a batch that the process enumerates. It is
 // work.ErrConflict when that is no longer its own.
-func (s *Store) KeepFilling(ctx context.Context, batch, process uuid.UUID) error {
+func (s *Batches) RenewEnumeration(ctx context.Context, batch, process uuid.UUID) error {
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET fill_until = clock_timestamp() + $3 * interval '1 second'
-		WHERE id = $1 AND filler = $2`, batch, process, fillLease.Seconds())
+		WHERE id = $1 AND filler = $2`, batch, process, enumerationLease.Seconds())
 	if err != nil {
-		return translate(fmt.Errorf("keep batch %s: %w", batch, err))
+		return pg.Translate(fmt.Errorf("keep batch %s: %w", batch, err))
 	}
 	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return fmt.Errorf("%w: another process fills batch %s, or it is over", work.ErrConflict, batch)
+		return fmt.Errorf("%w: another process enumerates batch %s, or it is over", work.ErrConflict, batch)
 	}
 	return nil
 }
 
-// LeaveBatch gives up a batch for any process to go on with after a pause.
-func (s *Store) LeaveBatch(ctx context.Context, batch, process uuid.UUID, pause time.Duration) error {
+// LeaveEnumeration gives up a batch for any process to go on with after a pause.
+func (s *Batches) LeaveEnumeration(ctx context.Context, batch, process uuid.UUID, pause time.Duration) error {
 	_, err := s.db.ExecContext(ctx, `UPDATE batches SET filler = NULL, fill_until = clock_timestamp() + $3 * interval '1 second'
 		WHERE id = $1 AND filler = $2`, batch, process, pause.Seconds())
 	if err != nil {
-		return translate(fmt.Errorf("leave batch %s: %w", batch, err))
+		return pg.Translate(fmt.Errorf("leave batch %s: %w", batch, err))
 	}
 	return nil
 }
 
-// Filled is a piece of a batch: the units made of it, and where the next begins.
-type Filled struct {
+// Chunk is a part of a batch: the units made of it, and where the next begins.
+type Chunk struct {
 	Batch    uuid.UUID
 	Process  uuid.UUID
 	Units    []NewUnit // with their custom ids; all of this batch
-	Place    json.RawMessage
+	Cursor   json.RawMessage
 	Problems []work.BatchProblem // items that no unit could be made of
-	// Begun is called when the piece has its connection. Whoever adds the next
-	// piece waits for that: else this one could wait for the next one's.
+	// Begun is called when the chunk has its connection. Whoever adds the next
+	// chunk waits for that: else this one could wait for the next one's.
 	Begun func()
-	// Turn is called when the units are in and nothing of the piece is committed,
+	// BeforeCommit is called when the units are in and nothing of the chunk is committed,
 	// with the custom ids that the batch had already, whose units are left out. It
-	// waits until the piece before is committed, and returns what is wrong with the
-	// items of these ids. With an error nothing of the piece is kept.
-	Turn func(ctx context.Context, repeated []string) ([]work.BatchProblem, error)
+	// waits until the chunk before is committed, and returns what is wrong with the
+	// items of these ids. With an error nothing of the chunk is kept.
+	BeforeCommit func(ctx context.Context, repeated []string) ([]work.BatchProblem, error)
 }
 
-// FillMore adds a piece to a batch and renews the lease. Both are committed
-// together, so whoever goes on after a death makes no unit twice. Several pieces
+// AddChunk adds a chunk to a batch and renews the lease. Both are committed
+// together, so whoever goes on after a death makes no unit twice. Several chunks
 // may be under way, in different transactions, if no custom id is in two of them:
 // they are committed one after another. It is work.ErrConflict when the batch is
-// no longer this process's to fill.
-func (s *Store) FillMore(ctx context.Context, f Filled) error {
-	ctx = allow(ctx, longLimit)
+// no longer this process's to enumerate.
+func (s *Batches) AddChunk(ctx context.Context, f Chunk) error {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	units, err := f.rows()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, longLimit/2)
+	ctx, cancel := context.WithTimeout(ctx, pg.LongLimit/2)
 	defer cancel()
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return translate(fmt.Errorf("fill batch: %w", err))
+		return pg.Translate(fmt.Errorf("enumerate batch: %w", err))
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	f.Begun()
 	var made []string
-	if err := tx.SelectContext(prepare(ctx), &made, f.statement(), units); err != nil {
-		return fmt.Errorf("fill batch %s: %w", f.Batch, lostFile(translate(err)))
+	if err := tx.SelectContext(pg.Prepare(ctx), &made, f.statement(), units); err != nil {
+		return fmt.Errorf("enumerate batch %s: %w", f.Batch, lostFile(pg.Translate(err)))
 	}
-	more, err := f.Turn(ctx, f.without(made))
+	more, err := f.BeforeCommit(ctx, f.without(made))
 	if err != nil {
 		return err
 	}
@@ -134,22 +135,22 @@ func (s *Store) FillMore(ctx context.Context, f Filled) error {
 			rejected = rejected + $7,
 			problems = CASE WHEN rejected < $6 AND json_array_length($5::json) > 0 THEN problems || $5::jsonb ELSE problems END
 		WHERE id = $1 AND filler = $2 AND status = 'enumerating'`,
-		f.Batch, f.Process, jsonText(f.Place, "null"), fillLease.Seconds(), problems, work.MaxBatchProblems, len(all))
+		f.Batch, f.Process, pg.JSONOr(f.Cursor, "null"), enumerationLease.Seconds(), problems, work.MaxBatchProblems, len(all))
 	if err != nil {
-		return translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
+		return pg.Translate(fmt.Errorf("enumerate batch %s: %w", f.Batch, err))
 	}
 	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return fmt.Errorf("%w: another process fills the batch, or it is not enumerating any more", work.ErrConflict)
+		return fmt.Errorf("%w: another process enumerates the batch, or it is not enumerating any more", work.ErrConflict)
 	}
 	if err := tx.Commit(); err != nil {
-		return translate(fmt.Errorf("fill batch %s: %w", f.Batch, err))
+		return pg.Translate(fmt.Errorf("enumerate batch %s: %w", f.Batch, err))
 	}
 	return nil
 }
 
 // statement inserts the rows. Only those of units that name uploaded files have
 // the field; one in a payload does no harm.
-func (f Filled) statement() string {
+func (f Chunk) statement() string {
 	for _, n := range f.Units {
 		if bytes.Contains(n.Row, []byte(`"uploads":`)) {
 			return insertWithFiles
@@ -164,7 +165,7 @@ var (
 )
 
 // without is the custom ids of the units that were not made.
-func (f Filled) without(made []string) (repeated []string) {
+func (f Chunk) without(made []string) (repeated []string) {
 	if len(made) == len(f.Units) {
 		return nil
 	}
@@ -177,13 +178,13 @@ func (f Filled) without(made []string) (repeated []string) {
 		if !fresh[id] {
 			repeated = append(repeated, id)
 		}
-		delete(fresh, id) // it may come twice in this piece
+		delete(fresh, id) // it may come twice in this chunk
 	}
 	return repeated
 }
 
 // rows is the array of the units' rows.
-func (f Filled) rows() (string, error) {
+func (f Chunk) rows() (string, error) {
 	size := 2
 	for i := range f.Units {
 		if n := &f.Units[i]; n.Row == nil {
@@ -207,29 +208,29 @@ func (f Filled) rows() (string, error) {
 	return text.String(), nil
 }
 
-// EndFill notes that all units of a batch are there. It may go on now.
-func (s *Store) EndFill(ctx context.Context, batch, process uuid.UUID) error {
-	ctx = allow(ctx, longLimit)
+// FinishEnumeration notes that all units of a batch are there. It may go on now.
+func (s *Batches) FinishEnumeration(ctx context.Context, batch, process uuid.UUID) error {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	_, err := s.db.ExecContext(ctx, `UPDATE batches SET enumerated_at = clock_timestamp(), items = NULL, filler = NULL, fill_until = NULL,
 			status = CASE WHEN cancelled_at IS NOT NULL THEN 'cancelling' WHEN test_first > 0 THEN 'testing' ELSE 'in_progress' END
 		WHERE id = $1 AND filler = $2 AND status = 'enumerating'`, batch, process)
 	if err != nil {
-		return translate(fmt.Errorf("end the enumeration of batch %s: %w", batch, err))
+		return pg.Translate(fmt.Errorf("end the enumeration of batch %s: %w", batch, err))
 	}
 	return nil
 }
 
-// FailFill gives up a batch whose units cannot be made: those that were made
+// FailEnumeration gives up a batch whose units cannot be made: those that were made
 // are removed, and none has begun.
-func (s *Store) FailFill(ctx context.Context, batch, process uuid.UUID, why string, problems []work.BatchProblem) error {
-	ctx = allow(ctx, longLimit)
+func (s *Batches) FailEnumeration(ctx context.Context, batch, process uuid.UUID, why string, problems []work.BatchProblem) error {
+	ctx = pg.Allow(ctx, pg.LongLimit)
 	text, err := encodeProblems(problems)
 	if err != nil {
 		return err
 	}
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return translate(fmt.Errorf("fail batch %s: %w", batch, err))
+		return pg.Translate(fmt.Errorf("fail batch %s: %w", batch, err))
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	result, err := tx.ExecContext(ctx, `UPDATE batches SET status = 'failed', finished_at = clock_timestamp(), items = NULL, filler = NULL, fill_until = NULL,
@@ -249,7 +250,7 @@ func (s *Store) FailFill(ctx context.Context, batch, process uuid.UUID, why stri
 		err = tx.Commit()
 	}
 	if err != nil {
-		return translate(fmt.Errorf("fail batch %s: %w", batch, err))
+		return pg.Translate(fmt.Errorf("fail batch %s: %w", batch, err))
 	}
 	return nil
 }
@@ -257,16 +258,16 @@ func (s *Store) FailFill(ctx context.Context, batch, process uuid.UUID, why stri
 // Synthesize makes the unit that sums a batch up and notes it with the batch, in
 // one transaction. It is work.ErrConflict when the batch is not to be summed up
 // by this process any more: it was cancelled, or another was first.
-func (s *Store) Synthesize(ctx context.Context, batch, process uuid.UUID, n NewUnit) (u work.Unit, err error) {
-	units, err := encode([]unitIn{n.row()})
+func (s *Batches) Synthesize(ctx context.Context, batch, process uuid.UUID, n NewUnit) (u work.Unit, err error) {
+	units, err := pg.Encode([]unitIn{n.row()})
 	if err != nil {
 		return u, err
 	}
-	ctx, cancel := context.WithTimeout(allow(ctx, longLimit), longLimit/2)
+	ctx, cancel := context.WithTimeout(pg.Allow(ctx, pg.LongLimit), pg.LongLimit/2)
 	defer cancel()
 	tx, err := s.db.BeginTxx(ctx, nil)
 	if err != nil {
-		return u, translate(fmt.Errorf("sum up batch %s: %w", batch, err))
+		return u, pg.Translate(fmt.Errorf("sum up batch %s: %w", batch, err))
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	var rows []unitRow
@@ -275,7 +276,7 @@ func (s *Store) Synthesize(ctx context.Context, batch, process uuid.UUID, n NewU
 		err = tx.SelectContext(ctx, &rows, `SELECT `+unitColumns+` FROM work_units WHERE tenant = $1 AND idempotency_key = $2`, n.Tenant, work.Clean(n.IdempotencyKey))
 	}
 	if err != nil || len(rows) == 0 {
-		return u, fmt.Errorf("sum up batch %s: %w", batch, cmp.Or(lostFile(translate(err)), work.ErrConflict))
+		return u, fmt.Errorf("sum up batch %s: %w", batch, cmp.Or(lostFile(pg.Translate(err)), work.ErrConflict))
 	}
 	u = rows[0].unit()
 	result, err := tx.ExecContext(ctx, `UPDATE batches SET synthesis_unit = $3, syntheses = array_append(array_remove(syntheses, $3), $3), filler = NULL, fill_until = NULL
@@ -290,7 +291,7 @@ func (s *Store) Synthesize(ctx context.Context, batch, process uuid.UUID, n NewU
 		err = tx.Commit()
 	}
 	if err != nil {
-		return work.Unit{}, translate(fmt.Errorf("sum up batch %s: %w", batch, err))
+		return work.Unit{}, pg.Translate(fmt.Errorf("sum up batch %s: %w", batch, err))
 	}
 	return u, nil
 }
@@ -299,5 +300,5 @@ func encodeProblems(problems []work.BatchProblem) (string, error) {
 	if len(problems) == 0 {
 		return "[]", nil
 	}
-	return encode(problems[:min(len(problems), work.MaxBatchProblems)])
+	return pg.Encode(problems[:min(len(problems), work.MaxBatchProblems)])
 }

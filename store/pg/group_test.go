@@ -1,4 +1,4 @@
-package store
+package pg
 
 import (
 	"context"
@@ -47,11 +47,11 @@ type answer struct {
 }
 
 // together hands in row 0, and the other rows while its flush is under way.
-func together(t *testing.T, g *group[int, int], e *echo, rows int) []answer {
+func together(t *testing.T, g *Group[int, int], e *echo, rows int) []answer {
 	t.Helper()
 	answers := make(chan answer, rows)
 	call := func(row int) {
-		out, err := g.do(t.Context(), row)
+		out, err := g.Do(t.Context(), row)
 		answers <- answer{row, out, err}
 	}
 	go call(0)
@@ -98,7 +98,7 @@ func TestGroupFlushes(t *testing.T) {
 			t.Parallel()
 			e := newEcho(nil)
 			e.entered = make(chan struct{}, 200)
-			g := newGroup(test.max, test.weigh, e.flush)
+			g := NewGroup(test.max, test.weigh, newWrites(&pulse{begun: time.Now()}), e.flush)
 			for _, a := range together(t, g, e, 100) {
 				if a.err != nil || a.out != a.row {
 					t.Errorf("row %d got %d, error %v", a.row, a.out, a.err)
@@ -120,7 +120,7 @@ func TestGroupBadRowFailsAlone(t *testing.T) {
 		}
 		return nil
 	})
-	for _, a := range together(t, newGroup(500, nil, e.flush), e, 20) {
+	for _, a := range together(t, NewGroup(500, nil, newWrites(&pulse{begun: time.Now()}), e.flush), e, 20) {
 		if (a.row == 7) != errors.Is(a.err, broken) || a.row != 7 && a.out != a.row {
 			t.Errorf("row %d got %d, error %v", a.row, a.out, a.err)
 		}
@@ -131,7 +131,7 @@ func TestGroupBadRowFailsAlone(t *testing.T) {
 func TestGroupAwayFailsTogether(t *testing.T) {
 	t.Parallel()
 	e := newEcho(func([]int) error { return &work.Unavailable{What: "postgres", Err: errors.New("gone")} })
-	for _, a := range together(t, newGroup(500, nil, e.flush), e, 20) {
+	for _, a := range together(t, NewGroup(500, nil, newWrites(&pulse{begun: time.Now()}), e.flush), e, 20) {
 		var away *work.Unavailable
 		if !errors.As(a.err, &away) {
 			t.Errorf("row %d: error %v", a.row, a.err)
@@ -145,11 +145,11 @@ func TestGroupAwayFailsTogether(t *testing.T) {
 func TestGroupCallerLeaves(t *testing.T) {
 	t.Parallel()
 	e := newEcho(nil)
-	g := newGroup(500, nil, e.flush)
+	g := NewGroup(500, nil, newWrites(&pulse{begun: time.Now()}), e.flush)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := g.do(ctx, 0)
+		_, err := g.Do(ctx, 0)
 		done <- err
 	}()
 	<-e.entered
@@ -159,7 +159,7 @@ func TestGroupCallerLeaves(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	close(e.gate)
-	if out, err := g.do(t.Context(), 5); err != nil || out != 5 {
+	if out, err := g.Do(t.Context(), 5); err != nil || out != 5 {
 		t.Errorf("the next call got %d, error %v", out, err)
 	}
 	testkit.Eventually(t, "idle, with nothing kept", func() bool {
@@ -174,18 +174,18 @@ func TestGroupCallerLeaves(t *testing.T) {
 func TestGroupLeavesAStuckFlushBehind(t *testing.T) {
 	t.Parallel()
 	stuck, entered := make(chan struct{}), make(chan int, 10)
-	g := newGroup(500, nil, func(_ context.Context, rows []int) ([]int, error) {
+	g := NewGroup(500, nil, newWrites(&pulse{begun: time.Now()}), func(_ context.Context, rows []int) ([]int, error) {
 		entered <- rows[0]
 		if rows[0] == 0 {
 			<-stuck
 		}
 		return rows, nil
 	})
-	g.limit = 10 * time.Millisecond
+	g.Limit = 10 * time.Millisecond
 	first := make(chan error, 1)
-	go func() { _, err := g.do(t.Context(), 0); first <- err }()
+	go func() { _, err := g.Do(t.Context(), 0); first <- err }()
 	<-entered
-	if out, err := g.do(t.Context(), 1); err != nil || out != 1 {
+	if out, err := g.Do(t.Context(), 1); err != nil || out != 1 {
 		t.Errorf("the next got %d, error %v", out, err)
 	}
 	if err := <-first; !unanswered(err) {
@@ -207,14 +207,14 @@ func TestGroupRepeatsWhatHadNoAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			flushes := 0
-			g := newGroup(500, nil, func(context.Context, []int) ([]int, error) { flushes++; return nil, test.err })
-			if _, err := g.do(t.Context(), 1); !errors.As(err, new(*work.Unavailable)) || flushes != test.want {
+			g := NewGroup(500, nil, newWrites(&pulse{begun: time.Now()}), func(context.Context, []int) ([]int, error) { flushes++; return nil, test.err })
+			if _, err := g.Do(t.Context(), 1); !errors.As(err, new(*work.Unavailable)) || flushes != test.want {
 				t.Errorf("%d flushes, error %v", flushes, err)
 			}
-			if err := g.diary.trouble(); err == nil {
+			if err := g.writes.Trouble(); err == nil {
 				t.Error("nobody knows that a write failed")
 			}
-			if g.diary.pulse.away.Load() != unanswered(test.err) {
+			if g.writes.pulse.away.Load() != unanswered(test.err) {
 				t.Error("silence is mistaken")
 			}
 		})
@@ -226,16 +226,16 @@ func TestGroupRepeatsWhatHadNoAnswer(t *testing.T) {
 func TestGroupForgetsWhoLeft(t *testing.T) {
 	t.Parallel()
 	e := newEcho(nil)
-	g := newGroup(500, nil, e.flush)
-	go func() { _, _ = g.do(t.Context(), 0) }()
+	g := NewGroup(500, nil, newWrites(&pulse{begun: time.Now()}), e.flush)
+	go func() { _, _ = g.Do(t.Context(), 0) }()
 	<-e.entered
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := g.do(ctx, 1); err == nil {
+	if _, err := g.Do(ctx, 1); err == nil {
 		t.Error("no error")
 	}
 	last := make(chan error, 1)
-	go func() { _, err := g.do(t.Context(), 2); last <- err }()
+	go func() { _, err := g.Do(t.Context(), 2); last <- err }()
 	testkit.Eventually(t, "the last waits", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -256,17 +256,17 @@ func TestGroupForgetsWhoLeft(t *testing.T) {
 func TestGroupImpatience(t *testing.T) {
 	t.Parallel()
 	e := newEcho(nil)
-	g := newGroup(500, nil, e.flush)
-	g.impatience = time.Millisecond
-	late := g.diary.begin(0) // a write that should have come back
-	go func() { _, _ = g.do(t.Context(), 0) }()
+	g := NewGroup(500, nil, newWrites(&pulse{begun: time.Now()}), e.flush)
+	g.Impatience = time.Millisecond
+	late := g.writes.Begin(0) // a write that should have come back
+	go func() { _, _ = g.Do(t.Context(), 0) }()
 	<-e.entered
-	if _, err := g.do(t.Context(), 1); !errors.As(err, new(*work.Unavailable)) {
+	if _, err := g.Do(t.Context(), 1); !errors.As(err, new(*work.Unavailable)) {
 		t.Errorf("error %v", err)
 	}
 	late(nil)
 	close(e.gate)
-	if err := g.diary.trouble(); err != nil {
+	if err := g.writes.Trouble(); err != nil {
 		t.Error(err)
 	}
 }

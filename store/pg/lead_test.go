@@ -1,4 +1,4 @@
-package store
+package pg
 
 import (
 	"context"
@@ -10,15 +10,17 @@ import (
 	"piecework/internal/testkit"
 )
 
+const testLock = 42
+
 func TestLead(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
-	other := openLedger(t, l.url)
+	url := empty(t)
+	db, other := open(t, url), open(t, url)
 	never := func(context.Context) error { t.Error("two lead"); return nil }
 	broken := errors.New("broken")
-	led, err := l.lead(t.Context(), leadLock, func(ctx context.Context) error {
-		for _, s := range []*ledger{l, other} { // the same process, and another
-			if led, err := s.lead(ctx, leadLock, never); led || err != nil {
+	led, err := db.LeadOnce(t.Context(), testLock, func(ctx context.Context) error {
+		for _, s := range []*DB{db, other} { // the same process, and another
+			if led, err := s.LeadOnce(ctx, testLock, never); led || err != nil {
 				t.Errorf("a second leads %t, error %v", led, err)
 			}
 		}
@@ -30,13 +32,13 @@ func TestLead(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 { // whoever leads next, the lock did not stay in a pool
 		all.Go(func() {
-			if _, err := l.lead(t.Context(), leadLock, func(context.Context) error { return nil }); err != nil {
+			if _, err := db.LeadOnce(t.Context(), testLock, func(context.Context) error { return nil }); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
-	if led, err := other.lead(t.Context(), leadLock, func(context.Context) error { return nil }); !led || err != nil {
+	if led, err := other.LeadOnce(t.Context(), testLock, func(context.Context) error { return nil }); !led || err != nil {
 		t.Errorf("nobody leads, yet led %t, error %v", led, err)
 	}
 }
@@ -44,18 +46,18 @@ func TestLead(t *testing.T) {
 // A leader that dies leaves no lock behind.
 func TestLeadDies(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
-	other := openLedger(t, l.url)
-	_, _ = l.lead(t.Context(), leadLock, func(ctx context.Context) error {
-		other.exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'
+	url := empty(t)
+	db, other := open(t, url), open(t, url)
+	_, _ = db.LeadOnce(t.Context(), testLock, func(ctx context.Context) error {
+		other.MustExec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 		testkit.Eventually(t, "another leads", func() bool {
-			led, err := other.lead(ctx, leadLock, func(context.Context) error { return nil })
+			led, err := other.LeadOnce(ctx, testLock, func(context.Context) error { return nil })
 			return led && err == nil
 		})
 		return nil
 	})
-	if led, err := l.lead(t.Context(), leadLock, func(context.Context) error { return nil }); !led || err != nil {
+	if led, err := db.LeadOnce(t.Context(), testLock, func(context.Context) error { return nil }); !led || err != nil {
 		t.Errorf("leads again %t, error %v", led, err)
 	}
 }
@@ -63,12 +65,12 @@ func TestLeadDies(t *testing.T) {
 // A leader that is frozen, or that nobody can reach, does not lead for ever.
 func TestLeadIsSilent(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
-	l.leadLimit, l.leadIdle = 100*time.Millisecond, 100*time.Millisecond
-	other := openLedger(t, l.url)
-	led, err := l.lead(t.Context(), leadLock, func(context.Context) error {
+	url := empty(t)
+	db, other := open(t, url), open(t, url)
+	db.leadLimit, db.leadIdle = 100*time.Millisecond, 100*time.Millisecond
+	led, err := db.LeadOnce(t.Context(), testLock, func(context.Context) error {
 		testkit.Eventually(t, "another leads", func() bool {
-			led, err := other.lead(t.Context(), leadLock, func(context.Context) error { return nil })
+			led, err := other.LeadOnce(t.Context(), testLock, func(context.Context) error { return nil })
 			return led && err == nil
 		})
 		return nil
@@ -76,7 +78,7 @@ func TestLeadIsSilent(t *testing.T) {
 	if !led || err != nil {
 		t.Errorf("led %t, error %v", led, err)
 	}
-	if led, err := l.lead(t.Context(), leadLock, func(context.Context) error { return nil }); !led || err != nil {
+	if led, err := db.LeadOnce(t.Context(), testLock, func(context.Context) error { return nil }); !led || err != nil {
 		t.Errorf("leads again %t, error %v", led, err)
 	}
 }
@@ -85,18 +87,20 @@ func TestLeadIsSilent(t *testing.T) {
 // and has been silent for long does nothing any more.
 func TestLeadLasts(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
-	l.leadIdle = 500 * time.Millisecond
-	other := openLedger(t, l.url)
+	url := empty(t)
+	db, other := open(t, url), open(t, url)
+	db.leadIdle = 500 * time.Millisecond
 	isFree := func() bool {
-		_, _, free, err := other.LeasesAndLead(t.Context())
-		l.must(err)
+		var free bool
+		if err := other.Get(&free, `SELECT pg_try_advisory_xact_lock_shared($1)`, testLock); err != nil {
+			t.Error(err)
+		}
 		return free
 	}
 	tick, rounds := make(chan time.Time), make(chan bool)
 	ended := make(chan error)
 	go func() {
-		_, err := l.Lead(t.Context(), tick, func(context.Context) { rounds <- true })
+		_, err := db.Lead(t.Context(), testLock, tick, func(context.Context) { rounds <- true })
 		ended <- err
 	}()
 	for range 3 {
@@ -113,6 +117,8 @@ func TestLeadLasts(t *testing.T) {
 	case <-rounds:
 		t.Error("a round of one that does not lead")
 	case err := <-ended:
-		l.must(err)
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -15,21 +15,21 @@ import (
 )
 
 // admitted counts the units of a batch that may begin or have begun.
-func (l *ledger) admitted(batch uuid.UUID) int {
+func (l *fixture) admitted(batch uuid.UUID) int {
 	return get[int](l, `SELECT count(*) FROM work_units WHERE batch_id = $1 AND NOT held AND state IN ('queued', 'running', 'waiting')`, batch)
 }
 
 // runsToItsEnd advances a batch and works off what it admits, until it is over
 // or admits nothing more. It returns how many were admitted at once, at most.
-func (l *ledger) runsToItsEnd(batch uuid.UUID, fail func(int) bool, cost float64) (most int) {
+func (l *fixture) runsToItsEnd(batch uuid.UUID, fail func(int) bool, cost float64) (most int) {
 	l.t.Helper()
 	for {
 		a := l.advance(batch)
 		most = max(most, l.admitted(batch))
-		if len(a.Bells) == 0 && !a.More {
+		if len(a.Messages) == 0 && !a.More {
 			return most
 		}
-		l.works(a.Bells, fail, cost)
+		l.works(a.Messages, fail, cost)
 	}
 }
 
@@ -37,22 +37,22 @@ func (l *ledger) runsToItsEnd(batch uuid.UUID, fail func(int) bool, cost float64
 // they are retried, and whether the batch was over or not.
 func TestRetriedUnitsAreAdmittedByTheirBatch(t *testing.T) {
 	t.Parallel()
-	for name, retry := range map[string]func(*ledger, uuid.UUID){
-		"batch": func(l *ledger, id uuid.UUID) {
-			moved, more, err := l.RetryBatch(t.Context(), work.DefaultTenant, id, nil)
+	for name, retry := range map[string]func(*fixture, uuid.UUID){
+		"batch": func(l *fixture, id uuid.UUID) {
+			moved, more, err := l.Batches.Retry(t.Context(), work.DefaultTenant, id, nil)
 			if l.must(err); len(moved) != 20 || more || !moved[0].Held || *moved[0].BatchID != id {
 				t.Errorf("%d units were retried, others left: %t", len(moved), more)
 			}
 		},
-		"filter": func(l *ledger, _ uuid.UUID) {
-			_, _, err := l.RetryAll(t.Context(), UnitFilter{Tenant: work.DefaultTenant, States: []work.State{work.Failed}}, Changes{})
+		"filter": func(l *fixture, _ uuid.UUID) {
+			_, _, err := l.Units.RetryAll(t.Context(), UnitFilter{Tenant: work.DefaultTenant, States: []work.State{work.Failed}}, Changes{})
 			l.must(err)
 		},
-		"one by one": func(l *ledger, id uuid.UUID) {
-			units, _, err := l.Units(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Batch: id})
+		"one by one": func(l *fixture, id uuid.UUID) {
+			units, _, err := l.Units.List(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Batch: id})
 			l.must(err)
 			for _, u := range units {
-				u, err := l.Retry(t.Context(), work.DefaultTenant, u.ID, Changes{})
+				u, err := l.Units.Retry(t.Context(), work.DefaultTenant, u.ID, Changes{})
 				if l.must(err); !u.Held || u.State != work.Queued {
 					t.Errorf("after the retry it is %s, held %t", u.State, u.Held)
 				}
@@ -61,7 +61,7 @@ func TestRetriedUnitsAreAdmittedByTheirBatch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(t)
+			l := newFixture(t)
 			budget := 1.0
 			id := l.batch(20, func(b *NewBatch) { b.Concurrency, b.MaxCostUSD = 2, &budget })
 			l.runsToItsEnd(id, func(int) bool { return true }, 0.02)
@@ -85,22 +85,22 @@ func TestRetriedUnitsAreAdmittedByTheirBatch(t *testing.T) {
 // A unit of the test that is retried is tested again before a person is asked.
 func TestRetryOfATestedUnit(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(10, func(b *NewBatch) { b.TestFirst = 3 })
 	retryOne := func() uuid.UUID {
 		t.Helper()
-		moved, _, err := l.RetryBatch(t.Context(), work.DefaultTenant, id, []work.State{work.Failed})
+		moved, _, err := l.Batches.Retry(t.Context(), work.DefaultTenant, id, []work.State{work.Failed})
 		if l.must(err); len(moved) != 1 {
 			t.Fatalf("%d units were retried", len(moved))
 		}
 		return moved[0].UnitID
 	}
-	l.works(l.advance(id).Bells, func(i int) bool { return i == 1 }, 0)
+	l.works(l.advance(id).Messages, func(i int) bool { return i == 1 }, 0)
 	l.advance(id)
 	l.is(id, work.BatchAwaitingApproval)
 	unit := retryOne()
 	l.is(id, work.BatchTesting)
-	bells := l.advance(id).Bells
+	bells := l.advance(id).Messages
 	if len(bells) != 1 || bells[0].UnitID != unit {
 		t.Fatalf("%d units were admitted; want the one that was retried", len(bells))
 	}
@@ -108,18 +108,18 @@ func TestRetryOfATestedUnit(t *testing.T) {
 	l.advance(id)
 	l.is(id, work.BatchAwaitingApproval)
 	// Nobody has approved the batch: after a cancel and a retry its test goes on.
-	_, err := l.CancelBatch(t.Context(), work.DefaultTenant, id, "")
+	_, err := l.Batches.Cancel(t.Context(), work.DefaultTenant, id, "")
 	l.must(err)
 	for l.advance(id).More {
 	}
 	l.is(id, work.BatchCancelled)
-	_, _, err = l.RetryBatch(t.Context(), work.DefaultTenant, id, nil)
+	_, _, err = l.Batches.Retry(t.Context(), work.DefaultTenant, id, nil)
 	l.must(err)
 	l.runsToItsEnd(id, nil, 0)
 	if b := l.is(id, work.BatchAwaitingApproval); b.Counts.Succeeded != 3 {
 		t.Errorf("%d units ran without approval", b.Counts.Succeeded)
 	}
-	_, err = l.ApproveBatch(t.Context(), work.DefaultTenant, id, BatchChanges{})
+	_, err = l.Batches.Approve(t.Context(), work.DefaultTenant, id, BatchChanges{})
 	l.must(err)
 	l.runsToItsEnd(id, nil, 0)
 	l.is(id, work.BatchCompleted)
@@ -128,16 +128,16 @@ func TestRetryOfATestedUnit(t *testing.T) {
 // A retry that commits while its batch ends is not lost.
 func TestRetryWhileTheBatchEnds(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(1)
-	l.works(l.advance(id).Bells, func(int) bool { return true }, 0)
+	l.works(l.advance(id).Messages, func(int) bool { return true }, 0)
 	tx, err := l.db.BeginTxx(t.Context(), nil) // it ends the batch
 	l.must(err)
 	defer func() { _ = tx.Rollback() }()
 	_, err = tx.ExecContext(t.Context(), `UPDATE batches SET status = 'completed_with_failures', finished_at = clock_timestamp(), counts = '{}' WHERE id = $1`, id)
 	l.must(err)
 	done := make(chan error, 1)
-	go func() { _, _, err := l.RetryBatch(t.Context(), work.DefaultTenant, id, nil); done <- err }()
+	go func() { _, _, err := l.Batches.Retry(t.Context(), work.DefaultTenant, id, nil); done <- err }()
 	testkit.Eventually(t, "the retry waits for the batch", func() bool { return l.waiting() > 0 })
 	l.must(tx.Commit())
 	l.must(<-done)
@@ -149,16 +149,16 @@ func TestRetryWhileTheBatchEnds(t *testing.T) {
 // Units of a batch that is about to end are not retried, and say why.
 func TestRetryInABatchThatEnds(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(2, func(b *NewBatch) { b.Synthesis = json.RawMessage(`{"despite_failures":true}`) })
-	bells := l.advance(id).Bells
+	bells := l.advance(id).Messages
 	l.works(bells, func(i int) bool { return i == 0 }, 0)
 	l.advance(id)
 	l.is(id, work.BatchFinalizing)
-	if _, err := l.Retry(t.Context(), work.DefaultTenant, bells[0].UnitID, Changes{}); !errors.Is(err, work.ErrConflict) || !strings.Contains(err.Error(), "about to end") {
+	if _, err := l.Units.Retry(t.Context(), work.DefaultTenant, bells[0].UnitID, Changes{}); !errors.Is(err, work.ErrConflict) || !strings.Contains(err.Error(), "about to end") {
 		t.Errorf("while it is finalizing: %v", err)
 	}
-	if moved, more, err := l.RetryBatch(t.Context(), work.DefaultTenant, id, nil); err != nil || len(moved) != 0 || more {
+	if moved, more, err := l.Batches.Retry(t.Context(), work.DefaultTenant, id, nil); err != nil || len(moved) != 0 || more {
 		t.Errorf("%d units were retried, others left: %t, %v", len(moved), more, err)
 	}
 }
@@ -167,19 +167,19 @@ func TestRetryInABatchThatEnds(t *testing.T) {
 // fails meanwhile and would be run again.
 func TestPausedBatchRepeatsNoRun(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	id := l.batch(2)
-	c := l.take(l.advance(id).Bells[0].UnitID, l.process)
-	_, err := l.PauseBatch(t.Context(), work.DefaultTenant, id, "ann", "")
+	c := l.take(l.advance(id).Messages[0].UnitID, l.process)
+	_, err := l.Batches.Pause(t.Context(), work.DefaultTenant, id, "ann", "")
 	l.must(err)
 	l.end(ending(c, work.Queued), Recorded)
 	l.advance(id)
 	if n := l.admitted(id); n != 0 {
 		t.Errorf("%d units of the paused batch may begin", n)
 	}
-	_, err = l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{})
+	_, err = l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{})
 	l.must(err)
-	if bells := l.advance(id).Bells; len(bells) != 2 {
+	if bells := l.advance(id).Messages; len(bells) != 2 {
 		t.Errorf("%d units were admitted after the resume", len(bells))
 	}
 }
@@ -187,11 +187,11 @@ func TestPausedBatchRepeatsNoRun(t *testing.T) {
 // A budget that is spent takes back what was admitted and has not begun.
 func TestSpentBudgetTakesBack(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	budget := 1.0
 	id := l.batch(50, func(b *NewBatch) { b.MaxCostUSD = &budget })
 	for range 3 {
-		l.works(l.advance(id).Bells, nil, 0.01)
+		l.works(l.advance(id).Messages, nil, 0.01)
 	}
 	if l.advance(id); l.admitted(id) < 5 {
 		t.Fatalf("%d units are admitted", l.admitted(id))
@@ -212,14 +212,14 @@ func TestSpentBudgetTakesBack(t *testing.T) {
 // costs: they let no more units begin.
 func TestEstimateOfABudget(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	budget := 1.0
 	id := l.batch(100, func(b *NewBatch) { b.MaxCostUSD = &budget })
 	source := l.run()
 	l.end(ending(source, work.Succeeded), Recorded)
 	hit := func(f *Finish) { f.TotalCostUSD, f.Cache, f.CachedFrom = new(0.0), work.CacheHit, &source.RunID }
 	for i := range 20 {
-		bells := l.advance(id).Bells
+		bells := l.advance(id).Messages
 		if len(bells) != 1 {
 			t.Fatalf("%d units were admitted after %d that tell nothing", len(bells), i)
 		}
@@ -230,8 +230,8 @@ func TestEstimateOfABudget(t *testing.T) {
 			l.end(ending(c, work.Failed, func(f *Finish) { f.TotalCostUSD = new(0.0) }), Recorded)
 		}
 	}
-	l.works(l.advance(id).Bells, nil, 0.4)
-	if bells := l.advance(id).Bells; len(bells) != 1 { // $0.60 are left for units of $0.40
+	l.works(l.advance(id).Messages, nil, 0.4)
+	if bells := l.advance(id).Messages; len(bells) != 1 { // $0.60 are left for units of $0.40
 		t.Errorf("%d units were admitted", len(bells))
 	}
 }
@@ -242,7 +242,7 @@ func TestLaneUnitsThatRunLiveAreAdmitted(t *testing.T) {
 	for _, how := range []string{"unanswered", "late", "no line"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(t)
+			l := newFixture(t)
 			id := l.enumerating(func(b *NewBatch) { b.Concurrency = 3 })
 			f := piece(id, 0, 30)
 			f.Process = l.process
@@ -250,8 +250,8 @@ func TestLaneUnitsThatRunLiveAreAdmitted(t *testing.T) {
 			for i := range f.Units {
 				f.Units[i].Lane, f.Units[i].Deadline = work.LaneBatch, &end
 			}
-			l.must(l.FillMore(t.Context(), f))
-			l.must(l.EndFill(t.Context(), id, l.process))
+			l.must(l.Batches.AddChunk(t.Context(), f))
+			l.must(l.Batches.FinishEnumeration(t.Context(), id, l.process))
 			for l.advance(id).More {
 			}
 			if n := get[int](l, `SELECT count(*) FROM work_units WHERE state = 'waiting'`); n != 30 {
@@ -261,16 +261,16 @@ func TestLaneUnitsThatRunLiveAreAdmitted(t *testing.T) {
 			var err error
 			switch how {
 			case "unanswered":
-				_, err = l.FinishProviderBatch(t.Context(), l.process, b.ID, nil)
+				_, err = l.ProviderBatches.Finish(t.Context(), l.process, b.ID, nil)
 			case "late":
 				l.exec(`UPDATE work_units SET created_at = created_at - interval '23 hours 30 minutes', deadline = deadline - interval '23 hours 30 minutes'`)
-				_, err = l.LateUnits(t.Context())
+				_, err = l.ProviderBatches.UnpackLate(t.Context())
 			case "no line":
 				var ids []uuid.UUID
 				for _, u := range f.Units {
 					ids = append(ids, u.ID)
 				}
-				err = l.UnpackLive(t.Context(), b.ID, ids)
+				err = l.ProviderBatches.UnpackLive(t.Context(), b.ID, ids)
 			}
 			l.must(err)
 			if most := l.runsToItsEnd(id, nil, 0); most != 3 {
@@ -285,14 +285,14 @@ func TestLaneUnitsThatRunLiveAreAdmitted(t *testing.T) {
 // its batch.
 func TestSynthesisOfACancelledBatch(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	finalizing := func() uuid.UUID {
 		t.Helper()
 		id := l.batch(1, func(b *NewBatch) { b.Synthesis = json.RawMessage(`{}`) })
-		l.works(l.advance(id).Bells, nil, 0.5)
+		l.works(l.advance(id).Messages, nil, 0.5)
 		l.advance(id)
 		l.is(id, work.BatchFinalizing)
-		_, err := l.FillBatch(t.Context(), l.process)
+		_, err := l.Batches.ClaimEnumeration(t.Context(), l.process)
 		l.must(err)
 		return id
 	}
@@ -300,10 +300,10 @@ func TestSynthesisOfACancelledBatch(t *testing.T) {
 		return func(n *NewUnit) { n.IdempotencyKey = fmt.Sprintf("synthesis %s", id) }
 	}
 	id := finalizing()
-	_, err := l.CancelBatch(t.Context(), work.DefaultTenant, id, "")
+	_, err := l.Batches.Cancel(t.Context(), work.DefaultTenant, id, "")
 	l.must(err)
 	n := newUnit(named(id))
-	if _, err := l.Synthesize(t.Context(), id, l.process, n); !errors.Is(err, work.ErrConflict) {
+	if _, err := l.Batches.Synthesize(t.Context(), id, l.process, n); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("a cancelled batch was summed up: %v", err)
 	}
 	if got := get[int](l, `SELECT count(*) FROM work_units WHERE id = $1`, n.ID); got != 0 {
@@ -311,13 +311,13 @@ func TestSynthesisOfACancelledBatch(t *testing.T) {
 	}
 
 	id = finalizing()
-	u, err := l.Synthesize(t.Context(), id, l.process, newUnit(named(id)))
+	u, err := l.Batches.Synthesize(t.Context(), id, l.process, newUnit(named(id)))
 	l.must(err)
-	if _, err := l.Synthesize(t.Context(), id, l.process, newUnit(named(id))); !errors.Is(err, work.ErrConflict) {
+	if _, err := l.Batches.Synthesize(t.Context(), id, l.process, newUnit(named(id))); !errors.Is(err, work.ErrConflict) {
 		t.Errorf("it was summed up twice: %v", err)
 	}
 	running := l.take(u.ID, l.process)
-	_, err = l.CancelBatch(t.Context(), work.DefaultTenant, id, "")
+	_, err = l.Batches.Cancel(t.Context(), work.DefaultTenant, id, "")
 	l.must(err)
 	if a := l.advance(id); len(a.Stopped) != 1 || a.Stopped[0] != u.ID {
 		t.Errorf("%v were asked to stop", a.Stopped)
@@ -334,7 +334,7 @@ func TestSynthesisOfACancelledBatch(t *testing.T) {
 // What sums a batch up is paid from its budget, and its cost is the batch's.
 func TestSynthesisCounts(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newFixture(t)
 	budget := 1.0
 	id := l.batch(2, func(b *NewBatch) { b.MaxCostUSD, b.Synthesis = &budget, json.RawMessage(`{}`) })
 	l.runsToItsEnd(id, nil, 0.5)
@@ -347,16 +347,16 @@ func TestSynthesisCounts(t *testing.T) {
 		t.Error("it was paused again")
 	}
 	budget = 2
-	_, err := l.ResumeBatch(t.Context(), work.DefaultTenant, id, BatchChanges{MaxCostUSD: &budget})
+	_, err := l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{MaxCostUSD: &budget})
 	l.must(err)
 	l.advance(id)
 	l.is(id, work.BatchFinalizing)
-	_, err = l.FillBatch(t.Context(), l.process)
+	_, err = l.Batches.ClaimEnumeration(t.Context(), l.process)
 	l.must(err)
-	u, err := l.Synthesize(t.Context(), id, l.process, newUnit())
+	u, err := l.Batches.Synthesize(t.Context(), id, l.process, newUnit())
 	l.must(err)
-	l.works([]Dispatch{DispatchOf(u)}, func(int) bool { return true }, 0.25)
-	if b, _, err := l.TriedBatch(t.Context(), work.DefaultTenant, id); err != nil || b.Counts.Known() != 1.25 {
+	l.works([]Message{MessageOf(u)}, func(int) bool { return true }, 0.25)
+	if b, _, err := l.Batches.GetTested(t.Context(), work.DefaultTenant, id); err != nil || b.Counts.Known() != 1.25 {
 		t.Errorf("it has cost $%v before its end, %v", b.Counts.Known(), err)
 	}
 	l.advance(id)
@@ -364,15 +364,15 @@ func TestSynthesisCounts(t *testing.T) {
 		t.Errorf("it has cost $%v", b.Counts.Known())
 	}
 	// The synthesis again: the batch goes on with it.
-	again, err := l.Retry(t.Context(), work.DefaultTenant, u.ID, Changes{})
+	again, err := l.Units.Retry(t.Context(), work.DefaultTenant, u.ID, Changes{})
 	l.must(err)
 	l.is(id, work.BatchFinalizing)
-	l.works([]Dispatch{DispatchOf(again)}, func(int) bool { return true }, 0.75)
+	l.works([]Message{MessageOf(again)}, func(int) bool { return true }, 0.75)
 	l.advance(id)
 	if b := l.is(id, work.BatchCompletedWithFailures); b.Counts.Known() != 2 {
 		t.Errorf("it has cost $%v", b.Counts.Known())
 	}
-	if _, err := l.Retry(t.Context(), work.DefaultTenant, u.ID, Changes{}); !errors.Is(err, work.ErrConflict) || !strings.Contains(err.Error(), "max_cost_usd") {
+	if _, err := l.Units.Retry(t.Context(), work.DefaultTenant, u.ID, Changes{}); !errors.Is(err, work.ErrConflict) || !strings.Contains(err.Error(), "max_cost_usd") {
 		t.Errorf("a synthesis that nobody can pay is retried: %v", err)
 	}
 }

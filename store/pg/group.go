@@ -1,4 +1,4 @@
-package store
+package pg
 
 import (
 	"context"
@@ -20,7 +20,7 @@ const (
 	leaveBehind = 2 * closeAfter
 )
 
-// group turns calls that arrive together into one statement. The first caller
+// Group turns calls that arrive together into one statement. The first caller
 // flushes at once; whoever comes while that flush is under way goes with the
 // next. There is no timer, so a lone call costs what it would cost alone.
 // Every caller waits for its own commit, and when a statement fails each of
@@ -29,15 +29,15 @@ const (
 // A first statement without an answer is tried once more, for a shorter time: the
 // other connections are distrusted by then, so that it gets a new one. A row whose
 // outcome is unknown may be there already: repeating one must change nothing.
-type group[In, Out any] struct {
-	max   int          // rows in one statement
-	weigh func(In) int // about how many bytes a row sends; nil: few
-	flush func(context.Context, []In) ([]Out, error)
-	limit time.Duration // for one statement, which the tests change
-	diary *diary
-	// impatience is how long a caller waits when it is known that Postgres does not
+type Group[In, Out any] struct {
+	max    int          // rows in one statement
+	weigh  func(In) int // about how many bytes a row sends; nil: few
+	flush  func(context.Context, []In) ([]Out, error)
+	Limit  time.Duration // for one statement, which the tests change
+	writes *Writes
+	// Impatience is how long a caller waits when it is known that Postgres does not
 	// answer; 0: for as long as it takes.
-	impatience time.Duration
+	Impatience time.Duration
 
 	mu      sync.Mutex
 	waiting []*call[In, Out]
@@ -55,15 +55,16 @@ type call[In, Out any] struct {
 // Postgres takes no parameter beyond a gigabyte, and fails all rows of one.
 const maxWeight = 64 << 20
 
-func newGroup[In, Out any](max int, weigh func(In) int, flush func(context.Context, []In) ([]Out, error)) *group[In, Out] {
-	return &group[In, Out]{max: max, weigh: weigh, flush: flush, limit: writeLimit, diary: newDiary(&pulse{begun: time.Now()})}
+// NewGroup makes a group whose statements have at most max rows.
+func NewGroup[In, Out any](max int, weigh func(In) int, w *Writes, flush func(context.Context, []In) ([]Out, error)) *Group[In, Out] {
+	return &Group[In, Out]{max: max, weigh: weigh, flush: flush, Limit: writeLimit, writes: w}
 }
 
-// do hands in to the next flush and waits for its outcome. When ctx ends
+// Do hands in to the next flush and waits for its outcome. When ctx ends
 // first the outcome is unknown: the row may still be committed, unless its flush
 // had not begun. When Postgres is known to be silent a caller of a group with an
 // impatience waits no longer than that.
-func (g *group[In, Out]) do(ctx context.Context, in In) (Out, error) {
+func (g *Group[In, Out]) Do(ctx context.Context, in In) (Out, error) {
 	c := &call[In, Out]{in: in, done: make(chan struct{})}
 	g.mu.Lock()
 	g.waiting = append(g.waiting, c)
@@ -74,8 +75,8 @@ func (g *group[In, Out]) do(ctx context.Context, in In) (Out, error) {
 		go g.drain()
 	}
 	var enough <-chan time.Time
-	if g.impatience > 0 && g.diary.trouble() != nil {
-		timer := time.NewTimer(g.impatience)
+	if g.Impatience > 0 && g.writes.Trouble() != nil {
+		timer := time.NewTimer(g.Impatience)
 		defer timer.Stop()
 		enough = timer.C
 	}
@@ -85,15 +86,15 @@ func (g *group[In, Out]) do(ctx context.Context, in In) (Out, error) {
 		return c.out, c.err
 	case <-ctx.Done():
 		g.forget(c)
-		return none, translate(context.Cause(ctx))
+		return none, Translate(context.Cause(ctx))
 	case <-enough:
 		g.forget(c)
-		return none, translate(fmt.Errorf("write: %w", os.ErrDeadlineExceeded))
+		return none, Translate(fmt.Errorf("write: %w", os.ErrDeadlineExceeded))
 	}
 }
 
 // forget takes back a call that nobody waits for and that no flush has.
-func (g *group[In, Out]) forget(c *call[In, Out]) {
+func (g *Group[In, Out]) forget(c *call[In, Out]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if i := slices.Index(g.waiting, c); i >= 0 {
@@ -102,7 +103,7 @@ func (g *group[In, Out]) forget(c *call[In, Out]) {
 	}
 }
 
-func (g *group[In, Out]) drain() {
+func (g *Group[In, Out]) drain() {
 	for {
 		g.mu.Lock()
 		n := g.next()
@@ -124,7 +125,7 @@ func (g *group[In, Out]) drain() {
 }
 
 // next is how many of the waiting go with the next flush.
-func (g *group[In, Out]) next() int {
+func (g *Group[In, Out]) next() int {
 	most, weight := min(len(g.waiting), g.max), 0
 	if g.weigh == nil {
 		return most
@@ -137,31 +138,31 @@ func (g *group[In, Out]) next() int {
 	return most
 }
 
-func (g *group[In, Out]) run(calls []*call[In, Out]) {
-	known := g.diary.pulse.away.Load()
+func (g *Group[In, Out]) run(calls []*call[In, Out]) {
+	known := g.writes.pulse.away.Load()
 	err := g.try(calls, g.usual())
 	if unanswered(err) && !known {
-		err = g.try(calls, min(g.limit, silentLimit))
+		err = g.try(calls, min(g.Limit, silentLimit))
 	}
 	if err == nil || len(calls) == 1 || kindOf(err) == away {
 		return
 	}
 	for i := range calls {
-		_ = g.try(calls[i:i+1], g.limit) // each call carries its own error
+		_ = g.try(calls[i:i+1], g.Limit) // each call carries its own error
 	}
 }
 
 // usual is how long a flush may take: not long when the last one had no answer.
-func (g *group[In, Out]) usual() time.Duration {
-	if g.diary.pulse.away.Load() {
-		return min(g.limit, silentLimit)
+func (g *Group[In, Out]) usual() time.Duration {
+	if g.writes.pulse.away.Load() {
+		return min(g.Limit, silentLimit)
 	}
-	return g.limit
+	return g.Limit
 }
 
 // try flushes calls once. A flush that does not come back in time is left
 // behind, and what it may still bring is nobody's.
-func (g *group[In, Out]) try(calls []*call[In, Out], limit time.Duration) error {
+func (g *Group[In, Out]) try(calls []*call[In, Out], limit time.Duration) error {
 	rows := make([]In, len(calls))
 	for i, c := range calls {
 		rows[i] = c.in
@@ -169,17 +170,17 @@ func (g *group[In, Out]) try(calls []*call[In, Out], limit time.Duration) error 
 			limit += time.Duration(g.weigh(c.in)) * time.Second / writeSpeed
 		}
 	}
-	ctx, cancel := context.WithTimeout(allow(context.Background(), limit), limit)
+	ctx, cancel := context.WithTimeout(Allow(context.Background(), limit), limit)
 	type outcome struct {
 		outs []Out
 		err  error
 	}
 	back := make(chan outcome, 1)
-	written := g.diary.begin(limit)
+	written := g.writes.Begin(limit)
 	go func() {
 		defer cancel()
 		outs, err := g.flush(ctx, rows)
-		back <- outcome{outs, translate(err)}
+		back <- outcome{outs, Translate(err)}
 	}()
 	stuck := time.NewTimer(limit + leaveBehind)
 	defer stuck.Stop()
@@ -187,7 +188,7 @@ func (g *group[In, Out]) try(calls []*call[In, Out], limit time.Duration) error 
 	select {
 	case o = <-back:
 	case <-stuck.C:
-		o.err = translate(fmt.Errorf("write: %w", os.ErrDeadlineExceeded))
+		o.err = Translate(fmt.Errorf("write: %w", os.ErrDeadlineExceeded))
 	}
 	written(o.err)
 	for i, c := range calls {
@@ -203,4 +204,11 @@ func (g *group[In, Out]) try(calls []*call[In, Out], limit time.Duration) error 
 // One that was too slow, and that Postgres has cancelled, was answered.
 func unanswered(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// Waiting is how many calls wait for the next flush.
+func (g *Group[In, Out]) Waiting() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.waiting)
 }

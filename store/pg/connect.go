@@ -1,4 +1,4 @@
-package store
+package pg
 
 import (
 	"context"
@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// statementLimit is how long a statement may take, unless its context ends
-	// sooner or allow gave it longer. Then Postgres is asked to cancel it.
-	statementLimit = 10 * time.Second
+	// StatementLimit is how long a statement may take, unless its context ends
+	// sooner or Allow gave it longer. Then Postgres is asked to cancel it.
+	StatementLimit = 10 * time.Second
 	// silentLimit is the same as long as the last write had no answer: then a
 	// statement is mostly a look whether Postgres is back.
 	silentLimit = 3 * time.Second
-	// longLimit is for statements about many rows.
-	longLimit = 30 * time.Second
+	// LongLimit is for statements about many rows.
+	LongLimit = 30 * time.Second
 	// closeAfter is how long Postgres has to answer a cancel. Then the connection
 	// is closed: nobody is at its other end.
 	closeAfter = time.Second
@@ -41,13 +41,13 @@ type allowance struct{}
 
 type repeated struct{}
 
-// prepare marks the statements of ctx as those that come all the time: each
+// Prepare marks the statements of ctx as those that come all the time: each
 // connection prepares such a statement once and keeps its plan.
-func prepare(ctx context.Context) context.Context { return context.WithValue(ctx, repeated{}, true) }
+func Prepare(ctx context.Context) context.Context { return context.WithValue(ctx, repeated{}, true) }
 
-// allow lets the statements of ctx take up to d each. It is for statements
+// Allow lets the statements of ctx take up to d each. It is for statements
 // about many rows: whoever needs none of them must not wait for long.
-func allow(ctx context.Context, d time.Duration) context.Context {
+func Allow(ctx context.Context, d time.Duration) context.Context {
 	return context.WithValue(ctx, allowance{}, d)
 }
 
@@ -66,7 +66,7 @@ func (p *pulse) allowed(ctx context.Context) time.Duration {
 	if p.away.Load() {
 		return silentLimit
 	}
-	return statementLimit
+	return StatementLimit
 }
 
 // now is a clock of our own: how long the store has been there.
@@ -358,12 +358,12 @@ type boundTx struct {
 }
 
 func (t boundTx) Commit() error {
-	t.conn.bound(allow(context.Background(), t.limit))
+	t.conn.bound(Allow(context.Background(), t.limit))
 	return t.Tx.Commit()
 }
 
 func (t boundTx) Rollback() error {
-	t.conn.bound(allow(context.Background(), closeAfter))
+	t.conn.bound(Allow(context.Background(), closeAfter))
 	return t.Tx.Rollback()
 }
 
