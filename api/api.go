@@ -14,9 +14,9 @@
 //	transcript.go      transcripts as JSON, JSON lines and text
 //	schedule.go        units that are made again and again
 //	batch.go           submit, read and list batches
-//	batch_lines.go     a batch as lines, any number of them
+//	lines.go           a batch as lines, any number of them
 //	batch_move.go      approve, pause, resume, cancel and retry batches
-//	batch_results.go   what came of a batch
+//	results.go         what came of a batch
 //	prune.go           delete units and batches
 //	file.go            files: upload, list, read, download, delete
 //	compatible.go      what OpenAI's and Anthropic's own SDKs are served: ids, errors

@@ -3,24 +3,20 @@
 // to Redis (jobs/queue). A reconciler sends again what was lost, and gives back what
 // dead worker processes had.
 //
-//	rules.go           Rules: what an operator lets callers ask for
-//	submit.go          Submitter: commit a unit and have its message sent
+//	submit.go          Rules: what an operator lets callers ask for; Submitter: commit it
 //	control.go         Control: cancel and retry units, move batches
 //	unit.go            what a unit must be
 //	times.go           its times and durations
 //	files.go           its files and directories
-//	title.go           by what people know it
-//	new_batch.go       what a batch must be; submit one
+//	batch.go           what a batch must be; submit one; its results as lines
 //	inspect.go         a look at the items of a batch before it is accepted
 //	synthesis.go       the unit that sums a batch up
-//	results.go         the results of a batch as lines
 //	enumerate.go       Enumerator: the units of batches, made in the background
 //	chunk.go           some of them on their way into Postgres
 //	item.go            the units of their items
 //	source.go          where the items of a batch come from
 //	start_order.go     the order in which they begin
-//	openai_lines.go    the lines of a batch of OpenAI's API
-//	anthropic_lines.go the requests of a batch of Anthropic's API
+//	lines.go           the lines of batches of OpenAI's and Anthropic's APIs
 //	trigger.go         what a trigger must be
 //	trigger_batch.go   the batches that webhooks make
 //	schedule.go        what a schedule must be; make its units
@@ -29,6 +25,6 @@
 //	janitor.go         what is old is removed
 //	lease.go           which worker processes send no heartbeat
 //	taken.go           messages that were taken and whose units do not begin
-//	batch.go           let the units of batches begin
+//	advance.go         let the units of batches begin
 //	delivery.go        messages for what is to be delivered to receivers of webhooks
 package jobs

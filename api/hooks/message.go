@@ -3,10 +3,14 @@ package hooks
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"io"
 	"mime"
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/labstack/echo/v4"
 
 	"piecework/api/body"
 	"piecework/api/problem"
@@ -91,4 +95,42 @@ func (m *message) handshake(preset string) any {
 		return map[string]string{"challenge": m.text("challenge")}
 	}
 	return nil
+}
+
+// readHookBody reads the body of a webhook, up to what its trigger takes and no
+// further; verifier gets every byte when it comes.
+func (a *Triggers) readHookBody(c echo.Context, h *hook, verifier io.Writer, into *body.Pieces) *problem.Problem {
+	r, most := c.Request(), h.MaxBodyBytes
+	problem := problem.New(http.StatusRequestEntityTooLarge, fmt.Sprintf(
+		"the body is larger than %d bytes, the max_body_bytes of this trigger; put the trigger with a larger one, %d at most", most, work.MaxTriggerBody))
+	if r.ContentLength <= most {
+		err := into.Read(io.TeeReader(http.MaxBytesReader(nil, r.Body, most), verifier))
+		if err == nil {
+			return nil
+		}
+		if !body.TooLarge(err) {
+			problem = a.Bodies.Unread(err)
+		}
+	}
+	c.Response().Header().Set("Connection", "close") // net/http would read on
+	return problem
+}
+
+func answerReceipt(c echo.Context, h *hook, m *message, got Receipt) error {
+	status := http.StatusOK
+	switch {
+	case got.UnitID != nil:
+		c.Response().Header().Set(echo.HeaderLocation, "/work-units/"+got.UnitID.String())
+	case got.BatchID != nil:
+		c.Response().Header().Set(echo.HeaderLocation, "/batches/"+got.BatchID.String())
+	}
+	if h.Preset == webhook.Slack && m.form {
+		// Slack shows the answer to a command or a button to the person, and
+		// takes no status but this.
+		return c.NoContent(status)
+	}
+	if got.Outcome == work.DeliveryAccepted {
+		status = http.StatusAccepted
+	}
+	return c.JSON(status, got)
 }

@@ -4,7 +4,6 @@
 //	trigger.go        triggers: put, read, list, delete; what came for them
 //	receive.go        webhooks that come for triggers
 //	message.go        a webhook as expressions see it
-//	receive_body.go   their bodies
 //	receive_batch.go  the batches that they make
 //	endpoint.go       endpoints, and the secrets by which they know that it is us
 //	delivery.go       what was sent to them, and how often it was tried
@@ -255,25 +254,6 @@ func (a *Triggers) refuseWebhook(c echo.Context, h *hook, why error) error {
 		c.Response().Header().Set("WWW-Authenticate", `Basic realm="piecework"`)
 	}
 	return problem.New(http.StatusUnauthorized, "this webhook does not prove who sent it")
-}
-
-func answerReceipt(c echo.Context, h *hook, m *message, got Receipt) error {
-	status := http.StatusOK
-	switch {
-	case got.UnitID != nil:
-		c.Response().Header().Set(echo.HeaderLocation, "/work-units/"+got.UnitID.String())
-	case got.BatchID != nil:
-		c.Response().Header().Set(echo.HeaderLocation, "/batches/"+got.BatchID.String())
-	}
-	if h.Preset == webhook.Slack && m.form {
-		// Slack shows the answer to a command or a button to the person, and
-		// takes no status but this.
-		return c.NoContent(status)
-	}
-	if got.Outcome == work.DeliveryAccepted {
-		status = http.StatusAccepted
-	}
-	return c.JSON(status, got)
 }
 
 // take decides what becomes of a verified message, and has it committed.

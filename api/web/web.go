@@ -8,7 +8,6 @@
 //	script.go        the steps that a page shows, read while the transcript goes by
 //	action.go        cancel and retry units
 //	batch.go         the list of batches, and one of them
-//	batch_action.go  approve, pause, resume, cancel and retry batches
 //	batch_cache.go   the pages of batches as they were made last
 //	switch.go        pause and resume queues and backends
 //	compare.go       two runs side by side

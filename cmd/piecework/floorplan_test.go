@@ -338,6 +338,32 @@ func TestPackagesIntroduceThemselves(t *testing.T) {
 	}
 }
 
+var platformFile = regexp.MustCompile(`_(linux|darwin|unix|windows|other)\.go$`)
+
+// A package comment that lists files lists all of them, and no others. It may leave
+// out its own file and variants for one platform.
+func TestPackageCommentsListTheFiles(t *testing.T) {
+	listed := regexp.MustCompile(`(?m)^\t([a-z0-9_]+\.go)\s`)
+	for _, p := range listPackages(t) {
+		var shown, built []string
+		for _, name := range p.files() {
+			file := filepath.Base(name)
+			if !platformFile.MatchString(file) && parse(t, name).Doc == nil {
+				built = append(built, file)
+			}
+			for _, m := range listed.FindAllStringSubmatch(parse(t, name).Doc.Text(), -1) {
+				shown = append(shown, m[1])
+			}
+		}
+		shown = slices.DeleteFunc(shown, func(file string) bool { // optional, but it must be there
+			return !slices.Contains(built, file) && exists(p.room()+"/"+file)
+		})
+		if len(shown) > 0 {
+			compareLists(t, "the package comment of "+p.room(), shown, built)
+		}
+	}
+}
+
 func TestFloorPlanIsTheHouse(t *testing.T) {
 	var built, planned []string
 	for _, p := range listPackages(t) {

@@ -4,6 +4,8 @@
 //	main.go        signals, exit codes, the command line
 //	command.go     the table of commands
 //	config.go      flags and variables of the servers, checked and printed
+//	agents.go      those of agents and models
+//	backends.go    the backends, as flags and variables configure them
 //	serve.go       api, worker, migrate; the wiring of a server
 //	cloud.go       the drivers of S3 and GCS
 //	connlimit.go   how many connections clients may hold
@@ -15,7 +17,10 @@
 //	upload.go      upload, and what submit uploads
 //	unit.go        get, ls
 //	bulk.go        cancel and retry, by ids or by a filter
-//	batch.go       batch; its submit is in batch_submit.go, its --wait in batch_wait.go
+//	batch.go       batch
+//	batch_submit.go  its submit
+//	batch_wait.go  its --wait
+//	batch_move.go  approve, pause, resume, cancel and retry a batch
 //	retention.go   prune; how long what is over is kept
 //	wait.go        wait
 //	watch.go       watch
@@ -24,8 +29,10 @@
 //	queue.go       queue ls
 //	schedule.go    schedule
 //	backend.go     backend ls
-//	mcp.go         mcp: the client's commands as tools for agents
-//	webhook.go     webhook: endpoints and deliveries
+//	mcp.go         mcp: serve tools to agents; those about batches
+//	tools.go       the tools about units
+//	webhook.go     webhook: endpoints
+//	delivery.go    and deliveries
 //	pause.go       pause and resume, of both
 //	client.go      App and exit codes; the client that the commands above use
 //	table.go       output for people and for programs

@@ -19,6 +19,7 @@
 //	lockfile_linux.go     a lock that says so to other containers
 //	identity_linux.go     a name by which others can tell whether we still live
 //	identity_other.go     no such name
+//	gc.go                 how much garbage the collector leaves
 package process
 
 import (

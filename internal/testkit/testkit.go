@@ -8,6 +8,11 @@
 //	postgres.go  DB: a database per test; OwnPostgres: a server to break
 //	redis.go     Redis: a server per test; StartRedis: one to break
 //	group.go     StartSentinel, StartCluster: several, of which one is to break
+//	proxy.go     Proxy: a link that can go silent
+//	seed.go      units that are over, many at once
+//	spend.go     what a function allocates
+//	race.go      whether the race detector is on
+//	norace.go    and whether it is off
 package testkit
 
 import (

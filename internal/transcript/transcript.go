@@ -6,6 +6,7 @@
 //	writer.go      Writer: numbers, cuts, cleans and redacts steps as they come
 //	denial.go      which tool calls were denied, and which of these succeeded later
 //	redact.go      secrets out
+//	kinds.go       the kinds of secrets that are known by their looks
 //	codec.go       steps to gzip and back, to JSON lines and to text
 //	scan.go        gzip to steps, one after the other, also without their texts
 package transcript

@@ -12,11 +12,16 @@
 //	steps.go       Steps: a transcript with calls and their results together
 //	timeline.go    where the time of a run went
 //	markdown.go    what a model wrote, as HTML that can do no harm
+//	effort.go      which Markdown is plain enough to be laid out
 //	overview.go    Overview and Processes: what happened, and what runs where
+//	figures.go     the charts of the overview
 //	webhook.go     Webhooks: who is told, and what came of it
-//	batch.go       Batches and Batch: units that were submitted together
+//	batches.go     Batches: the list of them
+//	batch.go       Batch: units that were submitted together
+//	ask.go         what is asked before a batch is changed
 //	chart.go       columns and bars, drawn as SVG
-//	story.go       Stories: every state of every page, with made-up data
+//	story.go       Stories: every state of every page
+//	sample.go      with made-up data
 //	format.go      times, money and counts for people
 package page
 

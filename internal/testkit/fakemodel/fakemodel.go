@@ -10,8 +10,7 @@
 //	openai_answer.go    OpenAI's answers on the wire
 //	gemini.go           Google's requests and answers
 //	batch.go            the providers' own batches: what becomes of them, by plan
-//	batch_openai.go     OpenAI's batches and files on the wire
-//	batch_anthropic.go  Anthropic's batches on the wire
+//	batch_protocols.go  OpenAI's batches and files, and Anthropic's batches, on the wire
 //
 // A script is chosen by the conversation, not by the order of arrival, so that
 // retries, side calls and several clients at once get the answers meant for
