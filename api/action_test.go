@@ -118,7 +118,8 @@ func TestRetryWithChangesByForm(t *testing.T) {
 	id := f.fail(`{"backend":"mock","prompt":"one\ntwo","model":"small"}`, work.ClassRefusal)
 	unit := "/units/" + id.String()
 	f.get(unit+"/retry?change=1").is(200).has("<details open>", "one\ntwo</textarea>", `value="small"`, `<option value="fail" selected>`, "It ended with refusal.")
-	for _, bad := range [][]string{{"prompt", " "}, {"max_turns", "0"}, {"max_turns", "10001"}, {"max_turns", "x"}, {"model", strings.Repeat("x", 201)}, {"on_denied", "ignore"}} {
+	for _, bad := range [][]string{{"prompt", " "}, {"max_turns", "0"}, {"max_turns", "10001"}, {"max_turns", "x"},
+		{"model", strings.Repeat("x", 201)}, {"on_denied", "ignore"}} {
 		f.form(unit+"/retry", bad...).is(422).has("<html", `role="alert"`)
 	}
 	f.form(unit+"/retry", "prompt", "a\x00").refused(400, "prompt", "NUL")
@@ -206,7 +207,8 @@ func TestFormsOfOtherSitesAreRefused(t *testing.T) {
 	f := newFront(t)
 	id, failed := f.submit(mock("")), f.fail(mock(""), work.ClassInfra)
 	for _, path := range append(deeds(id), "/units/"+failed.String()+"/retry") {
-		for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}, {"Origin", "null"}} {
+		for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"},
+			{"Origin", "https://evil.example"}, {"Origin", "null"}} {
 			f.do("POST", path, "max_turns=1", append(headers, "Content-Type", "application/x-www-form-urlencoded")...).refused(403, "", "another site")
 		}
 	}
@@ -248,7 +250,8 @@ func TestFormsAndJSONStayApart(t *testing.T) {
 		}
 	}
 	const form = "application/x-www-form-urlencoded"
-	for _, path := range []string{"/work-units", "/work-units/" + failed.String() + "/retry", "/work-units/retry?status=failed", "/queues/default/pause", "/backends/mock/pause"} {
+	for _, path := range []string{"/work-units", "/work-units/" + failed.String() + "/retry", "/work-units/retry?status=failed",
+		"/queues/default/pause", "/backends/mock/pause"} {
 		f.do("POST", path, "model=x&by=ann&prompt=x&backend=mock", "Content-Type", form).refused(400, "#", "not JSON")
 	}
 	f.unchanged(id, failed)

@@ -91,7 +91,8 @@ func (a *API) addMessageBatch(c echo.Context) error {
 		return err
 	}
 	n := store.NewBatch{Batch: work.Batch{
-		ID: id, Tenant: work.DefaultTenant, Title: f.Name, Protocol: work.ProtocolAnthropic, InputFile: &f.ID, ExpiresAt: new(time.Now().Add(batchWindow)),
+		ID: id, Tenant: work.DefaultTenant, Title: f.Name, Protocol: work.ProtocolAnthropic, InputFile: &f.ID,
+		ExpiresAt: new(time.Now().Add(batchWindow)),
 	}}
 	f.ExpiresAt = n.ExpiresAt
 	count, err := a.keepRequests(ctx, sent, &f)

@@ -100,7 +100,8 @@ func New(o Options) *API {
 	a.live = live.New(o.Store, o.Queue, o.Log, o.Registry)
 	o.OnSubmit(a.live.Notify)
 	a.control = &jobs.Control{Submitter: o.Submitter, UnitChanged: a.live.Notify}
-	a.triggers = hooks.NewTriggers(hooks.TriggerOptions{Store: o.Store, Submitter: o.Submitter, Sealer: o.Sealer, Bodies: a.bodies, Log: o.Log}, o.Registry)
+	a.triggers = hooks.NewTriggers(hooks.TriggerOptions{Store: o.Store, Submitter: o.Submitter, Sealer: o.Sealer, Bodies: a.bodies,
+		Log: o.Log}, o.Registry)
 	a.endpoints, a.deliveries = &hooks.Endpoints{Store: o.Store, Guard: o.Webhooks}, &hooks.Deliveries{Store: o.Store}
 	a.pages = web.New(web.Options{Store: o.Store, Queue: o.Queue, Ops: a.ops, Control: a.control, BodyTime: a.bodies.Time})
 	a.control.BatchChanged = a.pages.BatchChanged

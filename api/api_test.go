@@ -70,7 +70,8 @@ func openFront(t *testing.T, database, redis string, change func(*Options)) *fro
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Submitter: jobs.NewSubmitter(&jobs.Rules{Store: ledger, Files: files, FilePolicy: work.DefaultFilePolicy()}, bell, log, registry), Queue: bell, Version: "test", MaxBody: 1 << 20,
+	o := Options{Submitter: jobs.NewSubmitter(&jobs.Rules{Store: ledger, Files: files, FilePolicy: work.DefaultFilePolicy()}, bell, log,
+		registry), Queue: bell, Version: "test", MaxBody: 1 << 20,
 		Log: log, Registry: registry}
 	if change != nil {
 		change(&o)

@@ -13,7 +13,8 @@ import (
 func TestOverviewShowsShutModels(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
-	soon, later, last, past := time.Now().Add(time.Minute).UTC(), time.Now().Add(time.Hour).UTC(), time.Now().Add(2*time.Hour).UTC(), time.Now().Add(-time.Minute).UTC()
+	soon, later, last, past := time.Now().Add(time.Minute).UTC(), time.Now().Add(time.Hour).UTC(), time.Now().Add(2*time.Hour).UTC(),
+		time.Now().Add(-time.Minute).UTC()
 	f.crew(work.Offer{Name: "claude", Available: true, Limits: []work.ModelLimit{
 		{Model: "opus", Message: "429: <first>", Until: &last}, {Model: "old", Message: "429", Until: &past}, {Model: "slow", PerSecond: 2}}},
 		work.Offer{Name: "openai", Available: true, Limits: []work.ModelLimit{{Message: "429: second", Until: &soon}}},

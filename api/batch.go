@@ -84,7 +84,8 @@ func (a *API) submitBatch(ctx context.Context, in *batchInput) (*batchAnswer, er
 }
 
 func answerBatch(b work.Batch, first *jobs.Sample, replayed bool) *batchAnswer {
-	answer := &batchAnswer{Status: http.StatusAccepted, Location: "/batches/" + b.ID.String(), Body: submittedBatch{BatchView: BatchView{Batch: b}, Sample: first}}
+	answer := &batchAnswer{Status: http.StatusAccepted, Location: "/batches/" + b.ID.String(),
+		Body: submittedBatch{BatchView: BatchView{Batch: b}, Sample: first}}
 	if replayed {
 		answer.Replayed = "true"
 	}

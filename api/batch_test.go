@@ -80,7 +80,8 @@ func (f *front) works(id uuid.UUID, fail func(work.Unit) bool) (n int) {
 func (f *front) worksAs(id uuid.UUID, class work.Class, fail func(work.Unit) bool) (n int) {
 	f.t.Helper()
 	f.advance(id)
-	units, _, err := f.Store.Units.List(f.t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: id, States: []work.State{work.Queued}, Limit: 500})
+	units, _, err := f.Store.Units.List(f.t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: id,
+		States: []work.State{work.Queued}, Limit: 500})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -94,7 +95,8 @@ func (f *front) worksAs(id uuid.UUID, class work.Class, fail func(work.Unit) boo
 			f.finish(c, "result of "+u.CustomID)
 			continue
 		}
-		if _, err := f.Store.Runs.Finish(f.t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunFailed, Next: work.Failed,
+		if _, err := f.Store.Runs.Finish(f.t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount,
+			Status: work.RunFailed, Next: work.Failed,
 			TotalCostUSD: new(0.25), Error: work.Fail(class, "no, thank you")}); err != nil {
 			f.t.Fatal(err)
 		}
@@ -290,7 +292,8 @@ func TestBatchOfLines(t *testing.T) {
 	f.get("/batches/" + dry.ID.String()).is(404)
 	f.lines(202, head[:len(head)-3]+`,"on_invalid":"skip"}}`+"\n{}\n{\"nope\":1}\n{\"custom_id\":\"2\"}\n{\"payload\":{\"n\":2}}\n").into(&b)
 	skipped := f.becomes(b.ID, work.BatchInProgress)
-	if skipped.Counts.Total != 2 || skipped.Rejected != 2 || len(skipped.Problems) != 2 || skipped.Problems[0].Line != 3 || skipped.Problems[1].CustomID != "2" {
+	if skipped.Counts.Total != 2 || skipped.Rejected != 2 || len(skipped.Problems) != 2 || skipped.Problems[0].Line != 3 ||
+		skipped.Problems[1].CustomID != "2" {
 		t.Errorf("%+v, rejected %d: %+v", skipped.Counts, skipped.Rejected, skipped.Problems)
 	}
 }
@@ -341,7 +344,8 @@ func TestBatchOfSources(t *testing.T) {
 		}
 	}
 	b := f.batch(`{"unit":{"backend":"mock","prompt":"Hello {file_name}"},"on_invalid":"skip","source":{"type":"files","path":"bucket:in","suffix":[".txt"]}}`)
-	if got := f.becomes(b.ID, work.BatchInProgress); got.Counts.Total != 2 || got.Rejected != 1 || !strings.Contains(got.Problems[0].Detail, "larger") {
+	if got := f.becomes(b.ID, work.BatchInProgress); got.Counts.Total != 2 || got.Rejected != 1 ||
+		!strings.Contains(got.Problems[0].Detail, "larger") {
 		t.Errorf("%+v, rejected %d: %+v", got.Counts, got.Rejected, got.Problems)
 	}
 	units, _, err := f.Store.Units.List(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID})
@@ -389,14 +393,17 @@ func TestBatchIsTestedApprovedAndSummedUp(t *testing.T) {
 		t.Fatalf("%d units ran in the test", n)
 	}
 	asked := f.becomes(b.ID, work.BatchAwaitingApproval)
-	if p := asked.Forecast; p == nil || p.Trial != 3 || p.Left != 9 || p.CostUSD.Mean != 2.25 || p.CostUSD.Low != 2.25 || p.Elapsed.Mean > p.RunTime.Mean {
+	if p := asked.Forecast; p == nil || p.Trial != 3 || p.Left != 9 || p.CostUSD.Mean != 2.25 || p.CostUSD.Low != 2.25 ||
+		p.Elapsed.Mean > p.RunTime.Mean {
 		t.Errorf("%+v", p)
 	}
 	f.post("/batches/"+b.ID.String()+"/pause", `{}`).refused(409, "", "awaiting_approval")
 	var unit struct{ Reasons []ops.Reason }
-	held, _, _ := f.Store.Units.List(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID, States: []work.State{work.Queued}})
+	held, _, _ := f.Store.Units.List(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID,
+		States: []work.State{work.Queued}})
 	f.get("/work-units/" + held[0].ID.String() + "/explain").is(200).into(&unit)
-	if len(unit.Reasons) != 1 || unit.Reasons[0].Code != "batch_awaits_approval" || !strings.Contains(unit.Reasons[0].Detail, "piecework batch approve "+b.ID.String()) {
+	if len(unit.Reasons) != 1 || unit.Reasons[0].Code != "batch_awaits_approval" ||
+		!strings.Contains(unit.Reasons[0].Detail, "piecework batch approve "+b.ID.String()) {
 		t.Errorf("%+v", unit)
 	}
 	f.post("/batches/"+b.ID.String()+"/approve", `{"concurrency":4}`).is(200)
@@ -437,7 +444,8 @@ func TestBatchIsTestedApprovedAndSummedUp(t *testing.T) {
 	})
 	f.post("/batches/"+b.ID.String()+"/cancel", `{"why":"enough"}`).is(200)
 	ended := f.becomes(b.ID, work.BatchCancelled)
-	if again, err := f.Store.Units.Get(t.Context(), work.DefaultTenant, *last.SynthesisUnit); err != nil || again.State != work.Cancelled || ended.Counts.Succeeded != 12 {
+	if again, err := f.Store.Units.Get(t.Context(), work.DefaultTenant, *last.SynthesisUnit); err != nil ||
+		again.State != work.Cancelled || ended.Counts.Succeeded != 12 {
 		t.Errorf("%v %v %+v", again.State, err, ended.Counts)
 	}
 }
@@ -487,7 +495,8 @@ func TestRetriesGoThroughTheWindow(t *testing.T) {
 	for i, retry := range ways {
 		f.becomes(b.ID, work.BatchCompletedWithFailures)
 		retry(b.ID)
-		units, _, err := f.Store.Units.List(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID, States: []work.State{work.Queued}})
+		units, _, err := f.Store.Units.List(t.Context(), store.UnitFilter{Tenant: work.DefaultTenant, Batch: b.ID,
+			States: []work.State{work.Queued}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -543,7 +552,8 @@ func TestBatchOfUnknownCost(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := f.claim(units[2].ID)
-	if _, err := f.Store.Runs.Finish(t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunSucceeded, Next: work.Succeeded}); err != nil {
+	if _, err := f.Store.Runs.Finish(t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount,
+		Status: work.RunSucceeded, Next: work.Succeeded}); err != nil {
 		t.Fatal(err)
 	}
 	f.advance(b.ID)

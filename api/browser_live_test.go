@@ -42,7 +42,8 @@ func followOn(t *testing.T, redis string) (*front, *tab, *story) {
 func (s *story) tell(text string) {
 	s.f.t.Helper()
 	s.say(text)
-	if err := s.f.Store.Transcripts.Append(s.f.t.Context(), store.Progress{RunID: s.c.RunID, Steps: s.w.After(s.written, 1<<30), LiveStatus: text}); err != nil {
+	if err := s.f.Store.Transcripts.Append(s.f.t.Context(), store.Progress{RunID: s.c.RunID, Steps: s.w.After(s.written, 1<<30),
+		LiveStatus: text}); err != nil {
 		s.f.t.Fatal(err)
 	}
 	s.written = s.w.Rev()
@@ -103,7 +104,8 @@ func TestBrowserTakesAPressWhileThePageChanges(t *testing.T) {
 			return rests;
 		})()`)
 		at := eval[[]float64](w, `(() => { const r = document.querySelector(".actions [data-ask]").getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()`)
-		call(w, input.DispatchMouseEvent, input.DispatchMouseEventParams{Type: kind, X: at[0], Y: at[1], Button: input.MouseButtonLeft, ClickCount: 1})
+		call(w, input.DispatchMouseEvent, input.DispatchMouseEventParams{Type: kind, X: at[0], Y: at[1], Button: input.MouseButtonLeft,
+			ClickCount: 1})
 	}
 	mouse(input.DispatchMouseEventTypeMousePressed)
 	for !eval[bool](w, `document.querySelector(".actions [data-ask]:active") !== null`) { // it has moved away from the mouse
@@ -133,7 +135,8 @@ func TestBrowserIsRefreshedInMidRun(t *testing.T) {
 func TestBrowserShowsACallWithItsAnswer(t *testing.T) {
 	t.Parallel()
 	_, w, s := follow(t)
-	s.w.Add(transcript.Step{Type: transcript.Action, Content: []transcript.Content{{Type: transcript.ToolCall, ID: "a", Name: "Read", Args: `{"x":1}`}}})
+	s.w.Add(transcript.Step{Type: transcript.Action, Content: []transcript.Content{{Type: transcript.ToolCall, ID: "a", Name: "Read",
+		Args: `{"x":1}`}}})
 	s.tell("meanwhile")
 	w.until("the call runs", `document.querySelector("#step-1 .call.running")`)
 	w.click("#step-1 summary")

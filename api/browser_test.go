@@ -41,8 +41,10 @@ func chat(calls, long, wrong int) (steps []transcript.Step) {
 		}
 		steps = append(steps,
 			transcript.Step{Number: 2*i - 1, Time: step(1, "", "").Time, Type: transcript.Action, Content: []transcript.Content{
-				{Type: transcript.Text, Text: fmt.Sprintf("I look at part %d.", i)}, {Type: transcript.ToolCall, ID: id, Name: "Read", Args: fmt.Sprintf(`{"part":%d}`, i)}}},
-			transcript.Step{Number: 2 * i, Time: step(1, "", "").Time, Type: transcript.ToolResult, CallID: id, Name: "Read", Text: text, IsError: i == wrong})
+				{Type: transcript.Text, Text: fmt.Sprintf("I look at part %d.", i)},
+				{Type: transcript.ToolCall, ID: id, Name: "Read", Args: fmt.Sprintf(`{"part":%d}`, i)}}},
+			transcript.Step{Number: 2 * i, Time: step(1, "", "").Time, Type: transcript.ToolResult, CallID: id, Name: "Read", Text: text,
+				IsError: i == wrong})
 	}
 	return steps
 }
@@ -312,8 +314,10 @@ func TestBrowserTakesHarmForText(t *testing.T) {
 	w.open("/")
 	w.until("the list is there", `document.querySelectorAll(".card").length === 1`)
 	f.finish(c, all, step(1, transcript.SystemText, all), step(2, transcript.Reasoning, all),
-		transcript.Step{Number: 3, Type: transcript.Action, Content: []transcript.Content{{Type: transcript.Text, Text: all}, {Type: transcript.ToolCall, ID: all, Name: all, Args: all}}},
-		transcript.Step{Number: 4, Type: transcript.ToolResult, CallID: all, Name: all, Text: all, IsError: true}, step(5, transcript.UserText, all))
+		transcript.Step{Number: 3, Type: transcript.Action, Content: []transcript.Content{{Type: transcript.Text, Text: all},
+			{Type: transcript.ToolCall, ID: all, Name: all, Args: all}}},
+		transcript.Step{Number: 4, Type: transcript.ToolResult, CallID: all, Name: all, Text: all, IsError: true},
+		step(5, transcript.UserText, all))
 	w.open("/?q=" + strings.ReplaceAll(`"><script>alert(1)</script>`, `"`, "%22"))
 	w.open("/units/" + id.String())
 	w.until("the unit is there", `document.querySelectorAll(".step").length === 4`)
@@ -435,8 +439,10 @@ func TestBrowserPagesFit(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.bear("404|409|422")
-	for _, path := range []string{"/", "/?q=" + word, "/units/" + id.String(), "/units/" + id.String() + "/retry?change=1", "/units/" + failed.String() + "/retry?change=1", "/units/" + uuid.NewString(),
-		"/batch-list", batchPath(batch), batchPath(batch) + "/cancel", "/overview", "/overview?window=30d", "/worker-processes", "/webhooks", "/webhooks?status=dead",
+	for _, path := range []string{"/", "/?q=" + word, "/units/" + id.String(), "/units/" + id.String() + "/retry?change=1",
+		"/units/" + failed.String() + "/retry?change=1", "/units/" + uuid.NewString(),
+		"/batch-list", batchPath(batch), batchPath(batch) + "/cancel", "/overview", "/overview?window=30d", "/worker-processes",
+		"/webhooks", "/webhooks?status=dead",
 		"/webhooks?status=none", "/compare?a=" + id.String() + "&b=" + failed.String(), "/compare?a=" + word, "/operate/queues/default/pause", "/stories", "/nope"} {
 		w.open(path)
 		fits(w, path)

@@ -38,7 +38,8 @@ func (in *Bulk) chosen(verb string, usual, possible []work.State) (store.UnitFil
 			return f, problem.Parameter("status", fmt.Sprintf("a unit that is %s cannot be %s; give some of %s", s, verb, query.Joined(possible)))
 		}
 	}
-	if !in.All && len(f.States) == 0 && f.Batch == uuid.Nil && f.Backend == "" && f.Worker == "" && f.Class == "" && f.Search == "" && len(f.Labels) == 0 {
+	if !in.All && len(f.States) == 0 && f.Batch == uuid.Nil && f.Backend == "" && f.Worker == "" && f.Class == "" && f.Search == "" &&
+		len(f.Labels) == 0 {
 		return f, problem.Parameter("all", fmt.Sprintf("without a filter every unit would be %s: give a filter, or all=true if you mean it", verb))
 	}
 	if len(f.States) == 0 {

@@ -92,7 +92,8 @@ func TestBulkCancel(t *testing.T) {
 	if v := f.bulk("/work-units/cancel?backend=mock&dry_run=true", ""); v.Count != 2 || f.state(queued) != work.Queued {
 		t.Errorf("preview: %+v", v)
 	}
-	if v := f.bulk("/work-units/cancel?all=true", ""); v.Count != 2 || v.Stopped != 1 || v.More || f.state(queued) != work.Cancelled || f.state(running) != work.Running {
+	if v := f.bulk("/work-units/cancel?all=true", ""); v.Count != 2 || v.Stopped != 1 || v.More || f.state(queued) != work.Cancelled ||
+		f.state(running) != work.Running {
 		t.Errorf("all: %+v", v)
 	}
 }

@@ -284,7 +284,8 @@ func TestStreamTellsAUnitFromItsAcceptanceToItsEnd(t *testing.T) {
 	s.end(work.RunSucceeded, work.Succeeded)
 	end := l.hears("run 2 succeeded", "step 2.1@1", "unit succeeded", "end succeeded")
 	var u map[string]any
-	if err := json.Unmarshal([]byte(end[2].data), &u); err != nil || u["live_status"] != nil || u["tool_calls"] != 0.0 || u["payload"] != nil || u["id"] != unit.String() {
+	if err := json.Unmarshal([]byte(end[2].data), &u); err != nil || u["live_status"] != nil || u["tool_calls"] != 0.0 ||
+		u["payload"] != nil || u["id"] != unit.String() {
 		t.Errorf("unit %v", u)
 	}
 }
@@ -433,9 +434,10 @@ func TestStreamOfAnotherTenantsUnit(t *testing.T) {
 
 func (f *front) acceptFor(tenant, title string) uuid.UUID {
 	f.t.Helper()
-	u, _, err := f.Store.Units.Accept(f.t.Context(), store.NewUnit{Unit: work.Unit{ID: uuid.Must(uuid.NewV7()), Tenant: tenant, Title: title, Spec: work.Spec{
-		Backend: "mock", Prompt: "p", Payload: json.RawMessage(`{}`), Timeout: 60, IdleTimeout: 60, MissingKey: "fail",
-		Queue: "default", Priority: 5, Labels: json.RawMessage(`{}`)}}})
+	u, _, err := f.Store.Units.Accept(f.t.Context(), store.NewUnit{Unit: work.Unit{ID: uuid.Must(uuid.NewV7()), Tenant: tenant,
+		Title: title, Spec: work.Spec{
+			Backend: "mock", Prompt: "p", Payload: json.RawMessage(`{}`), Timeout: 60, IdleTimeout: 60, MissingKey: "fail",
+			Queue: "default", Priority: 5, Labels: json.RawMessage(`{}`)}}})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -554,7 +556,8 @@ func TestStreamWithAndWithoutRedis(t *testing.T) {
 	l.hears("run 1 running", "unit running")
 	quietly := func(text string) {
 		s.say(text)
-		if err := f.Store.Transcripts.Append(t.Context(), store.Progress{RunID: s.c.RunID, Steps: s.w.After(s.written, 1<<20)}); err != nil {
+		if err := f.Store.Transcripts.Append(t.Context(), store.Progress{RunID: s.c.RunID,
+			Steps: s.w.After(s.written, 1<<20)}); err != nil {
 			t.Fatal(err)
 		}
 		s.written = s.w.Rev()

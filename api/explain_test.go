@@ -85,7 +85,8 @@ func TestBackends(t *testing.T) {
 			t.Errorf("mock %+v", b)
 		}
 	}
-	if len(got.Items) != 8 || statuses["mock"] != "available" || statuses["claude"] != "paused" || statuses["codex"] != "paused" || statuses["gemini"] != "unknown" {
+	if len(got.Items) != 8 || statuses["mock"] != "available" || statuses["claude"] != "paused" || statuses["codex"] != "paused" ||
+		statuses["gemini"] != "unknown" {
 		t.Errorf("%v", statuses)
 	}
 }

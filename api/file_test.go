@@ -131,7 +131,8 @@ func TestFileListPages(t *testing.T) {
 	}
 	f.get("/files?limit=2").is(200).into(&first)
 	f.get("/files?limit=2&after=" + first.Next.String()).is(200).into(&second)
-	if len(first.Items) != 2 || first.Items[0].ID != want[2] || len(second.Items) != 1 || second.Items[0].ID != want[0] || second.Next != nil {
+	if len(first.Items) != 2 || first.Items[0].ID != want[2] || len(second.Items) != 1 || second.Items[0].ID != want[0] ||
+		second.Next != nil {
 		t.Errorf("pages %+v, %+v", first, second)
 	}
 	f.get("/files?after=x").refused(422, "after", "")

@@ -21,13 +21,15 @@ func TestPagesOfOtherSitesMayNotAct(t *testing.T) {
 func TestServerAnswersToItsOwnNamesOnly(t *testing.T) {
 	t.Parallel()
 	f := openFront(t, testkit.DB(t, migrate), nowhere, func(o *Options) { o.Hosts = []string{"Units.example", "build-7"} })
-	for _, host := range []string{"evil.example", "127.0.0.1.evil.example", "localhost.evil.example:7070", "evil.example:80", "localhost@evil.example", "x.units.example", "units.example.evil.example"} {
+	for _, host := range []string{"evil.example", "127.0.0.1.evil.example", "localhost.evil.example:7070", "evil.example:80",
+		"localhost@evil.example", "x.units.example", "units.example.evil.example"} {
 		for _, path := range []string{"/work-units", "/callback-secret", "/live", "/events", "/", "/metrics", "/nope"} {
 			f.get(path, "Host", host).refused(421, "", "localhost")
 		}
 		f.post("/work-units", mock(""), "Host", host, "Origin", "http://"+host).is(421)
 	}
-	for _, host := range []string{"localhost", "LOCALHOST:7070", "dev.localhost", "127.0.0.1:7070", "[::1]:7070", "10.1.2.3", "units.example", "UNITS.example:443", "build-7:80"} {
+	for _, host := range []string{"localhost", "LOCALHOST:7070", "dev.localhost", "127.0.0.1:7070", "[::1]:7070", "10.1.2.3",
+		"units.example", "UNITS.example:443", "build-7:80"} {
 		f.get("/work-units", "Host", host).is(200)
 	}
 	f.post("/triggers/none", "{}", "Host", "evil.example").is(421)

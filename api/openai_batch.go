@@ -217,7 +217,8 @@ func (a *API) addOpenAIBatch(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	source := jobs.OpenAISource{Type: jobs.TypeOpenAI, Path: input.ID.String(), Endpoint: given.Endpoint, CompletionWindow: given.CompletionWindow}
+	source := jobs.OpenAISource{Type: jobs.TypeOpenAI, Path: input.ID.String(), Endpoint: given.Endpoint,
+		CompletionWindow: given.CompletionWindow}
 	if given.OutputExpiresAfter != nil {
 		source.OutputExpiresAfter = given.OutputExpiresAfter.Seconds
 	}
@@ -243,7 +244,8 @@ func (a *API) inputFile(ctx context.Context, text string) (work.File, error) {
 	id, part := parseFileID(text)
 	f, err := a.Store.Files.Get(ctx, work.DefaultTenant, id)
 	switch {
-	case errors.Is(err, work.ErrNotFound) || err == nil && (part != "" || f.Purpose == "" || f.ExpiresAt != nil && f.ExpiresAt.Before(time.Now())):
+	case errors.Is(err, work.ErrNotFound) || err == nil && (part != "" || f.Purpose == "" || f.ExpiresAt != nil &&
+		f.ExpiresAt.Before(time.Now())):
 		return f, work.Invalidf("#/input_file_id", "there is no file %.100q; upload the lines with POST /v1/files", text)
 	case err == nil && f.Purpose != purposeBatch:
 		return f, work.Invalidf("#/input_file_id", "the file is for %s; upload it with the purpose %s", f.Purpose, purposeBatch)

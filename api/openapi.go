@@ -77,7 +77,8 @@ func schemaName(t reflect.Type, hint string) string {
 // describe adds to the description what the Go types cannot say: what may be
 // null, the words a field may hold, other content types, examples.
 // requestBodies are the schemas that callers are held to.
-var requestBodies = []string{"NewTrigger", "TriggerBatch", "NewUnit", "NewSchedule", "NewPause", "Changes", "NewBatch", "BatchOptions", "Source", "StopRules", "Synthesis",
+var requestBodies = []string{"NewTrigger", "TriggerBatch", "NewUnit", "NewSchedule", "NewPause", "Changes", "NewBatch", "BatchOptions",
+	"Source", "StopRules", "Synthesis",
 	"BatchChanges", "BatchReason", "RetryBatch", "NewEndpoint", "EndpointChange", "Rotation"}
 
 func (a *API) describe() {
@@ -198,7 +199,8 @@ func describeRuns(schemas map[string]*huma.Schema) {
 			"attempt": "Counts a unit's runs from 1", "task": "The unit's title", "worker_type": "The backend",
 			"live_status": "What it does now, or did last", "execution_time": "Seconds from claim to end",
 			"duration_ms": "As the backend measured it", "duration_api_ms": "Spent waiting for the model",
-			"cost_incomplete": "The run ended before its whole cost was known", "implausible": "Figures that the backend told and that cannot be true: they are left out", "has_transcript": "There are steps to read",
+			"cost_incomplete": "The run ended before its whole cost was known",
+			"implausible":     "Figures that the backend told and that cannot be true: they are left out", "has_transcript": "There are steps to read",
 			"transcript_removed_at": "When they were removed because they were old; null: they were not",
 		} {
 			p[field].Description = text
@@ -319,7 +321,8 @@ func addExamples(schemas map[string]*huma.Schema) {
 			{Code: "backend_unavailable", Detail: "claude is not here: install it, or set PIECEWORK_CLAUDE_PATH to the program"}}},
 		"Backends": map[string]any{"items": []ops.BackendView{{Name: "mock", Status: "available", Capabilities: backend.Capabilities("mock"),
 			Slots: 8, Processes: []ops.BackendProcess{{ID: run.WorkerProcess.String(), Hostname: "host", Available: true}}}}},
-		"Queues": map[string]any{"items": []ops.QueueView{{Name: "default", Queued: 12, Due: 3, OldestWait: new(work.Seconds(4.5)), Running: 8, Processes: 1,
+		"Queues": map[string]any{"items": []ops.QueueView{{Name: "default", Queued: 12, Due: 3, OldestWait: new(work.Seconds(4.5)),
+			Running: 8, Processes: 1,
 			Paused: &ops.OperatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}}}},
 		"NewPause":   ops.NewPause{By: "ann", Why: "the provider has an outage"},
 		"PauseState": ops.PauseState{Name: "default", Paused: &ops.OperatorPause{Since: run.StartedAt, By: "ann", Why: "the provider has an outage"}},
@@ -349,8 +352,10 @@ func exampleStats(from time.Time) ops.Stats {
 		Figures: work.Figures{
 			Window: "24h", From: from, To: from.Add(time.Hour), Bucket: 3600, Accepted: 12, Finished: finished, Cost: spent,
 			Series: []work.Interval{{From: from, Accepted: 12, Finished: finished, Cost: spent}},
-			Runs:   []work.Outcome{{Status: work.RunSucceeded, Count: 11, Cost: work.NewCost(0.4, 0)}, {Status: work.RunFailed, Class: work.ClassRefusal, Count: 1, Cost: work.NewCost(0.02, 0)}},
-			Models: []work.Spent{{Name: "mock", Runs: 13, Cost: work.NewCost(0.42, 0)}}, Backends: []work.Spent{{Name: "mock", Runs: 13, Cost: work.NewCost(0.42, 0)}}, Workers: []work.Spent{},
+			Runs: []work.Outcome{{Status: work.RunSucceeded, Count: 11, Cost: work.NewCost(0.4, 0)},
+				{Status: work.RunFailed, Class: work.ClassRefusal, Count: 1, Cost: work.NewCost(0.02, 0)}},
+			Models:   []work.Spent{{Name: "mock", Runs: 13, Cost: work.NewCost(0.42, 0)}},
+			Backends: []work.Spent{{Name: "mock", Runs: 13, Cost: work.NewCost(0.42, 0)}}, Workers: []work.Spent{},
 			Run: []work.Latency{},
 		},
 		Queues: []ops.QueueView{}, Processes: []work.Process{}, Checks: map[string]ops.Check{"redis": {OK: true, Detail: "takes writes (single server)"}},
@@ -378,7 +383,8 @@ func exampleUnit() (work.Unit, work.Run) {
 	output, prompt, cost := "A long text: 3 words.", "Summarise A long text", 0.0
 	process := uuid.MustParse("0198f0c2-0000-7c3a-9d55-2f6a1c0e4b77")
 	unit := work.Unit{
-		ID: uuid.MustParse(exampleID), Title: prompt, State: work.Succeeded, RunCount: 1, Denials: new(0), Summary: &output, Output: &output,
+		ID: uuid.MustParse(exampleID), Title: prompt, State: work.Succeeded, RunCount: 1, Denials: new(0), Summary: &output,
+		Output:    &output,
 		CreatedAt: begun, StartedAt: &begun, FinishedAt: &ended,
 		Spec: work.Spec{
 			Backend: "mock", Prompt: "Summarise {text}", Payload: json.RawMessage(`{"text":"A long text"}`),
@@ -389,7 +395,8 @@ func exampleUnit() (work.Unit, work.Run) {
 	run := work.Run{
 		ID: uuid.MustParse("0198f0c2-7b20-7d11-8a30-5a0b9c8d7e6f"), UnitID: unit.ID, Attempt: 1, Title: prompt,
 		WorkerType: "mock", WorkerProcess: &process, Status: work.RunSucceeded, Result: &output, RenderedPrompt: &prompt,
-		NumTurns: 2, ToolCalls: 1, Denials: new(0), TotalCostUSD: &cost, DurationMS: 1480, ExecutionTime: 1.5, OutputFiles: []work.OutputFile{},
+		NumTurns: 2, ToolCalls: 1, Denials: new(0), TotalCostUSD: &cost, DurationMS: 1480, ExecutionTime: 1.5,
+		OutputFiles:   []work.OutputFile{},
 		HasTranscript: true, StartedAt: begun, CompletedAt: &ended,
 	}
 	return unit, run

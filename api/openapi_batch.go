@@ -59,7 +59,8 @@ func describeBatches(doc *huma.OpenAPI, schemas map[string]*huma.Schema) {
 	schema := func(t reflect.Type) *huma.Schema { return doc.Components.Schemas.Schema(t, true, "") }
 	schema(reflect.TypeFor[jobs.BatchOptions]()) // of a first line of lines
 	for path, content := range map[string]map[string]*huma.MediaType{
-		"/batches/{id}/results":  {"application/jsonl": {Schema: schema(reflect.TypeFor[jobs.Result]())}, "text/csv": {Schema: &huma.Schema{Type: huma.TypeString}}},
+		"/batches/{id}/results": {"application/jsonl": {Schema: schema(reflect.TypeFor[jobs.Result]())},
+			"text/csv": {Schema: &huma.Schema{Type: huma.TypeString}}},
 		"/batches/{id}/manifest": {"application/json": {Schema: schema(reflect.TypeFor[Manifest]())}},
 	} {
 		doc.Paths[path].Get.Responses["200"] = &huma.Response{Description: "Units in the order in which they were submitted, in JSONL one a line", Content: content}
@@ -93,5 +94,6 @@ func exampleBatch() work.Batch {
 	return work.Batch{ID: uuid.MustParse("0198f0c2-9a01-7c3a-9d55-2f6a1c0e4b77"), Title: "contracts", Status: work.BatchInProgress, Protocol: work.ProtocolNative,
 		Source: json.RawMessage(`{"type":"files","path":"docs:contracts","suffix":[".pdf"],"on_invalid":"reject"}`),
 		Unit:   json.RawMessage(`{"backend":"mock","prompt":"Summarise {file_name}"}`), Metadata: json.RawMessage(`{}`),
-		Counts: work.BatchCounts{Total: 120, Queued: 70, Running: 8, Succeeded: 41, Failed: 1, Cost: work.NewCost(3.2, 0)}, CreatedAt: begun, EnumeratedAt: &listed}
+		Counts:    work.BatchCounts{Total: 120, Queued: 70, Running: 8, Succeeded: 41, Failed: 1, Cost: work.NewCost(3.2, 0)},
+		CreatedAt: begun, EnumeratedAt: &listed}
 }

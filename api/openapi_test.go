@@ -226,7 +226,10 @@ func TestExamplesFitTheirSchemas(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	c, schemas := f.schemas()
-	without := []string{"BackendProcess", "BackendView", "BatchCounts", "BatchPause", "BatchProblem", "Check", "Content", "Expectation", "Failure", "Forecast", "Interval", "Latency", "ManifestUnit", "Offer", "OperatorPause", "Outcome", "OutputFile", "Pause", "ProblemError", "Process", "QueueView", "Reason", "Sample", "Secret", "Source", "Spec", "Spent", "StopRules", "StopWhen", "Synthesis", "TriggerBatch", "TriggerDelivery", "Usage"} // parts of others
+	without := []string{"BackendProcess", "BackendView", "BatchCounts", "BatchPause", "BatchProblem", "Check", "Content", "Expectation",
+		"Failure", "Forecast", "Interval", "Latency", "ManifestUnit", "Offer", "OperatorPause", "Outcome", "OutputFile", "Pause",
+		"ProblemError", "Process", "QueueView", "Reason", "Sample", "Secret", "Source", "Spec", "Spent", "StopRules", "StopWhen",
+		"Synthesis", "TriggerBatch", "TriggerDelivery", "Usage"} // parts of others
 	for name, raw := range schemas {
 		if !regexp.MustCompile(`^[A-Z][a-z]+([A-Z][a-z]+)?$`).MatchString(name) {
 			t.Errorf("schema %s: the name tells no reader anything", name)
@@ -258,7 +261,8 @@ func TestAnswersFitTheirSchemas(t *testing.T) {
 	for path, schema := range map[string]string{
 		"/work-units/" + queued.String(): "Unit", "/work-units/" + done.String(): "Unit", "/work-units": "UnitList", "/work-units?limit=1": "UnitList",
 		"/runs": "RunList", "/runs/" + run: "Run", "/readyz": "Readiness", "/backends": "Backends", "/queues": "Queues",
-		"/work-units/" + queued.String() + "/explain": "Explanation", "/work-units/" + done.String() + "/explain": "Explanation", "/healthz": "Health", "/nope": "Problem", "/runs?limit=x": "Problem",
+		"/work-units/" + queued.String() + "/explain": "Explanation", "/work-units/" + done.String() + "/explain": "Explanation",
+		"/healthz": "Health", "/nope": "Problem", "/runs?limit=x": "Problem",
 	} {
 		if err := f.misfit(schema, f.get(path).body); err != nil {
 			t.Errorf("%s: %v", path, err)

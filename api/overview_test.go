@@ -22,7 +22,8 @@ func TestStatsAndOverview(t *testing.T) {
 	f.run(f.submit(string(body)), "done")
 	c := f.claim(f.submit(mock(`,"queue":"bulk"`)))
 	cost := 0.5
-	if _, err := f.Store.Runs.Finish(t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunFailed, Next: work.Failed,
+	if _, err := f.Store.Runs.Finish(t.Context(), store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunFailed,
+		Next:  work.Failed,
 		Error: work.Fail(work.ClassRefusal, "no"), TotalCostUSD: &cost}); err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +33,8 @@ func TestStatsAndOverview(t *testing.T) {
 	for _, query := range []string{"", "?window=1h", "?window=24h", "?window=7d", "?window=30d"} {
 		var s ops.Stats
 		f.get("/stats" + query).is(200).into(&s)
-		if s.Accepted != 3 || s.Finished[work.Succeeded] != 1 || s.Finished[work.Failed] != 1 || s.Cost.Known() != 0.75 || s.Cost.Wasted.Known() != 0.5 {
+		if s.Accepted != 3 || s.Finished[work.Succeeded] != 1 || s.Finished[work.Failed] != 1 || s.Cost.Known() != 0.75 ||
+			s.Cost.Wasted.Known() != 0.5 {
 			t.Errorf("%s: %+v", query, s.Figures)
 		}
 		if len(s.Queues) != 2 || s.Queues[0].Name != "bulk" || s.Queues[0].Paused == nil || s.Queues[0].Due != 1 || len(s.Processes) != 2 {
@@ -81,9 +83,11 @@ func TestProcessesPageShowsWhatRuns(t *testing.T) {
 	}
 	id := f.submit(`{"backend":"mock","prompt":"<script>alert(1)</script>"}`)
 	f.claim(id)
-	f.crew(work.Offer{Name: "claude", Detail: "not <here>"}, work.Offer{Name: "mock", Available: true, Paused: &work.Pause{Class: work.ClassAuth, Since: time.Now(), Message: "<key>"}})
+	f.crew(work.Offer{Name: "claude", Detail: "not <here>"},
+		work.Offer{Name: "mock", Available: true, Paused: &work.Pause{Class: work.ClassAuth, Since: time.Now(), Message: "<key>"}})
 	page := string(f.get("/worker-processes").is(200).body)
-	for _, want := range []string{"1 of 8 slots busy", "0 of 8 slots busy", "/units/" + id.String(), "not &lt;here&gt;", "auth: &lt;key&gt;", "&lt;script&gt;", "alive"} {
+	for _, want := range []string{"1 of 8 slots busy", "0 of 8 slots busy", "/units/" + id.String(), "not &lt;here&gt;",
+		"auth: &lt;key&gt;", "&lt;script&gt;", "alive"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("lacks %q", want)
 		}

@@ -58,7 +58,8 @@ func TestListPageGoesOn(t *testing.T) {
 	if next == nil || strings.Contains(page, oldest.String()) {
 		t.Fatal(page)
 	}
-	if page := string(f.get(strings.ReplaceAll(next[1], "&amp;", "&")).is(200).body); !strings.Contains(page, oldest.String()) || strings.Contains(page, "Older") {
+	if page := string(f.get(strings.ReplaceAll(next[1], "&amp;", "&")).is(200).body); !strings.Contains(page, oldest.String()) ||
+		strings.Contains(page, "Older") {
 		t.Error(page)
 	}
 }
@@ -256,7 +257,8 @@ func TestPartsOfPages(t *testing.T) {
 		}
 	}
 	for path, parameter := range map[string]string{
-		"/?since=x": "since", "/?since=-1h": "since", "/?status=x": "status", "/?label=x": "label", "/?class=x": "class", "/cards": "ids", "/cards?ids=x": "ids",
+		"/?since=x": "since", "/?since=-1h": "since", "/?status=x": "status", "/?label=x": "label", "/?class=x": "class", "/cards": "ids",
+		"/cards?ids=x": "ids",
 		"/cards?ids=" + strings.Repeat(id.String()+",", 200): "ids",
 	} {
 		f.get(path).refused(422, parameter, "")

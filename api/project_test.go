@@ -24,7 +24,8 @@ func TestProjectSettings(t *testing.T) {
 	} {
 		f := openFront(t, database, nowhere, func(o *Options) { o.ProjectSettings = test.server })
 		var u work.Unit
-		if err := json.Unmarshal(f.get("/work-units/"+f.submit(unit(test.backend, test.fields)).String()).body, &u); err != nil || u.ProjectSettings != test.want {
+		if err := json.Unmarshal(f.get("/work-units/"+f.submit(unit(test.backend, test.fields)).String()).body, &u); err != nil ||
+			u.ProjectSettings != test.want {
 			t.Errorf("%+v: %q, error %v", test, u.ProjectSettings, err)
 		}
 	}

@@ -249,7 +249,8 @@ func TestOtherSenders(t *testing.T) {
 	for range 2 {
 		key.receipt(key.send("", "", `{}`), 202, "accepted")
 	}
-	if u := f.unit(key.receipt(key.send("", "", `{"big":12345678901234567890123}`), 202, "accepted").UnitID); !strings.Contains(string(u.Payload), "12345678901234567890123") || strings.Contains(string(u.Payload), goodSecret) {
+	if u := f.unit(key.receipt(key.send("", "", `{"big":12345678901234567890123}`), 202,
+		"accepted").UnitID); !strings.Contains(string(u.Payload), "12345678901234567890123") || strings.Contains(string(u.Payload), goodSecret) {
 		t.Errorf("%s", u.Payload)
 	}
 	long := key.receipt(key.send("", "", strings.Repeat(" ", 500)), 202, "accepted")

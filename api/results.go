@@ -74,7 +74,8 @@ func (a *API) sendStream(kind string, write func(io.Writer) error) *huma.StreamR
 
 func writeTable(w io.Writer, each jobs.EachResult) error {
 	out := csv.NewWriter(w)
-	columns := []string{"custom_id", "id", "status", "output", "error_class", "error_message", "backend", "model", "cost_usd", "unpriced_runs", "run_count", "started_at", "finished_at"}
+	columns := []string{"custom_id", "id", "status", "output", "error_class", "error_message", "backend", "model", "cost_usd",
+		"unpriced_runs", "run_count", "started_at", "finished_at"}
 	if err := out.Write(columns); err != nil {
 		return err
 	}

@@ -23,7 +23,8 @@ func TestSchedules(t *testing.T) {
 	const body = `{"cron":"0 6 * * *","timezone":"Europe/Berlin","unit":{"backend":"mock","prompt":"Report {what}","payload":{"what":"all"}}}`
 	f.do("PUT", "/schedules/daily", body).is(200)
 	s := f.schedule("daily")
-	if s.Title != "Report all" || s.CatchUp != work.CatchUpOne || !s.NextAt.After(time.Now()) || s.Unit.Timeout != work.DefaultTimeout || s.Unit.Backend != "mock" {
+	if s.Title != "Report all" || s.CatchUp != work.CatchUpOne || !s.NextAt.After(time.Now()) || s.Unit.Timeout != work.DefaultTimeout ||
+		s.Unit.Backend != "mock" {
 		t.Errorf("%+v", s)
 	}
 	f.do("PUT", "/schedules/daily", `{"cron":"@hourly","catch_up":"all","paused":true,"unit":{"backend":"mock","prompt":"x"}}`).is(200)

@@ -76,7 +76,8 @@ func TestRequest(t *testing.T) {
 	f.post("/work-units", `{"backend":"mock","request":{"endpoint":"/v1/messages"}}`).refused(422, "#/request/body", "must be an object")
 	f.post("/work-units", `{"backend":"mock","request":{"endpoint":"/v1/messages","body":{},"x":1}}`).refused(422, "#/request", "no others")
 	a := f.post("/work-units", `{"backend":"mock",`+call+`}`)
-	if text := string(a.body); a.status != 202 || !strings.Contains(text, `"title":"What is it?"`) || !strings.Contains(text, `"model":"m"`) || !strings.Contains(text, `"request":{"endpoint"`) {
+	if text := string(a.body); a.status != 202 || !strings.Contains(text, `"title":"What is it?"`) ||
+		!strings.Contains(text, `"model":"m"`) || !strings.Contains(text, `"request":{"endpoint"`) {
 		t.Errorf("%d %s", a.status, text)
 	}
 }
@@ -102,7 +103,8 @@ func TestTimes(t *testing.T) {
 		f.post("/work-units", mock(`,"`+end+`":"`+time.Now().Add(time.Minute).Format(time.RFC3339)+`","delay":120`)).refused(422, "#/"+end, "delay")
 	}
 	u := f.post("/work-units", mock(`,"timeout":"1h30m","idle_timeout":2.5,"startup_timeout":"1m","cache":"24h","delay":null,"deadline":"2090-01-01T00:00:00+01:00"`)).is(202).fields()
-	if u["timeout"] != 5400.0 || u["idle_timeout"] != 2.5 || u["startup_timeout"] != 60.0 || u["cache_ttl"] != 86400.0 || u["cache"] != nil || u["not_before"] != nil || u["deadline"] != "2089-12-31T23:00:00Z" {
+	if u["timeout"] != 5400.0 || u["idle_timeout"] != 2.5 || u["startup_timeout"] != 60.0 || u["cache_ttl"] != 86400.0 ||
+		u["cache"] != nil || u["not_before"] != nil || u["deadline"] != "2089-12-31T23:00:00Z" {
 		t.Errorf("%v", u)
 	}
 }

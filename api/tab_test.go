@@ -141,7 +141,8 @@ func (w *tab) watch(event any) {
 			w.complain("%s: %s %s", e.Entry.Source, e.Entry.Text, e.Entry.URL)
 		}
 	case *runtime.EventConsoleAPICalled:
-		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning || e.Type == runtime.ConsoleAPICalledTypeAssert {
+		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning ||
+			e.Type == runtime.ConsoleAPICalledTypeAssert {
 			args, _ := json.Marshal(e.Args)
 			w.complain("console: %s", args)
 		}
@@ -151,7 +152,8 @@ func (w *tab) watch(event any) {
 	case *page.EventJavascriptDialogOpening:
 		w.complain("dialog: %s", e.Message)
 		go func() {
-			_, _ = chromedp.Call(w.ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{Accept: true}) // the tab may be closing
+			_, _ = chromedp.Call(w.ctx, page.HandleJavaScriptDialog,
+				page.HandleJavaScriptDialogParams{Accept: true}) // the tab may be closing
 		}()
 	case *network.EventRequestWillBeSent:
 		home, _ := url.Parse(w.url)
@@ -274,7 +276,8 @@ func (w *tab) click(selector string) {
 		w.until(selector+" is in sight and at rest", middle)
 		at = eval[[]float64](w, middle)
 	}
-	mouse := input.DispatchMouseEventParams{Type: input.DispatchMouseEventTypeMousePressed, X: at[0], Y: at[1], Button: input.MouseButtonLeft, ClickCount: 1}
+	mouse := input.DispatchMouseEventParams{Type: input.DispatchMouseEventTypeMousePressed, X: at[0], Y: at[1],
+		Button: input.MouseButtonLeft, ClickCount: 1}
 	call(w, input.DispatchMouseEvent, mouse)
 	mouse.Type = input.DispatchMouseEventTypeMouseReleased
 	call(w, input.DispatchMouseEvent, mouse)

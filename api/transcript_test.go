@@ -163,7 +163,8 @@ func TestLongTranscriptsTakeLittleMemory(t *testing.T) {
 		var sent countedAnswer
 		f.ServeHTTP(&sent, httptest.NewRequest("GET", f.url+query, nil))
 		runtime.ReadMemStats(&after)
-		if took := after.TotalAlloc - before.TotalAlloc; took > most || sent.status != http.StatusOK || strings.HasPrefix(query, path) && sent.bytes < size {
+		if took := after.TotalAlloc - before.TotalAlloc; took > most || sent.status != http.StatusOK || strings.HasPrefix(query, path) &&
+			sent.bytes < size {
 			t.Errorf("%s: status %d, %d bytes sent, %d bytes of memory taken, at most %d", query, sent.status, sent.bytes, took, most)
 		}
 	}

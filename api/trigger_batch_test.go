@@ -45,7 +45,8 @@ func TestATriggerMakesABatch(t *testing.T) {
 		t.Errorf("%s, and again %s", id, again)
 	}
 	b := f.becomes(id, work.BatchTesting)
-	if b.Title != "lists d-1" || b.Counts.Total != 3 || b.Concurrency != 2 || b.TestFirst != 1 || b.StopWhen == nil || len(b.Synthesis) == 0 || string(b.Metadata) != `{"a":"b"}` ||
+	if b.Title != "lists d-1" || b.Counts.Total != 3 || b.Concurrency != 2 || b.TestFirst != 1 || b.StopWhen == nil ||
+		len(b.Synthesis) == 0 || string(b.Metadata) != `{"a":"b"}` ||
 		!strings.Contains(string(b.Source), `"path":"lists"`) {
 		t.Errorf("%+v", b)
 	}
@@ -64,7 +65,8 @@ func TestATriggerMakesABatch(t *testing.T) {
 	if u := f.unit(&f.results(id)[1].ID); string(u.Payload) != `{"id":7,"title":"Two \u003c\u0026\u003e","who":"ann"}` || string(u.Labels) != `{"trigger": "lists"}` {
 		t.Errorf("%s %s", u.Payload, u.Labels)
 	}
-	if got := f.deliveries("lists"); len(got) != 1 || got[0].BatchID == nil || *got[0].BatchID != id || got[0].UnitID != nil || got[0].Duplicates != 1 {
+	if got := f.deliveries("lists"); len(got) != 1 || got[0].BatchID == nil || *got[0].BatchID != id || got[0].UnitID != nil ||
+		got[0].Duplicates != 1 {
 		t.Errorf("%+v", got)
 	}
 	// What is read can be put again. A delivery stays what it was when the trigger changes.

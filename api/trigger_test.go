@@ -29,12 +29,14 @@ func TestTriggers(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	put := f.trigger("reviews", "github", `,"events":["pull_request","x.*"],"filter":"body.action == \"opened\"","mapping":{"title":"body.pull_request.title"}`, "Review {title}")
-	if len(put.Secrets) != 2 || put.Secrets[0].Fingerprint != webhook.Fingerprint(goodSecret) || string(put.Unit.Labels) != `{"trigger":"reviews"}` || put.Unit.Timeout != work.DefaultTimeout {
+	if len(put.Secrets) != 2 || put.Secrets[0].Fingerprint != webhook.Fingerprint(goodSecret) ||
+		string(put.Unit.Labels) != `{"trigger":"reviews"}` || put.Unit.Timeout != work.DefaultTimeout {
 		t.Errorf("%+v", put)
 	}
 	for _, path := range []string{"/triggers/reviews", "/triggers"} {
 		text := string(f.get(path).is(200).body)
-		if strings.Contains(text, goodSecret) || strings.Contains(text, olderSecret) || !strings.Contains(text, put.Secrets[1].Fingerprint) {
+		if strings.Contains(text, goodSecret) || strings.Contains(text, olderSecret) ||
+			!strings.Contains(text, put.Secrets[1].Fingerprint) {
 			t.Errorf("%s: %s", path, text)
 		}
 	}
@@ -44,7 +46,8 @@ func TestTriggers(t *testing.T) {
 	}
 	keep("github").is(200)
 	var got work.Trigger
-	if f.get("/triggers/reviews").is(200).into(&got); !got.Paused || len(got.Secrets) != 2 || len(got.Events) != 0 || string(got.Unit.Labels) != `{"trigger":"mine"}` {
+	if f.get("/triggers/reviews").is(200).into(&got); !got.Paused || len(got.Secrets) != 2 || len(got.Events) != 0 ||
+		string(got.Unit.Labels) != `{"trigger":"mine"}` {
 		t.Errorf("%+v", got)
 	}
 	keep("stripe").refused(422, "#/secrets", "is needed")

@@ -137,7 +137,8 @@ func TestListPaging(t *testing.T) {
 func TestUsageIsThatOfAllRuns(t *testing.T) {
 	t.Parallel()
 	got := newUnitView(work.Unit{}, []work.Run{
-		{Usage: work.Usage{InputTokens: 10, OutputTokens: 5, CacheCreationTokens: 20}}, {Usage: work.Usage{InputTokens: 10, OutputTokens: 6, CacheReadTokens: 60}},
+		{Usage: work.Usage{InputTokens: 10, OutputTokens: 5, CacheCreationTokens: 20}},
+		{Usage: work.Usage{InputTokens: 10, OutputTokens: 6, CacheReadTokens: 60}},
 	}).Usage
 	want := unitUsage{work.Usage{InputTokens: 20, OutputTokens: 11, CacheReadTokens: 60, CacheCreationTokens: 20}, 0.6}
 	if got != want {
@@ -168,7 +169,8 @@ func TestUnitOfManyRuns(t *testing.T) {
 	if len(runs) != store.MaxUnitRuns || u["run_count"] != 3001.0 || u["usage"].(map[string]any)["input_tokens"] != 3000.0 || u["output"] != "done" {
 		t.Errorf("%d of %v runs, usage %v", len(runs), u["run_count"], u["usage"])
 	}
-	if first, last := runs[0].(map[string]any), runs[len(runs)-1].(map[string]any); first["attempt"] != 2902.0 || last["attempt"] != 3001.0 || last["result"] != "done" {
+	if first, last := runs[0].(map[string]any), runs[len(runs)-1].(map[string]any); first["attempt"] != 2902.0 ||
+		last["attempt"] != 3001.0 || last["result"] != "done" {
 		t.Errorf("first %v, last %v", first, last)
 	}
 }

@@ -34,7 +34,8 @@ func schemas(tb testing.TB) (huma.Registry, map[string]*huma.Schema) {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = bell.Close() })
-	a := New(Options{Submitter: jobs.NewSubmitter(&jobs.Rules{Store: &store.Store{}}, bell, log, prometheus.NewRegistry()), Log: log, Registry: prometheus.NewRegistry(), Queue: bell})
+	a := New(Options{Submitter: jobs.NewSubmitter(&jobs.Rules{Store: &store.Store{}}, bell, log, prometheus.NewRegistry()), Log: log,
+		Registry: prometheus.NewRegistry(), Queue: bell})
 	all := map[string]*huma.Schema{}
 	for path, item := range a.huma.OpenAPI().Paths {
 		for method, op := range map[string]*huma.Operation{"POST": item.Post, "PUT": item.Put, "PATCH": item.Patch} {
@@ -94,7 +95,8 @@ func TestValidateKnowsEveryWordOfTheSchemas(t *testing.T) {
 		if s.Ref != "" {
 			look(s.Ref, registry.SchemaFromRef(s.Ref))
 		}
-		if len(s.OneOf)+len(s.AnyOf)+len(s.AllOf)+len(s.DependentRequired) > 0 || s.Not != nil || s.UniqueItems || s.Discriminator != nil || s.ReadOnly {
+		if len(s.OneOf)+len(s.AnyOf)+len(s.AllOf)+len(s.DependentRequired) > 0 || s.Not != nil || s.UniqueItems ||
+			s.Discriminator != nil || s.ReadOnly {
 			t.Errorf("%s says what validate does not look at", where)
 		}
 		for name, property := range s.Properties {

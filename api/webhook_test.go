@@ -35,7 +35,8 @@ func TestWebhookEndpoints(t *testing.T) {
 	}
 	var rotated work.Secrets
 	f.post(path+"/rotate", `{"overlap":"1h"}`).is(200).into(&rotated)
-	if rotated.Secret == added.Secret || rotated.Previous == nil || *rotated.Previous != added.Secret || time.Until(*rotated.PreviousUntil) > time.Hour {
+	if rotated.Secret == added.Secret || rotated.Previous == nil || *rotated.Previous != added.Secret ||
+		time.Until(*rotated.PreviousUntil) > time.Hour {
 		t.Errorf("%+v", rotated)
 	}
 	f.post(path+"/rotate", "").is(200)
@@ -73,7 +74,8 @@ func TestBadWebhookAddressesAreRefused(t *testing.T) {
 	f := newFront(t)
 	for address, words := range map[string]string{
 		"http://127.0.0.1/": "public", "http://[::ffff:127.0.0.1]/": "public", "http://169.254.169.254/latest": "public", "http://[64:ff9b::a9fe:a9fe]": "public",
-		"http://2130706433/": "usual form", "http://0177.0.0.1": "usual form", "http://0": "usual form", "http://0x7f000001": "usual form", "http://127.1": "usual form",
+		"http://2130706433/": "usual form", "http://0177.0.0.1": "usual form", "http://0": "usual form",
+		"http://0x7f000001": "usual form", "http://127.1": "usual form",
 		"http://user:pass@example.com": "user name", "http://127.0.0.1%2f@example.com": "user name", "http://example.com#@127.0.0.1": "#",
 		`http://127.0.0.1\@example.com`: "address such as", "ftp://example.com": "https://", "file:///etc/passwd": "address such as", "example.com": "address such as",
 		"https://": "address such as", "": "address such as", "https://example.com/" + strings.Repeat("x", 2000): "longer",

@@ -59,7 +59,8 @@ func TestAcceptance(t *testing.T) {
 		script := strings.Replace(test.script, "{", `{"cost_usd":0.5,`, 1)
 		u := h.submitChecked(script, test.check)
 		run := h.runs(u.ID)[0]
-		if u.State != test.state || u.RunCount != 1 || u.Known() != test.cost || test.output != "" && (run.Result == nil || *run.Result != test.output) {
+		if u.State != test.state || u.RunCount != 1 || u.Known() != test.cost || test.output != "" &&
+			(run.Result == nil || *run.Result != test.output) {
 			t.Errorf("%s of %s: %s after %d runs, cost %v, result %v", test.check, test.script, u.State, u.RunCount, u.Known(), run.Result)
 		}
 		if test.said != "" && (u.Error == nil || u.Error.Class != work.ClassNotAccepted || !strings.Contains(u.Error.Message, test.said)) {

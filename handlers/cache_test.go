@@ -104,7 +104,8 @@ func TestResultIsTakenOver(t *testing.T) {
 	again := h.upload("b.txt", "two")
 	second := h.ask(func(s *work.Spec) {
 		s.Files = work.Refs{"docs:a.txt", again.ID.String()}
-		s.Priority, s.Labels, s.Timeout, s.IdleTimeout, s.SessionPolicy, s.Payload = 9, json.RawMessage(`{"a":"b"}`), 90, 90, work.Fresh, json.RawMessage(`{ "name" : "it",  "mock" : {"files":{"a":""}}}`)
+		s.Priority, s.Labels, s.Timeout, s.IdleTimeout, s.SessionPolicy, s.Payload = 9, json.RawMessage(`{"a":"b"}`), 90, 90, work.Fresh,
+			json.RawMessage(`{ "name" : "it",  "mock" : {"files":{"a":""}}}`)
 		s.MaxRetries = new(5)
 	})
 	u := h.hits(second, "the answer")

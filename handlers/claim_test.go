@@ -23,7 +23,8 @@ func (h *fixture) suspect(queue string) uuid.UUID {
 			t.Fatal(err)
 		}
 		testkit.Eventually(t, "the suspect claimed", func() bool {
-			c, err := h.store.Runs.Claim(t.Context(), store.Claim{UnitID: suspect, RunID: uuid.Must(uuid.NewV7()), Process: dead.ID, Backends: []string{"mock"}})
+			c, err := h.store.Runs.Claim(t.Context(), store.Claim{UnitID: suspect, RunID: uuid.Must(uuid.NewV7()), Process: dead.ID,
+				Backends: []string{"mock"}})
 			return err == nil && c != nil
 		})
 		h.becomes(suspect, work.Queued)

@@ -58,7 +58,8 @@ func status(code int) func(int, http.ResponseWriter, *http.Request) {
 
 func (h *fixture) endpoint(url string) work.Endpoint {
 	h.t.Helper()
-	e, err := h.store.Endpoints.Add(h.t.Context(), work.Endpoint{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, URL: url, Events: []string{"*"}}, webhook.NewSecret())
+	e, err := h.store.Endpoints.Add(h.t.Context(), work.Endpoint{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, URL: url,
+		Events: []string{"*"}}, webhook.NewSecret())
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -153,7 +154,8 @@ func TestReceiversOfAllKinds(t *testing.T) {
 	delivered := func(d work.Delivery) bool { return d.State == work.DeliveryDelivered }
 	d := h.delivered(ends["fine"], "delivery to a receiver that takes it", delivered)
 	got := fine.got()
-	if len(got) != 1 || got[0].id != d.WebhookID || *d.LastStatus != 204 || d.Attempts != 1 || d.LastError != nil || !strings.Contains(got[0].body, `"work_unit.succeeded"`) ||
+	if len(got) != 1 || got[0].id != d.WebhookID || *d.LastStatus != 204 || d.Attempts != 1 || d.LastError != nil ||
+		!strings.Contains(got[0].body, `"work_unit.succeeded"`) ||
 		got[0].header.Get("Content-Type") != "application/json" || got[0].header.Get("User-Agent") != "test" {
 		t.Errorf("%+v, letters %+v", d, got)
 	}

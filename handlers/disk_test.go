@@ -26,7 +26,8 @@ func TestFullDiskIsNotTheUnitsFault(t *testing.T) {
 	full.Store(true)
 	run.end <- backend.Result{Error: work.Fail(work.ClassCrash, "the agent ended without a result")}
 	u := h.becomes(unit, work.Queued)
-	if u.Failures != 0 || u.Crashes != 0 || u.Losses != 1 || u.Error == nil || u.Error.Class != work.ClassInfra || !contains(u.Error.Message, "disk") {
+	if u.Failures != 0 || u.Crashes != 0 || u.Losses != 1 || u.Error == nil || u.Error.Class != work.ClassInfra ||
+		!contains(u.Error.Message, "disk") {
 		t.Errorf("%+v, %v", u, u.Error)
 	}
 	if wait := w.wait("default", "mock"); wait != upkeep.Never {
@@ -55,7 +56,8 @@ func TestLacked(t *testing.T) {
 		{work.Fail(work.ClassCrash, "it died"), nil},
 		{work.Fail(work.ClassRefusal, "I will not write about ENOSPC"), nil},
 	} {
-		if got := lacked(backend.Result{Error: c.failure, Success: c.failure == nil}, func() bool { return false }); !errors.Is(got, c.want) {
+		if got := lacked(backend.Result{Error: c.failure, Success: c.failure == nil}, func() bool { return false }); !errors.Is(got,
+			c.want) {
 			t.Errorf("%v: %v", c.failure, got)
 		}
 	}

@@ -118,7 +118,8 @@ func TestUploadsThatCannotBeHad(t *testing.T) {
 		class work.Class
 		words string
 	}{{changed, work.ClassInfra, "not what was uploaded"}, {missing, work.ClassInfra, "PIECEWORK_FILES"}} {
-		if u := h.becomes(h.submit(attach(c.file)), work.Failed); u.Error.Class != c.class || !contains(u.Error.Message, c.words) || !contains(u.Error.Message, c.file.Name) {
+		if u := h.becomes(h.submit(attach(c.file)), work.Failed); u.Error.Class != c.class || !contains(u.Error.Message, c.words) ||
+			!contains(u.Error.Message, c.file.Name) {
 			t.Errorf("%s: %v", c.file.Name, u.Error)
 		}
 	}
@@ -267,7 +268,8 @@ func TestManyOutputFilesAreBounded(t *testing.T) {
 	if len(outs) != maxListed+1 || len(stored) != maxOutputs {
 		t.Fatalf("%d listed, %d stored", len(outs), len(stored))
 	}
-	for i, want := range map[int]string{maxOutputFiles - 1: "together", maxOutputFiles: "more than 200 files", maxListed - 1: "more than 200 files", maxListed: "more than 200 files"} {
+	for i, want := range map[int]string{maxOutputFiles - 1: "together", maxOutputFiles: "more than 200 files",
+		maxListed - 1: "more than 200 files", maxListed: "more than 200 files"} {
 		if !contains(outs[i].Reason, want) {
 			t.Errorf("file %d: %+v, want %q", i, outs[i], want)
 		}
@@ -282,7 +284,8 @@ func TestOutputFilesWhileTheStoreIsAway(t *testing.T) {
 	t.Parallel()
 	h := newFixture(t)
 	dir := filepath.Join(t.TempDir(), "files")
-	w := New(Options{Store: h.store, Files: openFiles(t, dir), FilePolicy: work.DefaultFilePolicy(), Data: t.TempDir(), Slots: 1, Log: h.log})
+	w := New(Options{Store: h.store, Files: openFiles(t, dir), FilePolicy: work.DefaultFilePolicy(), Data: t.TempDir(), Slots: 1,
+		Log: h.log})
 	w.files.storeTime = 300 * time.Millisecond
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)

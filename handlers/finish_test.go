@@ -59,7 +59,8 @@ func TestRefusedResultIsWrittenBare(t *testing.T) {
 		run := h.begun()
 		run.end <- succeed("paid for")
 		u := h.becomes(id, work.Failed)
-		if u.RunCount != 1 || u.Cost != work.NewCost(0.25, 0) || u.Error.Class != work.ClassInfra || !strings.Contains(u.Error.Message, "refused") || len(h.puppet.started) != 0 {
+		if u.RunCount != 1 || u.Cost != work.NewCost(0.25, 0) || u.Error.Class != work.ClassInfra ||
+			!strings.Contains(u.Error.Message, "refused") || len(h.puppet.started) != 0 {
 			t.Errorf("%s: %d runs, cost %+v, error %v", code, u.RunCount, u.Cost, u.Error)
 		}
 		path := w.spool.Path(run.req.RunID)
@@ -85,7 +86,8 @@ func TestRunIsNotGivenUpWhileItsEndIsHere(t *testing.T) {
 		"on disk":             {func(f store.Finish) error { w.spool.Keep(f); return nil }, work.Succeeded, work.NewCost(0.25, 0)},
 		"on disk, by another": {func(f store.Finish) error { another.Keep(f); return nil }, work.Succeeded, work.NewCost(0.25, 0)},
 		"in memory": {func(f store.Finish) error {
-			if err := errors.Join(os.RemoveAll(w.spool.Dir), os.WriteFile(w.spool.Dir, nil, 0o600)); err != nil { // nothing can be written there
+			if err := errors.Join(os.RemoveAll(w.spool.Dir),
+				os.WriteFile(w.spool.Dir, nil, 0o600)); err != nil { // nothing can be written there
 				return err
 			}
 			w.spool.Keep(f)
@@ -103,7 +105,8 @@ func TestRunIsNotGivenUpWhileItsEndIsHere(t *testing.T) {
 			t.Fatal(c, err)
 		}
 		cost := 0.25
-		f := store.Finish{UnitID: id, RunID: c.RunID, Attempt: 1, Status: work.RunSucceeded, Next: work.Succeeded, Result: "paid for", TotalCostUSD: &cost}
+		f := store.Finish{UnitID: id, RunID: c.RunID, Attempt: 1, Status: work.RunSucceeded, Next: work.Succeeded, Result: "paid for",
+			TotalCostUSD: &cost}
 		if err := test.leave(f); err != nil {
 			t.Fatal(err)
 		}

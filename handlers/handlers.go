@@ -146,8 +146,10 @@ func New(o Options) *Worker {
 	}
 	w.delivery.Init(o.Metrics)
 	w.heartbeat = &upkeep.Heartbeat{
-		Store: o.Store, Log: o.Log, Process: w.id, Version: o.Version, Slots: o.Slots, Queues: w.queueNames(), Lease: o.Lease, Every: o.Beat,
-		Runs: w.runs, Spool: w.spool, Health: w.health, Pauses: w.pauses, Disk: w.disk, WakeUps: []upkeep.Signal{w.wakeUp, w.delivery.WakeUp},
+		Store: o.Store, Log: o.Log, Process: w.id, Version: o.Version, Slots: o.Slots, Queues: w.queueNames(), Lease: o.Lease,
+		Every: o.Beat,
+		Runs:  w.runs, Spool: w.spool, Health: w.health, Pauses: w.pauses, Disk: w.disk,
+		WakeUps: []upkeep.Signal{w.wakeUp, w.delivery.WakeUp},
 	}
 	w.heartbeat.Init()
 	w.delivery.Heartbeat = w.heartbeat

@@ -138,8 +138,10 @@ func (h *fixture) start(change func(*Options)) *worker {
 	ready := make(chan struct{})
 	o := Options{
 		Store: h.store, Queue: h.queue, Backends: []backend.Backend{h.puppet}, Queues: map[string]int{"default": 1}, Slots: 4,
-		Lease: 3 * time.Second, Beat: 200 * time.Millisecond, Probe: 200 * time.Millisecond, Pack: 50 * time.Millisecond, Grace: 50 * time.Millisecond, Data: h.t.TempDir(),
-		Roots: roots.Roots{}, Files: h.files, Sender: webhook.NewSender(webhook.Guard{Allow: webhook.Loopback()}, "test", 2*time.Second), FilePolicy: work.DefaultFilePolicy(), Log: h.log, Metrics: prometheus.NewRegistry(), Ready: ready,
+		Lease: 3 * time.Second, Beat: 200 * time.Millisecond, Probe: 200 * time.Millisecond, Pack: 50 * time.Millisecond,
+		Grace: 50 * time.Millisecond, Data: h.t.TempDir(),
+		Roots: roots.Roots{}, Files: h.files, Sender: webhook.NewSender(webhook.Guard{Allow: webhook.Loopback()}, "test", 2*time.Second),
+		FilePolicy: work.DefaultFilePolicy(), Log: h.log, Metrics: prometheus.NewRegistry(), Ready: ready,
 	}
 	if change != nil {
 		change(&o)
@@ -459,7 +461,8 @@ func TestRunThatNobodyHeardOfIsGivenBack(t *testing.T) {
 	h := newFixture(t)
 	w := h.start(func(o *Options) { o.Backends = nil })
 	id := h.submit(nil)
-	if c, err := h.store.Runs.Claim(t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: w.id, Backends: []string{"mock"}}); err != nil || c == nil {
+	if c, err := h.store.Runs.Claim(t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: w.id,
+		Backends: []string{"mock"}}); err != nil || c == nil {
 		t.Fatal(c, err)
 	}
 	u := h.becomes(id, work.Queued)

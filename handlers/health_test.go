@@ -110,7 +110,8 @@ func TestOwnFault(t *testing.T) {
 		t.Error("nobody was answered")
 	}
 	w.health.Of("mock").Ended("", before.Add(time.Second), true, nil)
-	if !fault(unit(work.ClassAuth, before)) || fault(unit(work.ClassInfra, before)) || fault(unit(work.ClassAuth, before.Add(time.Minute))) {
+	if !fault(unit(work.ClassAuth, before)) || fault(unit(work.ClassInfra, before)) ||
+		fault(unit(work.ClassAuth, before.Add(time.Minute))) {
 		t.Error("does not say whose fault it is")
 	}
 }

@@ -206,7 +206,8 @@ func (w *world) submit(o *order) {
 		return
 	}
 	n := store.NewUnit{IdempotencyKey: o.key, BodyHash: []byte(o.key), Unit: work.Unit{ID: w.id(), Tenant: work.DefaultTenant, Title: "t",
-		Spec: work.Spec{Backend: "mock", Prompt: "x", Payload: noPayload, Labels: noPayload, Timeout: 60, IdleTimeout: 60, MissingKey: "fail", Queue: "default", Priority: 5}}}
+		Spec: work.Spec{Backend: "mock", Prompt: "x", Payload: noPayload, Labels: noPayload, Timeout: 60, IdleTimeout: 60,
+			MissingKey: "fail", Queue: "default", Priority: 5}}}
 	unit := w.books.accept(n)
 	if o.unit != uuid.Nil && o.unit != unit {
 		w.broken("the key of %s made %s too", o.unit, unit)
@@ -501,13 +502,15 @@ func (w *world) judge() {
 		if p.RunCount != len(p.Runs) {
 			w.broken("unit %s counts %d runs and has %d", o.unit, p.RunCount, len(p.Runs))
 		}
-		if n := counts[work.RunSucceeded]; n > 1 || (n == 1) != (p.State == work.Succeeded) || n == 1 && p.Runs[len(p.Runs)-1].Status != work.RunSucceeded {
+		if n := counts[work.RunSucceeded]; n > 1 || (n == 1) != (p.State == work.Succeeded) || n == 1 &&
+			p.Runs[len(p.Runs)-1].Status != work.RunSucceeded {
 			w.broken("unit %s has %s, and %d of its runs succeeded", o.unit, p.State, n)
 		}
 		if p.State == work.Succeeded && p.Result != "the answer" {
 			w.broken("unit %s has the result %q", o.unit, p.Result)
 		}
-		if p.Failures+p.Waits != counts[work.RunFailed] || p.Losses != counts[work.RunLost]+counts[work.RunFenced]+counts[work.RunReleased] {
+		if p.Failures+p.Waits != counts[work.RunFailed] ||
+			p.Losses != counts[work.RunLost]+counts[work.RunFenced]+counts[work.RunReleased] {
 			w.broken("unit %s counts %d failures, %d waits, %d losses: its runs %v", o.unit, p.Failures, p.Waits, p.Losses, counts)
 		}
 		w.verdict(o, p)

@@ -62,7 +62,8 @@ func TestPauseStopsUnits(t *testing.T) {
 		kind    store.PauseKind
 		what    string
 		noticed bool
-	}{{"backend by notice", store.PauseBackend, "mock", true}, {"backend by heartbeat", store.PauseBackend, "mock", false}, {"queue by notice", store.PauseQueue, "default", true}} {
+	}{{"backend by notice", store.PauseBackend, "mock", true}, {"backend by heartbeat", store.PauseBackend, "mock", false},
+		{"queue by notice", store.PauseQueue, "default", true}} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			h := newFixture(t)

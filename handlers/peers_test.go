@@ -27,7 +27,8 @@ func (h *fixture) peer(identity string) (uuid.UUID, *store.Claimed) {
 	if err := h.store.Processes.Register(h.t.Context(), p, 24*time.Hour); err != nil {
 		h.t.Fatal(err)
 	}
-	c, err := h.store.Runs.Claim(h.t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: p.ID, Backends: []string{"mock"}})
+	c, err := h.store.Runs.Claim(h.t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: p.ID,
+		Backends: []string{"mock"}})
 	if err != nil || c == nil {
 		h.t.Fatal(c, err)
 	}
@@ -95,7 +96,8 @@ func TestDeadPeerHasFinished(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	upkeep.NewSpool(h.store, w.spool.Dir, nil, h.log).Keep(store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: 1, Status: work.RunSucceeded, Next: work.Succeeded, Result: "paid for", Blob: blob})
+	upkeep.NewSpool(h.store, w.spool.Dir, nil, h.log).Keep(store.Finish{UnitID: c.ID, RunID: c.RunID, Attempt: 1,
+		Status: work.RunSucceeded, Next: work.Succeeded, Result: "paid for", Blob: blob})
 	w.leaveLockFile(t, dead)
 	testkit.Eventually(t, "the dead one is removed", func() bool {
 		processes, err := h.store.Processes.List(t.Context())

@@ -122,7 +122,8 @@ func (a *attempt) returned(ctx context.Context, err error) {
 		result.Success = false
 		result.Error = work.Fail(work.ClassInfra, fmt.Sprintf("the %s backend could not run: %v", a.claimed.Backend, err))
 	}
-	if !result.Success && (result.Error == nil || result.Error.Class == work.ClassTimeout) && errors.Is(context.Cause(ctx), work.ErrTimeout) {
+	if !result.Success && (result.Error == nil || result.Error.Class == work.ClassTimeout) &&
+		errors.Is(context.Cause(ctx), work.ErrTimeout) {
 		a.ran.overdue = a.timeout < a.claimed.Timeout.Duration()
 		result.Error = work.Fail(work.ClassTimeout, fmt.Sprintf("the run took longer than its timeout of %s", a.timeout))
 		if a.ran.overdue {

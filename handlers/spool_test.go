@@ -82,7 +82,8 @@ func TestNextWorkerProcessHandsInWhatIsOnDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := h.submit(nil)
-	c, err := h.store.Runs.Claim(t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: process.ID, Backends: []string{"mock"}})
+	c, err := h.store.Runs.Claim(t.Context(), store.Claim{UnitID: id, RunID: uuid.Must(uuid.NewV7()), Process: process.ID,
+		Backends: []string{"mock"}})
 	if err != nil || c == nil {
 		t.Fatal(c, err)
 	}

@@ -71,7 +71,8 @@ func TestWaveAgainstARateLimit(t *testing.T) {
 	defer server.Close()
 	h := newFixture(t)
 	h.start(func(o *Options) {
-		o.Backends, o.Slots, o.Lease = append(o.Backends, &openai.Backend{Options: model.Options{BaseURL: server.URL, Model: "m"}}), units, time.Minute
+		o.Backends, o.Slots, o.Lease = append(o.Backends, &openai.Backend{Options: model.Options{BaseURL: server.URL, Model: "m"}}),
+			units, time.Minute
 	})
 	none := 0
 	wave := make([]uuid.UUID, units)

@@ -53,8 +53,10 @@ type Sample struct {
 
 // NewBatch turns what is said about a batch into one.
 func (r *Rules) NewBatch(o *BatchOptions) (store.NewBatch, error) {
-	n := store.NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: o.Title, Protocol: work.ProtocolNative,
-		Unit: json.RawMessage(o.Unit), TestFirst: o.TestFirst, Concurrency: o.Concurrency, MaxCostUSD: o.MaxCostUSD, ExpiresAt: o.ExpiresAt, CallbackURL: o.CallbackURL}}
+	n := store.NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: o.Title,
+		Protocol: work.ProtocolNative,
+		Unit:     json.RawMessage(o.Unit), TestFirst: o.TestFirst, Concurrency: o.Concurrency, MaxCostUSD: o.MaxCostUSD,
+		ExpiresAt: o.ExpiresAt, CallbackURL: o.CallbackURL}}
 	if o.MaxCostUSD != nil && !(*o.MaxCostUSD > 0 && *o.MaxCostUSD <= 1e9) {
 		return n, work.Invalidf("#/max_cost_usd", "must be more than 0")
 	}
@@ -73,7 +75,8 @@ func (r *Rules) NewBatch(o *BatchOptions) (store.NewBatch, error) {
 		if s.FailureRate == nil && s.RefusalRate == nil && s.DenialRate == nil && s.MeanCostUSD == nil {
 			return n, work.Invalidf("#/stop_when", "name a failure_rate, a refusal_rate, a denial_rate or a mean_cost_usd")
 		}
-		n.StopWhen = &work.StopWhen{Window: cmp.Or(s.Window, work.DefaultStopWindow), FailureRate: s.FailureRate, RefusalRate: s.RefusalRate, DenialRate: s.DenialRate, MeanCostUSD: s.MeanCostUSD}
+		n.StopWhen = &work.StopWhen{Window: cmp.Or(s.Window, work.DefaultStopWindow), FailureRate: s.FailureRate,
+			RefusalRate: s.RefusalRate, DenialRate: s.DenialRate, MeanCostUSD: s.MeanCostUSD}
 	}
 	var err error
 	if n.Metadata = json.RawMessage(o.Metadata); len(n.Metadata) > 0 {
@@ -100,7 +103,8 @@ func (s *Submitter) SubmitSource(ctx context.Context, n store.NewBatch, o BatchO
 		return none, err
 	}
 	defer closing()
-	look := inspection{s: s, ctx: ctx, batch: n.Batch, skip: from.OnInvalid == onInvalidSkip, seen: map[uint64]bool{}, pointer: func(line int) string { return fmt.Sprintf("#/source/items/%d", line) }}
+	look := inspection{s: s, ctx: ctx, batch: n.Batch, skip: from.OnInvalid == onInvalidSkip, seen: map[uint64]bool{},
+		pointer: func(line int) string { return fmt.Sprintf("#/source/items/%d", line) }}
 	for it, err := range items {
 		if errors.Is(err, source.ErrBroken) {
 			return none, work.Invalidf("#/source/path", "%v", err)
@@ -138,7 +142,8 @@ func (s *Submitter) SubmitSource(ctx context.Context, n store.NewBatch, o BatchO
 
 // SubmitUnits looks at every unit, keeps them in a file, and commits the batch:
 // its units are made from the file, also when this process dies now.
-func (s *Submitter) SubmitUnits(ctx context.Context, n store.NewBatch, o BatchOptions, units iter.Seq2[source.Line, error], pointer func(line int) string) (SubmittedBatch, error) {
+func (s *Submitter) SubmitUnits(ctx context.Context, n store.NewBatch, o BatchOptions, units iter.Seq2[source.Line, error],
+	pointer func(line int) string) (SubmittedBatch, error) {
 	look := inspection{s: s, ctx: ctx, batch: n.Batch, skip: o.OnInvalid == onInvalidSkip, seen: map[uint64]bool{}, pointer: pointer}
 	file := work.File{ID: uuid.Must(uuid.NewV7()), Tenant: n.Tenant, Name: "batch-" + n.ID.String() + ".jsonl", MediaType: "application/jsonl"}
 	if !o.DryRun {

@@ -38,7 +38,8 @@ func TestFillingStopsAnywhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := s.SubmitUnits(t.Context(), n, BatchOptions{}, source.ReadLines(strings.NewReader(text.String()), source.Place{}), func(int) string { return "#" })
+	b, err := s.SubmitUnits(t.Context(), n, BatchOptions{}, source.ReadLines(strings.NewReader(text.String()), source.Place{}),
+		func(int) string { return "#" })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +141,8 @@ func TestFillingFindsWhatRepeats(t *testing.T) {
 func TestPiecesDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	s := newSubmitter(t, "")
-	n := store.NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Protocol: work.ProtocolNative, Source: json.RawMessage(`{}`)}}
+	n := store.NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Protocol: work.ProtocolNative,
+		Source: json.RawMessage(`{}`)}}
 	if _, _, err := s.Store.Batches.Add(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}

@@ -166,7 +166,8 @@ func (e *Enumerator) enumerate(ctx context.Context, process uuid.UUID, f *store.
 	var invalid *work.Invalid
 	switch {
 	case errors.Is(err, source.ErrBroken):
-		return e.Store.Batches.FailEnumeration(ctx, f.ID, process, strings.TrimPrefix(err.Error(), source.ErrBroken.Error()+": "), fill.problems)
+		return e.Store.Batches.FailEnumeration(ctx, f.ID, process, strings.TrimPrefix(err.Error(), source.ErrBroken.Error()+": "),
+			fill.problems)
 	case errors.As(err, &invalid):
 		return e.Store.Batches.FailEnumeration(ctx, f.ID, process, invalid.Detail, fill.problems)
 	case err != nil:
@@ -219,7 +220,8 @@ func (f *enumeration) all(ctx context.Context, items iter.Seq2[item, error]) err
 		if f.piece.Cursor, err = json.Marshal(it.next); err != nil {
 			return err
 		}
-		if len(f.piece.Units) >= pieceUnits || f.bytes > pieceBytes || len(f.piece.Problems) >= pieceUnits || time.Since(f.begun) > pieceTime {
+		if len(f.piece.Units) >= pieceUnits || f.bytes > pieceBytes || len(f.piece.Problems) >= pieceUnits ||
+			time.Since(f.begun) > pieceTime {
 			if err := f.flush(ctx); err != nil {
 				return err
 			}

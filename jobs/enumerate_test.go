@@ -24,7 +24,8 @@ import (
 func TestFillingIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	s := newSubmitter(t, "")
-	n := store.NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Protocol: work.ProtocolNative, Source: json.RawMessage(`[]`)}}
+	n := store.NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Protocol: work.ProtocolNative,
+		Source: json.RawMessage(`[]`)}}
 	if _, _, err := s.Store.Batches.Add(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,8 @@ func TestBatchesAreEnumeratedElsewhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := here.SubmitUnits(t.Context(), n, options, source.ReadLines(strings.NewReader("{}\n"), source.Place{}), func(int) string { return "#" })
+		b, err := here.SubmitUnits(t.Context(), n, options, source.ReadLines(strings.NewReader("{}\n"), source.Place{}),
+			func(int) string { return "#" })
 		if err != nil {
 			t.Fatal(err)
 		}

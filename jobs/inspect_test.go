@@ -52,7 +52,8 @@ func TestLinesAreLookedAtInTheirOrder(t *testing.T) {
 			seen[u.CustomID] = true
 			good = append(good, i+1)
 		}
-		look := inspection{s: s.Submitter, ctx: t.Context(), batch: work.Batch{ID: uuid.New(), Tenant: work.DefaultTenant}, skip: true, seen: map[uint64]bool{}}
+		look := inspection{s: s.Submitter, ctx: t.Context(), batch: work.Batch{ID: uuid.New(), Tenant: work.DefaultTenant}, skip: true,
+			seen: map[uint64]bool{}}
 		var out bytes.Buffer
 		var buffer []byte // of the reader, which uses it again
 		if err := look.all(&out, nil, func(yield func(source.Line, error) bool) {

@@ -171,7 +171,8 @@ func filledUnits(file io.ReadSeeker, from source.Place) iter.Seq2[item, error] {
 			if err == nil && !ok {
 				var u filledUnit
 				err = json.Unmarshal(line.Text, &u)
-				it = item{line: u.Line, customID: u.CustomID, unit: &store.NewUnit{Unit: work.Unit{Title: u.Title, Spec: u.Spec}, Delay: u.Delay}}
+				it = item{line: u.Line, customID: u.CustomID,
+					unit: &store.NewUnit{Unit: work.Unit{Title: u.Title, Spec: u.Spec}, Delay: u.Delay}}
 			}
 			it.next = line.Next
 			if !yield(it, err) {

@@ -31,7 +31,8 @@ func TestUnitsOfTwoVersionsAreRead(t *testing.T) {
 	if err := json.Unmarshal(file.Bytes(), &earlier); err != nil {
 		t.Fatal(err)
 	}
-	if earlier.Line != 7 || earlier.CustomID != "new" || earlier.Title != "a title" || earlier.Prompt != "do {it}" || string(earlier.Payload) != `{"it":"so"}` || earlier.Timeout != 60 {
+	if earlier.Line != 7 || earlier.CustomID != "new" || earlier.Title != "a title" || earlier.Prompt != "do {it}" ||
+		string(earlier.Payload) != `{"it":"so"}` || earlier.Timeout != 60 {
 		t.Errorf("an earlier version reads %+v", earlier)
 	}
 	earlier.Line, earlier.CustomID = 8, "old"

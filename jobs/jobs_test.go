@@ -143,7 +143,8 @@ func (f *fixture) refuseWrites(refuse bool) {
 func (f *fixture) listen(queue string, took func(*asynq.Task)) {
 	f.t.Helper()
 	server := asynq.NewServerFromRedisClient(f.queue.Redis(), asynq.Config{
-		Concurrency: 2, Queues: map[string]int{queue: 1}, TaskCheckInterval: 10 * time.Millisecond, ShutdownTimeout: time.Second, LogLevel: asynq.FatalLevel,
+		Concurrency: 2, Queues: map[string]int{queue: 1}, TaskCheckInterval: 10 * time.Millisecond, ShutdownTimeout: time.Second,
+		LogLevel: asynq.FatalLevel,
 	})
 	f.must(server.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
 		took(task)

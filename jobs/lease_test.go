@@ -69,7 +69,8 @@ func TestClockOfPostgresIsSet(t *testing.T) {
 			p := work.Process{ID: uuid.Must(uuid.NewV7()), Queues: []string{"default"}}
 			f.must(f.store.Processes.Register(t.Context(), p, 30*time.Second))
 			u := f.put()
-			if c, err := f.store.Runs.Claim(t.Context(), store.Claim{UnitID: u.ID, RunID: uuid.New(), Process: p.ID, SessionID: "s", Backends: []string{"mock"}}); err != nil || c == nil {
+			if c, err := f.store.Runs.Claim(t.Context(), store.Claim{UnitID: u.ID, RunID: uuid.New(), Process: p.ID, SessionID: "s",
+				Backends: []string{"mock"}}); err != nil || c == nil {
 				t.Fatal(c, err)
 			}
 			f.once()

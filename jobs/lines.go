@@ -72,7 +72,8 @@ type openaiLine struct {
 
 // parseOpenAILine makes a unit of a line, or says what is wrong with it, with
 // OpenAI's word for that.
-func (s *Submitter) parseOpenAILine(ctx context.Context, b *work.Batch, endpoint string, line []byte) (id string, n *store.NewUnit, code string, list []work.Invalid, err error) {
+func (s *Submitter) parseOpenAILine(ctx context.Context, b *work.Batch, endpoint string, line []byte) (id string, n *store.NewUnit,
+	code string, list []work.Invalid, err error) {
 	var l openaiLine
 	wrong := func(code, pointer, detail string) (string, *store.NewUnit, string, []work.Invalid, error) {
 		if l.CustomID != nil {

@@ -167,7 +167,8 @@ func TestReconcileWithoutRedis(t *testing.T) {
 
 func (f *fixture) claim(unit, process uuid.UUID) {
 	f.t.Helper()
-	c, err := f.store.Runs.Claim(f.t.Context(), store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process, Backends: []string{"mock"}})
+	c, err := f.store.Runs.Claim(f.t.Context(), store.Claim{UnitID: unit, RunID: uuid.Must(uuid.NewV7()), Process: process,
+		Backends: []string{"mock"}})
 	f.must(err)
 	if c == nil {
 		f.t.Fatal("nothing claimed")

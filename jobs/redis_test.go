@@ -95,7 +95,8 @@ func TestFailoverIsNoticed(t *testing.T) {
 				}
 			})
 			alone := func(f work.Finding) bool { return f.Name == "redis replicas" && f.Status == work.FindingWarn }
-			if found := queue.Diagnose(t.Context(), g.URL); slices.ContainsFunc(found, alone) != (name == "cluster") { // there it was the last replica
+			if found := queue.Diagnose(t.Context(), g.URL); slices.ContainsFunc(found,
+				alone) != (name == "cluster") { // there it was the last replica
 				t.Errorf("%+v", found)
 			}
 		})
@@ -128,7 +129,8 @@ func TestInstallationsShareARedis(t *testing.T) {
 	}
 	first, second := fixtures[0], fixtures[1]
 	taken := make(chan struct{}, 2)
-	second.listen(second.queue.QueueName(work.DefaultQueue, "mock", work.DefaultPriority), func(*asynq.Task) { taken <- struct{}{}; <-t.Context().Done() })
+	second.listen(second.queue.QueueName(work.DefaultQueue, "mock", work.DefaultPriority),
+		func(*asynq.Task) { taken <- struct{}{}; <-t.Context().Done() })
 	<-taken // of the two messages the first installation's is older
 	if n := first.pending(units[0]); n != 1 {
 		t.Errorf("%d messages of the first installation are left", n)

@@ -86,21 +86,24 @@ func TestClaimsBesideTheJanitor(t *testing.T) {
 func (a *ages) one(process uuid.UUID) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.t.Context()), testkit.Patience)
 	defer cancel()
-	u, _, err := a.store.Units.Accept(ctx, store.NewUnit{Unit: work.Unit{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: "Count the words", Spec: work.Spec{
-		Backend: "mock", Prompt: "Count the words", Payload: json.RawMessage(`{}`), Timeout: 60, IdleTimeout: 60, MissingKey: "fail",
-		Queue: work.DefaultQueue, Priority: work.DefaultPriority, Labels: json.RawMessage(`{}`)}}})
+	u, _, err := a.store.Units.Accept(ctx, store.NewUnit{Unit: work.Unit{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
+		Title: "Count the words", Spec: work.Spec{
+			Backend: "mock", Prompt: "Count the words", Payload: json.RawMessage(`{}`), Timeout: 60, IdleTimeout: 60, MissingKey: "fail",
+			Queue: work.DefaultQueue, Priority: work.DefaultPriority, Labels: json.RawMessage(`{}`)}}})
 	if err != nil {
 		return 0, err
 	}
 	begun := time.Now()
-	c, err := a.store.Runs.Claim(ctx, store.Claim{UnitID: u.ID, RunID: uuid.Must(uuid.NewV7()), Process: process, SessionID: uuid.NewString(), Backends: []string{"mock"}})
+	c, err := a.store.Runs.Claim(ctx, store.Claim{UnitID: u.ID, RunID: uuid.Must(uuid.NewV7()), Process: process,
+		SessionID: uuid.NewString(), Backends: []string{"mock"}})
 	took := time.Since(begun)
 	if err != nil || c == nil {
 		return took, err
 	}
 	blob, err := a.store.Transcripts.Encode(nil)
 	if err == nil {
-		_, err = a.store.Runs.Finish(ctx, store.Finish{UnitID: u.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunSucceeded, Next: work.Succeeded, Result: "3 words", Blob: blob})
+		_, err = a.store.Runs.Finish(ctx, store.Finish{UnitID: u.ID, RunID: c.RunID, Attempt: c.RunCount, Status: work.RunSucceeded,
+			Next: work.Succeeded, Result: "3 words", Blob: blob})
 	}
 	return took, err
 }

@@ -20,14 +20,16 @@ import (
 
 // items opens the source of a batch at a place. Objects of a bucket are brought
 // into the file store where they are to be kept.
-func (s *Submitter) items(ctx context.Context, b work.Batch, src batchSource, from source.Place, keep bool) (iter.Seq2[item, error], func(), error) {
+func (s *Submitter) items(ctx context.Context, b work.Batch, src batchSource, from source.Place, keep bool) (iter.Seq2[item, error],
+	func(), error) {
 	if src.Type == source.TypeFiles && s.Buckets.Has(src.Path) {
 		bucket, err := s.Buckets.Open(ctx, src.Path)
 		if err != nil {
 			return nil, nil, err
 		}
 		objects := objects{s: s, bucket: bucket, batch: b, keep: keep}
-		return withTemplate(b.Unit, objects.fetched(ctx, src.ReadNames(bucket.Names(ctx), src.Path, from))), func() { _ = bucket.Close() }, nil
+		return withTemplate(b.Unit, objects.fetched(ctx, src.ReadNames(bucket.Names(ctx), src.Path, from))),
+			func() { _ = bucket.Close() }, nil
 	}
 	if src.Type == source.TypeFiles {
 		root, _, err := s.Roots.OpenDir(src.Path)

@@ -29,12 +29,17 @@ func TestTurns(t *testing.T) {
 		list []store.NewUnit
 		want []int
 	}{
-		"prompts":        {[]store.NewUnit{prompt(work.Spec{Prompt: long + "a"}), prompt(work.Spec{Prompt: other + "b"}), prompt(work.Spec{Prompt: long + "c"})}, []int{1, 2, 1}},
-		"short prompts":  {[]store.NewUnit{prompt(work.Spec{Prompt: "a"}), prompt(work.Spec{Prompt: "b"}), prompt(work.Spec{Prompt: "a"})}, []int{1, 2, 1}},
-		"system prompts": {[]store.NewUnit{prompt(work.Spec{SystemPrompt: long, Prompt: "a"}), prompt(work.Spec{SystemPrompt: other, Prompt: "a"}), prompt(work.Spec{SystemPrompt: long, Prompt: "b"})}, []int{1, 2, 1}},
-		"models":         {[]store.NewUnit{prompt(work.Spec{Model: "a", Prompt: long}), prompt(work.Spec{Model: "b", Prompt: long}), prompt(work.Spec{Backend: "a", Prompt: long})}, []int{1, 2, 3}},
-		"files":          {[]store.NewUnit{prompt(work.Spec{Files: work.Refs{"a"}, Prompt: "x"}), prompt(work.Spec{Files: work.Refs{"b"}, Prompt: "x"}), prompt(work.Spec{Files: work.Refs{"a"}, Prompt: "y"})}, []int{1, 2, 1}},
-		"calls":          {[]store.NewUnit{chat(long, "a"), chat(other, "b"), chat(long, "c"), chat("short", "a")}, []int{1, 2, 1, 4}},
+		"prompts": {[]store.NewUnit{prompt(work.Spec{Prompt: long + "a"}), prompt(work.Spec{Prompt: other + "b"}),
+			prompt(work.Spec{Prompt: long + "c"})}, []int{1, 2, 1}},
+		"short prompts": {[]store.NewUnit{prompt(work.Spec{Prompt: "a"}), prompt(work.Spec{Prompt: "b"}),
+			prompt(work.Spec{Prompt: "a"})}, []int{1, 2, 1}},
+		"system prompts": {[]store.NewUnit{prompt(work.Spec{SystemPrompt: long, Prompt: "a"}),
+			prompt(work.Spec{SystemPrompt: other, Prompt: "a"}), prompt(work.Spec{SystemPrompt: long, Prompt: "b"})}, []int{1, 2, 1}},
+		"models": {[]store.NewUnit{prompt(work.Spec{Model: "a", Prompt: long}), prompt(work.Spec{Model: "b", Prompt: long}),
+			prompt(work.Spec{Backend: "a", Prompt: long})}, []int{1, 2, 3}},
+		"files": {[]store.NewUnit{prompt(work.Spec{Files: work.Refs{"a"}, Prompt: "x"}),
+			prompt(work.Spec{Files: work.Refs{"b"}, Prompt: "x"}), prompt(work.Spec{Files: work.Refs{"a"}, Prompt: "y"})}, []int{1, 2, 1}},
+		"calls": {[]store.NewUnit{chat(long, "a"), chat(other, "b"), chat(long, "c"), chat("short", "a")}, []int{1, 2, 1, 4}},
 	} {
 		turns, got := newTurns(), []int{}
 		for i := range units.list {

@@ -48,7 +48,8 @@ func TestTakenAndNotBegun(t *testing.T) {
 	if !f.queue.Taken(t.Context(), store.MessageOf(eaten)) {
 		t.Error("nobody knows that the message was taken")
 	}
-	if c, err := f.store.Runs.Claim(t.Context(), store.Claim{UnitID: begun.ID, RunID: uuid.New(), Process: process.ID, SessionID: "s", Backends: []string{"mock"}}); err != nil || c == nil {
+	if c, err := f.store.Runs.Claim(t.Context(), store.Claim{UnitID: begun.ID, RunID: uuid.New(), Process: process.ID, SessionID: "s",
+		Backends: []string{"mock"}}); err != nil || c == nil {
 		t.Fatal(c, err)
 	}
 	server.Stop() // it takes nothing more

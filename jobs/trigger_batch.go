@@ -77,7 +77,8 @@ func ReadTriggerBatch(t work.Trigger) (*TriggerBatch, error) {
 
 // DeliveredBatch is the batch that a webhook makes: units of the items, with common in
 // the payload of each.
-func (s *Submitter) DeliveredBatch(trigger string, b TriggerBatch, items json.RawMessage, common map[string]json.RawMessage) (n store.NewBatch, err error) {
+func (s *Submitter) DeliveredBatch(trigger string, b TriggerBatch, items json.RawMessage,
+	common map[string]json.RawMessage) (n store.NewBatch, err error) {
 	payload, err := json.Marshal(common)
 	if err != nil {
 		return n, err
@@ -91,7 +92,8 @@ func (s *Submitter) DeliveredBatch(trigger string, b TriggerBatch, items json.Ra
 		return n, err
 	}
 	n.Items = items
-	from := batchSource{Source: source.Source{Type: typeTrigger, Path: trigger, CustomID: b.CustomID}, OnInvalid: cmp.Or(b.OnInvalid, onInvalidReject)}
+	from := batchSource{Source: source.Source{Type: typeTrigger, Path: trigger, CustomID: b.CustomID},
+		OnInvalid: cmp.Or(b.OnInvalid, onInvalidReject)}
 	if n.Source, err = json.Marshal(from); err != nil {
 		return n, err
 	}

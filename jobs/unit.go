@@ -66,9 +66,12 @@ func (r *Rules) NewUnit(ctx context.Context, b *UnitBody) (store.NewUnit, error)
 		ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
 		Spec: work.Spec{
 			Backend: b.Backend, Model: b.Model, Prompt: b.Prompt, SystemPrompt: b.SystemPrompt,
-			Payload: json.RawMessage(b.Payload), Request: json.RawMessage(b.Request), Files: b.Files, WorkingDirectory: b.WorkingDirectory, OutputSchema: json.RawMessage(b.OutputSchema),
-			MissingKey: b.MissingKey, SessionPolicy: cmp.Or(b.SessionPolicy, work.Resume), OnDenied: cmp.Or(b.OnDenied, work.OnDeniedFail), MaxTurns: b.MaxTurns, MaxCostUSD: b.MaxCostUSD, MaxRetries: b.MaxRetries,
-			Queue: b.Queue, Priority: work.DefaultPriority, NotBefore: b.NotBefore, Deadline: b.Deadline, ExpiresAt: b.ExpiresAt, CallbackURL: b.CallbackURL,
+			Payload: json.RawMessage(b.Payload), Request: json.RawMessage(b.Request), Files: b.Files,
+			WorkingDirectory: b.WorkingDirectory, OutputSchema: json.RawMessage(b.OutputSchema),
+			MissingKey: b.MissingKey, SessionPolicy: cmp.Or(b.SessionPolicy, work.Resume),
+			OnDenied: cmp.Or(b.OnDenied, work.OnDeniedFail), MaxTurns: b.MaxTurns, MaxCostUSD: b.MaxCostUSD, MaxRetries: b.MaxRetries,
+			Queue: b.Queue, Priority: work.DefaultPriority, NotBefore: b.NotBefore, Deadline: b.Deadline, ExpiresAt: b.ExpiresAt,
+			CallbackURL: b.CallbackURL,
 		},
 	}}
 	s := &n.Spec
@@ -83,7 +86,8 @@ func (r *Rules) NewUnit(ctx context.Context, b *UnitBody) (store.NewUnit, error)
 		s.WorkingDirectory = payloadDirectory(s.Payload)
 	}
 	for _, check := range []func(context.Context, *UnitBody, *store.NewUnit) error{
-		checkAsked, checkBackend, checkTimes, checkLabels, checkRequest, checkLimits, r.checkPrice, r.checkAccept, r.checkProject, checkLane, r.checkCallback, r.checkFiles,
+		checkAsked, checkBackend, checkTimes, checkLabels, checkRequest, checkLimits, r.checkPrice, r.checkAccept, r.checkProject,
+		checkLane, r.checkCallback, r.checkFiles,
 	} {
 		if err := check(ctx, b, &n); err != nil {
 			return n, err
@@ -135,7 +139,8 @@ func checkRequest(_ context.Context, b *UnitBody, n *store.NewUnit) error {
 	}{
 		{"prompt", b.Prompt != ""}, {"payload", len(b.Payload) > 0}, {"system_prompt", b.SystemPrompt != ""}, {"model", b.Model != ""},
 		{"files", len(b.Files) > 0}, {"working_directory", b.WorkingDirectory != ""}, {"output_schema", len(b.OutputSchema) > 0},
-		{"max_turns", b.MaxTurns > 0}, {"max_cost_usd", b.MaxCostUSD != nil}, {"missing_key", b.MissingKey != ""}, {"on_denied", b.OnDenied != ""}, {"cache", b.Cache != nil},
+		{"max_turns", b.MaxTurns > 0}, {"max_cost_usd", b.MaxCostUSD != nil}, {"missing_key", b.MissingKey != ""},
+		{"on_denied", b.OnDenied != ""}, {"cache", b.Cache != nil},
 	} {
 		if field.given {
 			return work.Invalidf("#/"+field.name, "goes with a prompt; with a request, whatever the API is to know stands in its body")

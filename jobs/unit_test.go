@@ -34,8 +34,10 @@ func TestTitleIsThatOfTheWhole(t *testing.T) {
 		text, _ = work.Cut(strings.Join(strings.Fields(text), " "), titleBytes)
 		return work.Clean(text)
 	}
-	parts := []string{"word", " ", "\n", "\t", "ä", "☃", "\u00a0", "\u2003", "\xff", "\xe2\x98", "\x00", "{a}", "{b.0}", "{nobody}", "{{", "}}", "M", "sk-ant-" + strings.Repeat("x1", 10), "://me:secret@host",
-		strings.Repeat(" ", 300), strings.Repeat("ä", 90), strings.Repeat("long ", 50), strings.Repeat("endless", 100), "AKIA" + strings.Repeat("A1", 8), strings.Repeat("f", 32) + "-us1"}
+	parts := []string{"word", " ", "\n", "\t", "ä", "☃", "\u00a0", "\u2003", "\xff", "\xe2\x98", "\x00", "{a}", "{b.0}", "{nobody}", "{{",
+		"}}", "M", "sk-ant-" + strings.Repeat("x1", 10), "://me:secret@host",
+		strings.Repeat(" ", 300), strings.Repeat("ä", 90), strings.Repeat("long ", 50), strings.Repeat("endless", 100),
+		"AKIA" + strings.Repeat("A1", 8), strings.Repeat("f", 32) + "-us1"}
 	r := rand.New(rand.NewPCG(3, 9))
 	some := func() string {
 		var text strings.Builder

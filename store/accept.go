@@ -164,8 +164,9 @@ func (r freshRow) unit(n NewUnit) work.Unit {
 }
 
 func (n NewUnit) row() unitIn {
-	in := unitIn{ID: n.ID, Tenant: n.Tenant, Title: n.Title, Spec: n.Spec, Delay: n.Delay, BatchID: n.BatchID, Held: n.Held, StartOrder: n.StartOrder,
-		Uploads: n.Uploads(), BodyHash: fmt.Sprintf("%x", n.BodyHash)}
+	in := unitIn{ID: n.ID, Tenant: n.Tenant, Title: n.Title, Spec: n.Spec, Delay: n.Delay, BatchID: n.BatchID, Held: n.Held,
+		StartOrder: n.StartOrder,
+		Uploads:    n.Uploads(), BodyHash: fmt.Sprintf("%x", n.BodyHash)}
 	if n.BatchID != nil {
 		id := work.Clean(n.CustomID)
 		in.CustomID = &id

@@ -155,7 +155,8 @@ func TestRetryInABatchThatEnds(t *testing.T) {
 	l.works(bells, func(i int) bool { return i == 0 }, 0)
 	l.advance(id)
 	l.is(id, work.BatchFinalizing)
-	if _, err := l.Units.Retry(t.Context(), work.DefaultTenant, bells[0].UnitID, Changes{}); !errors.Is(err, work.ErrConflict) || !strings.Contains(err.Error(), "about to end") {
+	if _, err := l.Units.Retry(t.Context(), work.DefaultTenant, bells[0].UnitID, Changes{}); !errors.Is(err, work.ErrConflict) ||
+		!strings.Contains(err.Error(), "about to end") {
 		t.Errorf("while it is finalizing: %v", err)
 	}
 	if moved, more, err := l.Batches.Retry(t.Context(), work.DefaultTenant, id, nil); err != nil || len(moved) != 0 || more {
@@ -372,7 +373,8 @@ func TestSynthesisCounts(t *testing.T) {
 	if b := l.is(id, work.BatchCompletedWithFailures); b.Counts.Known() != 2 {
 		t.Errorf("it has cost $%v", b.Counts.Known())
 	}
-	if _, err := l.Units.Retry(t.Context(), work.DefaultTenant, u.ID, Changes{}); !errors.Is(err, work.ErrConflict) || !strings.Contains(err.Error(), "max_cost_usd") {
+	if _, err := l.Units.Retry(t.Context(), work.DefaultTenant, u.ID, Changes{}); !errors.Is(err, work.ErrConflict) ||
+		!strings.Contains(err.Error(), "max_cost_usd") {
 		t.Errorf("a synthesis that nobody can pay is retried: %v", err)
 	}
 }

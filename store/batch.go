@@ -86,8 +86,10 @@ func (n NewBatch) args() ([]any, error) {
 		stop = &text
 	}
 	problems, err := encodeProblems(n.Problems)
-	return []any{n.ID, n.Tenant, work.Clean(n.Title), string(n.Protocol), pg.JSONOr(n.Source, "{}"), pg.JSONOr(n.Unit, "{}"), n.InputFile, pg.JSONOr(n.Metadata, "{}"),
-		n.TestFirst, n.Concurrency, n.MaxCostUSD, stop, pg.JSONOrNull(n.Synthesis), n.ExpiresAt, work.Clean(n.IdempotencyKey), n.BodyHash, n.Rejected, problems, n.CallbackURL, pg.JSONOrNull(n.Items)}, err
+	return []any{n.ID, n.Tenant, work.Clean(n.Title), string(n.Protocol), pg.JSONOr(n.Source, "{}"), pg.JSONOr(n.Unit, "{}"), n.InputFile,
+		pg.JSONOr(n.Metadata, "{}"),
+		n.TestFirst, n.Concurrency, n.MaxCostUSD, stop, pg.JSONOrNull(n.Synthesis), n.ExpiresAt, work.Clean(n.IdempotencyKey), n.BodyHash,
+		n.Rejected, problems, n.CallbackURL, pg.JSONOrNull(n.Items)}, err
 }
 
 // Add commits a new batch, or finds the one that the same idempotency key
@@ -270,7 +272,8 @@ type BatchChanges struct {
 
 // move changes a batch that is in one of the statuses and returns it. A
 // conflict says what it is in instead.
-func (s *Batches) move(ctx context.Context, tenant string, id uuid.UUID, from []work.BatchStatus, verb, set string, args ...any) (work.Batch, error) {
+func (s *Batches) move(ctx context.Context, tenant string, id uuid.UUID, from []work.BatchStatus, verb, set string,
+	args ...any) (work.Batch, error) {
 	ctx = pg.Allow(ctx, pg.LongLimit)
 	args = append([]any{id, tenant, pg.TextArray(from)}, args...)
 	result, err := s.db.ExecContext(ctx, `UPDATE batches SET `+set+` WHERE id = $1 AND tenant = $2 AND status = ANY($3)`, args...)

@@ -51,7 +51,8 @@ func TestBudgetsHold(t *testing.T) {
 	close(seeds)
 	all.Wait()
 	t.Logf("%d batches: %d runs, %d retried units, %d pauses by people, %d by the system (%d for unknown costs), %d hits, %d lost runs; at most $%.2f over a budget, with $%.2f under way",
-		*randomBatches, sum.runs.Load(), sum.retried.Load(), sum.paused.Load(), sum.stopped.Load(), sum.unknown.Load(), sum.hits.Load(), sum.lost.Load(), float64(sum.over.Load())/100, float64(sum.underWay.Load())/100)
+		*randomBatches, sum.runs.Load(), sum.retried.Load(), sum.paused.Load(), sum.stopped.Load(), sum.unknown.Load(), sum.hits.Load(),
+		sum.lost.Load(), float64(sum.over.Load())/100, float64(sum.underWay.Load())/100)
 }
 
 // happened counts what the batches of a test went through; money is in cents.

@@ -44,12 +44,13 @@ func (l *fixture) enumerating(change ...func(*NewBatch)) uuid.UUID {
 
 // piece is a piece of a batch that is refused when the batch has a custom id of it.
 func piece(batch uuid.UUID, from, to int) (f Chunk) {
-	f = Chunk{Batch: batch, Cursor: json.RawMessage(fmt.Sprint(to)), Begun: func() {}, BeforeCommit: func(_ context.Context, repeated []string) ([]work.BatchProblem, error) {
-		if len(repeated) > 0 {
-			return nil, fmt.Errorf("repeated: %v", repeated)
-		}
-		return nil, nil
-	}}
+	f = Chunk{Batch: batch, Cursor: json.RawMessage(fmt.Sprint(to)), Begun: func() {},
+		BeforeCommit: func(_ context.Context, repeated []string) ([]work.BatchProblem, error) {
+			if len(repeated) > 0 {
+				return nil, fmt.Errorf("repeated: %v", repeated)
+			}
+			return nil, nil
+		}}
 	for i := from; i < to; i++ {
 		f.Units = append(f.Units, newUnit(func(n *NewUnit) { n.BatchID, n.CustomID, n.Held = &batch, fmt.Sprint("c", i), true }))
 	}
@@ -258,7 +259,8 @@ func TestBatchTestsFirst(t *testing.T) {
 		t.Error("units were let go without approval")
 	}
 	b, trial, err := l.Batches.GetTested(t.Context(), work.DefaultTenant, id)
-	if l.must(err); trial.Finished != 3 || trial.Cost == nil || *trial.Cost != (Spread{3, 1, 0}) || trial.Left != 7 || b.Counts != l.is(id, work.BatchAwaitingApproval).Counts {
+	if l.must(err); trial.Finished != 3 || trial.Cost == nil || *trial.Cost != (Spread{3, 1, 0}) || trial.Left != 7 ||
+		b.Counts != l.is(id, work.BatchAwaitingApproval).Counts {
 		t.Errorf("%+v %+v", trial, b.Counts)
 	}
 	if _, err := l.Batches.Resume(t.Context(), work.DefaultTenant, id, BatchChanges{}); !errors.Is(err, work.ErrConflict) {
@@ -344,7 +346,8 @@ func TestBatchStopsWhenItGoesWrong(t *testing.T) {
 		{"failures", work.StopWhen{Window: 10, FailureRate: &half}, func(i int) bool { return i%3 < 2 }, 0, "failure_rate"},
 		{"refusals", work.StopWhen{Window: 10, RefusalRate: &half}, func(i int) bool { return i%3 < 2 }, 0, "refusal_rate"},
 		{"cost", work.StopWhen{Window: 10, MeanCostUSD: &half}, nil, 0.6, "mean_cost_usd"},
-		{"all is well", work.StopWhen{Window: 10, FailureRate: &half, RefusalRate: &half, MeanCostUSD: &half}, func(i int) bool { return i%2 == 0 }, 0.5, ""},
+		{"all is well", work.StopWhen{Window: 10, FailureRate: &half, RefusalRate: &half, MeanCostUSD: &half},
+			func(i int) bool { return i%2 == 0 }, 0.5, ""},
 		{"too few to tell", work.StopWhen{Window: 13, FailureRate: &half}, func(int) bool { return true }, 0, ""},
 	} {
 		l := newFixture(t)
@@ -502,7 +505,8 @@ func TestBatchIsAddedOnce(t *testing.T) {
 	t.Parallel()
 	l := newFixture(t)
 	add := func(key, body string) (work.Batch, bool, error) {
-		return l.Batches.Add(t.Context(), NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Protocol: work.ProtocolNative},
+		return l.Batches.Add(t.Context(), NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
+			Protocol: work.ProtocolNative},
 			IdempotencyKey: key, BodyHash: []byte(body)})
 	}
 	first, replayed, err := add("k", "one")

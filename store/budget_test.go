@@ -209,7 +209,8 @@ func TestBudgetThatIsSpentToTheCent(t *testing.T) {
 		if len(bells) != 1 {
 			t.Fatalf("%d units were admitted", len(bells))
 		}
-		l.end(ending(l.take(bells[0].UnitID, l.process), work.Succeeded, func(f *Finish) { f.TotalCostUSD, f.CostIncomplete = &cost, true }), Recorded)
+		l.end(ending(l.take(bells[0].UnitID, l.process), work.Succeeded,
+			func(f *Finish) { f.TotalCostUSD, f.CostIncomplete = &cost, true }), Recorded)
 	}
 	if a := l.advance(id); len(a.Messages) > 0 {
 		t.Errorf("%d units were admitted with nothing left", len(a.Messages))

@@ -52,7 +52,8 @@ func TestResultIsKeptAndTakenOver(t *testing.T) {
 	}
 
 	second := l.run(asks)
-	l.end(ending(second, work.Succeeded, func(f *Finish) { f.Cache, f.CachedFrom, f.TotalCostUSD = work.CacheHit, &c.RunID, new(0.0) }), Recorded)
+	l.end(ending(second, work.Succeeded, func(f *Finish) { f.Cache, f.CachedFrom, f.TotalCostUSD = work.CacheHit, &c.RunID, new(0.0) }),
+		Recorded)
 	units, _, err := l.Units.List(t.Context(), UnitFilter{Tenant: work.DefaultTenant})
 	l.must(err)
 	for _, u := range []work.Unit{l.unit(second.ID), units[0]} {

@@ -81,7 +81,8 @@ func TestUnknownCostIsCounted(t *testing.T) {
 	if got := l.unit(silent.ID).Cost; got != work.NewCost(cost, 1) {
 		t.Errorf("a part of it: %+v", got)
 	}
-	if p, err := l.Units.PreviewRetry(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Backend: "claude"}, Changes{}, 1); err != nil || p.Cost != work.NewCost(cost, 1) || p.Units[0].Cost != p.Cost {
+	if p, err := l.Units.PreviewRetry(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Backend: "claude"}, Changes{}, 1); err != nil ||
+		p.Cost != work.NewCost(cost, 1) || p.Units[0].Cost != p.Cost {
 		t.Errorf("preview %+v, error %v", p, err)
 	}
 	moved, _, err := l.Units.RetryAll(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Backend: "claude"}, Changes{})
@@ -93,7 +94,8 @@ func TestUnknownCostIsCounted(t *testing.T) {
 		t.Errorf("after the late finish: %+v", got)
 	}
 	window, _ := work.WindowOf("1h")
-	if f, err := l.Overview.Figures(t.Context(), work.DefaultTenant, window, time.Now()); err != nil || f.Cost.Cost != work.NewCost(2*cost, 0) {
+	if f, err := l.Overview.Figures(t.Context(), work.DefaultTenant, window, time.Now()); err != nil ||
+		f.Cost.Cost != work.NewCost(2*cost, 0) {
 		t.Errorf("figures %+v, error %v", f.Cost, err)
 	}
 	untold := l.run(func(n *NewUnit) { n.Backend = "claude" })

@@ -112,7 +112,8 @@ func TestEveryEndOfAUnitIsAnnounced(t *testing.T) {
 				}
 			}
 			l.must(json.Unmarshal([]byte(*whole.Body), &body))
-			if d.EventType != "work_unit."+end || body.Type != d.EventType || body.Data.Status != end || body.Data.ID != id || d.State != work.DeliveryPending ||
+			if d.EventType != "work_unit."+end || body.Type != d.EventType || body.Data.Status != end || body.Data.ID != id ||
+				d.State != work.DeliveryPending ||
 				body.Data.URL != "/work-units/"+id.String() || time.Since(body.Timestamp) > time.Hour || len(*whole.Body) > 20_000 {
 				t.Errorf("%s: %s: %s", end, d.EventType, *whole.Body)
 			}
@@ -194,7 +195,8 @@ func TestEndpointsGetWhatTheyAskFor(t *testing.T) {
 	if n := len(l.deliveries(DeliveryFilter{})); n != 5 {
 		t.Errorf("%d deliveries, want 5 with the callback", n)
 	}
-	if test, err := l.Deliveries.AddTest(t.Context(), work.DefaultTenant, batches.ID); err != nil || test.EventType != work.EventTest || *test.EndpointID != batches.ID {
+	if test, err := l.Deliveries.AddTest(t.Context(), work.DefaultTenant, batches.ID); err != nil || test.EventType != work.EventTest ||
+		*test.EndpointID != batches.ID {
 		t.Errorf("%+v, error %v", test, err)
 	}
 	if _, err := l.Deliveries.AddTest(t.Context(), work.DefaultTenant, off.ID); !errors.Is(err, work.ErrConflict) {
@@ -227,10 +229,12 @@ func TestATryIsNotedByItsNumber(t *testing.T) {
 	if _, err := l.Deliveries.Finish(ctx, Try{ID: first.ID, Attempt: 1, Status: 500, Error: "late"}); !errors.Is(err, work.ErrNotFound) {
 		t.Errorf("the first was noted: %v", err)
 	}
-	if state := l.tried(Try{ID: second.ID, Attempt: 2, Status: 503, Error: "busy", Response: "later\x00", Wait: time.Hour}); state != work.DeliveryPending {
+	if state := l.tried(Try{ID: second.ID, Attempt: 2, Status: 503, Error: "busy", Response: "later\x00",
+		Wait: time.Hour}); state != work.DeliveryPending {
 		t.Errorf("state %s", state)
 	}
-	if d := l.deliveries(DeliveryFilter{})[0]; *d.LastStatus != 503 || *d.LastError != "busy" || *d.Response != "later" || time.Until(*d.NextAt) < 50*time.Minute || l.claimDelivery(e.ID) != nil {
+	if d := l.deliveries(DeliveryFilter{})[0]; *d.LastStatus != 503 || *d.LastError != "busy" || *d.Response != "later" ||
+		time.Until(*d.NextAt) < 50*time.Minute || l.claimDelivery(e.ID) != nil {
 		t.Errorf("%+v", d)
 	}
 	if _, err := l.Deliveries.Redeliver(ctx, work.DefaultTenant, second.ID); err != nil {
@@ -240,7 +244,8 @@ func TestATryIsNotedByItsNumber(t *testing.T) {
 	if state := l.tried(Try{ID: third.ID, Attempt: 3, Status: 204, Delivered: true}); state != work.DeliveryDelivered {
 		t.Errorf("state %s", state)
 	}
-	if d := l.deliveries(DeliveryFilter{States: []work.DeliveryState{work.DeliveryDelivered}}); len(d) != 1 || d[0].DeliveredAt == nil || d[0].NextAt != nil {
+	if d := l.deliveries(DeliveryFilter{States: []work.DeliveryState{work.DeliveryDelivered}}); len(d) != 1 || d[0].DeliveredAt == nil ||
+		d[0].NextAt != nil {
 		t.Errorf("%+v", d)
 	}
 	// A worker process that has died gives up what it was at.
@@ -295,7 +300,8 @@ func TestAnEndpointThatIsGoneGetsNothingMore(t *testing.T) {
 	if _, err := l.Endpoints.Put(ctx, gone, false); err != nil {
 		t.Error(err)
 	}
-	if n, err := l.Deliveries.RedeliverAll(ctx, DeliveryFilter{Tenant: work.DefaultTenant, Endpoint: gone.ID, States: []work.DeliveryState{work.DeliveryCancelled}}); n != 2 || err != nil {
+	if n, err := l.Deliveries.RedeliverAll(ctx, DeliveryFilter{Tenant: work.DefaultTenant, Endpoint: gone.ID,
+		States: []work.DeliveryState{work.DeliveryCancelled}}); n != 2 || err != nil {
 		t.Errorf("%d redelivered, error %v", n, err)
 	}
 	if l.claimDelivery(gone.ID) == nil {
@@ -393,7 +399,8 @@ func TestOldDeliveriesArePruned(t *testing.T) {
 		l.exec(`SELECT announce('default', 'work_unit.failed', '{}', NULL, NULL, NULL)`)
 	}
 	l.exec(`UPDATE webhook_deliveries SET state = 'dead' WHERE id IN (SELECT id FROM webhook_deliveries ORDER BY id LIMIT 2)`)
-	if n, err := l.Retention.PruneDeliveries(t.Context(), time.Now().Add(-time.Hour), 10); n > 0 || err != nil || len(l.deliveries(DeliveryFilter{})) != 3 {
+	if n, err := l.Retention.PruneDeliveries(t.Context(), time.Now().Add(-time.Hour), 10); n > 0 || err != nil ||
+		len(l.deliveries(DeliveryFilter{})) != 3 {
 		t.Errorf("pruned what is young: %d, error %v", n, err)
 	}
 	if n, err := l.Retention.PruneDeliveries(t.Context(), time.Now().Add(time.Hour), 10); n != 2 || err != nil {

@@ -83,7 +83,8 @@ func TestPieceWithoutWhatWasThere(t *testing.T) {
 	}
 	l.must(l.Batches.AddChunk(t.Context(), p))
 	b := l.read(id)
-	if b.Counts.Total != 8 || b.Rejected != 3 || len(b.Problems) != 3 || b.Problems[0].Line != 9 || b.Problems[1].CustomID != "c3" || b.Problems[2].CustomID != "c4" {
+	if b.Counts.Total != 8 || b.Rejected != 3 || len(b.Problems) != 3 || b.Problems[0].Line != 9 || b.Problems[1].CustomID != "c3" ||
+		b.Problems[2].CustomID != "c4" {
 		t.Errorf("%+v, rejected %d: %+v", b.Counts, b.Rejected, b.Problems)
 	}
 }

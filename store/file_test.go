@@ -37,7 +37,8 @@ func TestFileIsAddedReadAndDeleted(t *testing.T) {
 	t.Parallel()
 	l := newFixture(t)
 	f := l.upload("a.txt")
-	if f.Name != "a.txt" || f.Size != 3 || f.MediaType != "text/plain" || f.SHA256 != aSum || f.CreatedAt.IsZero() || f.RunID != nil || l.strays() != 0 {
+	if f.Name != "a.txt" || f.Size != 3 || f.MediaType != "text/plain" || f.SHA256 != aSum || f.CreatedAt.IsZero() || f.RunID != nil ||
+		l.strays() != 0 {
 		t.Errorf("file %+v, %d strays", f, l.strays())
 	}
 	again, err := l.Files.Add(t.Context(), f)
@@ -158,7 +159,8 @@ func TestOutputFilesBecomeFilesWithTheEndOfTheRun(t *testing.T) {
 	l.end(f, Recorded)
 	l.end(f, Recorded) // repeated
 	files, next, err := l.Files.List(t.Context(), FileFilter{Tenant: work.DefaultTenant, Run: c.RunID})
-	if err != nil || next != nil || len(files) != 1 || files[0].ID != id || files[0].Name != "sub/<ü>.md" || *files[0].RunID != c.RunID || files[0].SHA256 != aSum {
+	if err != nil || next != nil || len(files) != 1 || files[0].ID != id || files[0].Name != "sub/<ü>.md" || *files[0].RunID != c.RunID ||
+		files[0].SHA256 != aSum {
 		t.Errorf("files %+v, %v", files, err)
 	}
 	if l.strays() != 0 {

@@ -346,8 +346,9 @@ func (f Finish) Bare(why error) Finish {
 	f = f.Plausible()
 	return Finish{
 		UnitID: f.UnitID, RunID: f.RunID, Attempt: f.Attempt, Status: work.RunFailed, Next: work.Failed, Failures: 1,
-		TotalCostUSD: f.TotalCostUSD, CostIncomplete: f.CostIncomplete, SessionTotalUSD: f.SessionTotalUSD, SessionResumed: f.SessionResumed,
-		SessionID: f.SessionID, Usage: f.Usage, Implausible: f.Implausible,
+		TotalCostUSD: f.TotalCostUSD, CostIncomplete: f.CostIncomplete, SessionTotalUSD: f.SessionTotalUSD,
+		SessionResumed: f.SessionResumed,
+		SessionID:      f.SessionID, Usage: f.Usage, Implausible: f.Implausible,
 		Error: work.Fail(work.ClassInfra, fmt.Sprintf("the run ended (%s), but the ledger refused what it came to: %v", f.Status, why)),
 	}
 }
@@ -357,13 +358,15 @@ func (f Finish) row(from int) finishIn {
 	in := finishIn{
 		UnitID: f.UnitID, RunID: f.RunID, Attempt: f.Attempt, Status: string(f.Status), Next: string(f.Next),
 		Delay: f.Delay.Seconds(), Failures: f.Failures, Losses: f.Losses, Waits: f.Waits, Crashes: f.Crashes,
-		RenderedPrompt: work.Clean(f.RenderedPrompt), Model: work.Clean(f.Model), SessionID: work.Clean(f.SessionID), Resumable: f.Resumable,
-		NumTurns: f.NumTurns, ToolCalls: f.ToolCalls, Denials: f.Denials, InputTokens: f.Usage.InputTokens,
+		RenderedPrompt: work.Clean(f.RenderedPrompt), Model: work.Clean(f.Model), SessionID: work.Clean(f.SessionID),
+		Resumable: f.Resumable,
+		NumTurns:  f.NumTurns, ToolCalls: f.ToolCalls, Denials: f.Denials, InputTokens: f.Usage.InputTokens,
 		OutputTokens: f.Usage.OutputTokens, CacheRead: f.Usage.CacheReadTokens,
 		CacheCreation: f.Usage.CacheCreationTokens, TotalCostUSD: f.TotalCostUSD, CostIncomplete: f.CostIncomplete,
 		SessionTotal: f.SessionTotalUSD, SessionResumed: f.SessionResumed, Implausible: f.Implausible,
-		DurationMS: f.DurationMS, DurationAPIMS: f.DurationAPIMS, HTTPStatus: f.HTTPStatus, RequestID: work.Clean(f.RequestID), OutputFiles: f.OutputFiles,
-		Steps: f.Steps, Rev: f.Rev, From: from, Length: len(f.Blob),
+		DurationMS: f.DurationMS, DurationAPIMS: f.DurationAPIMS, HTTPStatus: f.HTTPStatus, RequestID: work.Clean(f.RequestID),
+		OutputFiles: f.OutputFiles,
+		Steps:       f.Steps, Rev: f.Rev, From: from, Length: len(f.Blob),
 	}
 	if f.Cache != "" {
 		in.Cache, in.CachedFrom = new(string(f.Cache)), f.CachedFrom

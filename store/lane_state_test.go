@@ -81,7 +81,8 @@ func TestPauseOfABatchInTheLane(t *testing.T) {
 			l.must(l.ProviderBatches.Sending(t.Context(), l.process, b.ID, 3))
 			answer := func() {
 				t.Helper()
-				l.must(l.ProviderBatches.AddAnswers(t.Context(), b.ID, []ProviderAnswer{{UnitID: units[0].ID, Status: 200, Body: []byte(`{}`)}}))
+				l.must(l.ProviderBatches.AddAnswers(t.Context(), b.ID,
+					[]ProviderAnswer{{UnitID: units[0].ID, Status: 200, Body: []byte(`{}`)}}))
 				_, err = l.ProviderBatches.Finish(t.Context(), l.process, b.ID, nil) // the others were not answered
 				l.must(err)
 				if when == "after the answers" {

@@ -53,7 +53,8 @@ func TestRetryAll(t *testing.T) {
 		t.Errorf("moved %+v, more %t, error %v", moved, more, err)
 	}
 	u := l.unit(first)
-	if u.State != work.Queued || u.Model != model || u.Error != nil || MessageOf(u) != moved[slices.IndexFunc(moved, func(m Moved) bool { return m.UnitID == first })].Message {
+	if u.State != work.Queued || u.Model != model || u.Error != nil ||
+		MessageOf(u) != moved[slices.IndexFunc(moved, func(m Moved) bool { return m.UnitID == first })].Message {
 		t.Errorf("unit %+v, moved %+v", u, moved)
 	}
 	// A repeat, as after a lost answer, finds nothing left.
@@ -63,7 +64,8 @@ func TestRetryAll(t *testing.T) {
 	if moved, _, err = l.Units.RetryAll(t.Context(), f, Changes{}); err != nil || !slices.Equal(movedIDs(moved), []uuid.UUID{call}) {
 		t.Errorf("with a request: %+v, error %v", moved, err)
 	}
-	if moved, _, err = l.Units.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil || !slices.Equal(movedIDs(moved), []uuid.UUID{other}) {
+	if moved, _, err = l.Units.RetryAll(t.Context(), ofTenant(UnitFilter{}), Changes{}); err != nil ||
+		!slices.Equal(movedIDs(moved), []uuid.UUID{other}) {
 		t.Errorf("all: %+v, error %v", moved, err)
 	}
 	if l.unit(done.ID).State != work.Succeeded || l.unit(waits.ID).Dispatch != 1 {

@@ -241,8 +241,9 @@ type figures struct {
 
 func newFigures(w work.Window, now time.Time) *figures {
 	f := &figures{
-		Figures: work.Figures{Window: w.Name, From: w.Since(now), To: now.UTC(), Bucket: work.Seconds(w.Bucket.Seconds()), Finished: map[work.State]int64{}},
-		bucket:  int64(w.Bucket.Seconds()), outcomes: map[work.Outcome]*work.Outcome{},
+		Figures: work.Figures{Window: w.Name, From: w.Since(now), To: now.UTC(), Bucket: work.Seconds(w.Bucket.Seconds()),
+			Finished: map[work.State]int64{}},
+		bucket: int64(w.Bucket.Seconds()), outcomes: map[work.Outcome]*work.Outcome{},
 		models: map[string]*work.Spent{}, backends: map[string]*work.Spent{}, workers: map[string]*work.Spent{},
 		wait: map[int]int64{}, took: map[string]map[int]int64{},
 	}

@@ -63,7 +63,8 @@ func TestFiguresReadTallies(t *testing.T) {
 	shifted := func(id string) string {
 		return ` = now() - interval '3 hours' - (('x' || left(replace(` + id + `::text, '-', ''), 12))::bit(48)::bigint % 7000) * interval '1 second'`
 	}
-	for table, columns := range map[string][]string{"work_units": {"created_at", "started_at", "finished_at"}, "worker_runs": {"started_at", "completed_at"}} {
+	for table, columns := range map[string][]string{"work_units": {"created_at", "started_at", "finished_at"},
+		"worker_runs": {"started_at", "completed_at"}} {
 		for _, column := range columns {
 			l.exec(`UPDATE ` + table + ` SET ` + column + shifted("id"))
 		}

@@ -84,7 +84,8 @@ func TestPauseIsIdempotent(t *testing.T) {
 		t.Errorf("first %+v, again %+v, error %v", first, again, err)
 	}
 	l.pause(PauseBackend, "q")
-	if one, two := l.resume(PauseQueue, "q"), l.resume(PauseQueue, "q"); one.Since != nil || two.Since != nil || !two.ResumedAt.After(*one.ResumedAt) {
+	if one, two := l.resume(PauseQueue, "q"), l.resume(PauseQueue, "q"); one.Since != nil || two.Since != nil ||
+		!two.ResumedAt.After(*one.ResumedAt) {
 		t.Errorf("resumed %+v, then %+v", one, two)
 	}
 	pauses, err := l.Pauses.List(t.Context())

@@ -133,15 +133,18 @@ func TestPlans(t *testing.T) {
 
 	const few, page = 100, 3000
 	for what, f := range map[string]UnitFilter{
-		"all": {}, "succeeded": {States: []work.State{work.Succeeded}}, "timed out": {States: []work.State{work.TimedOut}}, "running": {States: []work.State{work.Running}},
+		"all": {}, "succeeded": {States: []work.State{work.Succeeded}}, "timed out": {States: []work.State{work.TimedOut}},
+		"running":             {States: []work.State{work.Running}},
 		"failed or timed out": {States: []work.State{work.Failed, work.TimedOut}},
 		"backend of many":     {Backend: "mock"}, "backend of few": {Backend: "codex"}, "backend of none": {Backend: "gemini"},
-		"backend and state": {Backend: "codex", States: []work.State{work.Succeeded}}, "backend and no state": {Backend: "mock", States: []work.State{work.Queued}},
-		"class": {Class: work.ClassTimeout}, "class of none": {Class: work.ClassAuth},
+		"backend and state":    {Backend: "codex", States: []work.State{work.Succeeded}},
+		"backend and no state": {Backend: "mock", States: []work.State{work.Queued}},
+		"class":                {Class: work.ClassTimeout}, "class of none": {Class: work.ClassAuth},
 		"label of all": {Labels: map[string]string{"kind": "letter"}}, "label of one in twenty": {Labels: map[string]string{"project": "project-3"}},
 		"label of few": {Labels: map[string]string{"customer": "c-17"}}, "label of none": {Labels: map[string]string{"none": "x"}},
-		"title of all": {Search: "letter"}, "title of some": {Search: "harbour"}, "title of few": {Search: "zeppelin"}, "title of none": {Search: "no such words"},
-		"since": {Since: time.Now().Add(-time.Hour)},
+		"title of all": {Search: "letter"}, "title of some": {Search: "harbour"}, "title of few": {Search: "zeppelin"},
+		"title of none": {Search: "no such words"},
+		"since":         {Since: time.Now().Add(-time.Hour)},
 	} {
 		f.Tenant = tenant
 		p.check("list: "+what, page, func() error { _, _, err := p.Units.List(ctx, f); return err })

@@ -31,8 +31,10 @@ func TestProcesses(t *testing.T) {
 	if err != nil || len(list) != 2 || list[0].ID != p.ID || list[1].ID != l.process {
 		t.Fatalf("processes %+v, error %v", list, err)
 	}
-	if got := list[0]; got.Hostname != "h" || got.PID != 7 || got.Identity != "i" || got.Version != "v" || got.Slots != 3 || got.Running != 3 ||
-		!slices.Equal(got.Queues, p.Queues) || len(got.Backends) != 1 || !got.Backends[0].Available || !got.Live || !got.LeaseUntil.After(got.BeatAt) {
+	if got := list[0]; got.Hostname != "h" || got.PID != 7 || got.Identity != "i" || got.Version != "v" || got.Slots != 3 ||
+		got.Running != 3 ||
+		!slices.Equal(got.Queues, p.Queues) || len(got.Backends) != 1 || !got.Backends[0].Available || !got.Live ||
+		!got.LeaseUntil.After(got.BeatAt) {
 		t.Errorf("process %+v", got)
 	}
 	l.must(l.Processes.Stop(t.Context(), p.ID))
@@ -52,7 +54,8 @@ func TestBeat(t *testing.T) {
 	l.must(err)
 	l.end(ending(given, work.Succeeded), Recorded)
 	got := l.beat(l.process)
-	if len(got) != 2 || !slices.Contains(got, Owned{RunID: kept.RunID, UnitID: kept.ID, Attempt: 1}) || !slices.Contains(got, Owned{RunID: cancelled.RunID, UnitID: cancelled.ID, Attempt: 1, Cancel: true}) {
+	if len(got) != 2 || !slices.Contains(got, Owned{RunID: kept.RunID, UnitID: kept.ID, Attempt: 1}) ||
+		!slices.Contains(got, Owned{RunID: cancelled.RunID, UnitID: cancelled.ID, Attempt: 1, Cancel: true}) {
 		t.Errorf("owns %+v", got)
 	}
 	l.exec(`UPDATE worker_processes SET lease_until = beat_at`)

@@ -83,7 +83,8 @@ func (s *ProviderBatches) AddAnswers(ctx context.Context, batch uuid.UUID, answe
 	if len(answers) == 0 {
 		return nil
 	}
-	ids, statuses, requests, lengths := make([]string, len(answers)), make([]int64, len(answers)), make([]string, len(answers)), make([]int64, len(answers))
+	ids, statuses, requests, lengths := make([]string, len(answers)), make([]int64, len(answers)), make([]string, len(answers)),
+		make([]int64, len(answers))
 	var bodies bytes.Buffer
 	for i, a := range answers {
 		ids[i], statuses[i], requests[i], lengths[i] = a.UnitID.String(), int64(a.Status), work.Clean(a.RequestID), int64(len(a.Body))

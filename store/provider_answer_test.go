@@ -34,7 +34,8 @@ func TestUnusedAnswersAreCharged(t *testing.T) {
 		_, err := l.Units.Cancel(ctx, u.Tenant, u.ID)
 		l.must(err)
 	}
-	answers := []ProviderAnswer{{UnitID: before.ID, Status: 200, Body: []byte("{}")}, {UnitID: after.ID, Status: 200, Body: []byte("{}")}, {UnitID: used.ID, Status: 200, Body: []byte("{}")}}
+	answers := []ProviderAnswer{{UnitID: before.ID, Status: 200, Body: []byte("{}")}, {UnitID: after.ID, Status: 200, Body: []byte("{}")},
+		{UnitID: used.ID, Status: 200, Body: []byte("{}")}}
 	cancel(before)
 	l.must(l.ProviderBatches.AddAnswers(ctx, b.ID, answers))
 	l.must(l.ProviderBatches.AddAnswers(ctx, b.ID, answers)) // as another would after a death
@@ -78,7 +79,8 @@ func TestUnusedAnswersOfUnknownCost(t *testing.T) {
 	ctx := t.Context()
 	retried, kept := l.patient(), l.patient()
 	b := l.packed(l.process)
-	l.must(l.ProviderBatches.AddAnswers(ctx, b.ID, []ProviderAnswer{{UnitID: retried.ID, Status: 200, Body: []byte("{}")}, {UnitID: kept.ID, Status: 200, Body: []byte("{}")}}))
+	l.must(l.ProviderBatches.AddAnswers(ctx, b.ID, []ProviderAnswer{{UnitID: retried.ID, Status: 200, Body: []byte("{}")},
+		{UnitID: kept.ID, Status: 200, Body: []byte("{}")}}))
 	for _, u := range []work.Unit{retried, kept} {
 		_, err := l.Units.Cancel(ctx, u.Tenant, u.ID)
 		l.must(err)
@@ -123,7 +125,8 @@ func TestUnusedAnswerOfABatchThatIsOver(t *testing.T) {
 	if over := l.read(id); over.Status != work.BatchCancelled || over.Counts.Known() != 0 {
 		t.Fatalf("%s, %+v", over.Status, over.Counts)
 	}
-	l.must(l.ProviderBatches.AddAnswers(ctx, b.ID, []ProviderAnswer{{UnitID: units[0].ID, Status: 200, Body: []byte("{}")}, {UnitID: units[1].ID, Status: 200, Body: []byte("{}")}}))
+	l.must(l.ProviderBatches.AddAnswers(ctx, b.ID, []ProviderAnswer{{UnitID: units[0].ID, Status: 200, Body: []byte("{}")},
+		{UnitID: units[1].ID, Status: 200, Body: []byte("{}")}}))
 	_, err = l.ProviderBatches.Finish(ctx, l.process, b.ID, nil)
 	l.must(err)
 	cost := 0.25

@@ -137,7 +137,8 @@ func TestProviderBatchTakenForAnother(t *testing.T) {
 	second := send()
 	l.must(l.ProviderBatches.Sent(t.Context(), l.process, second, "x", time.Hour))
 	remotes("none", "x")
-	if b, err := l.ProviderBatches.Claim(t.Context(), l.process, []string{"mock"}); err != nil || b == nil || b.ID != first || b.SendingAt == nil || b.SentAt != nil {
+	if b, err := l.ProviderBatches.Claim(t.Context(), l.process, []string{"mock"}); err != nil || b == nil || b.ID != first ||
+		b.SendingAt == nil || b.SentAt != nil {
 		t.Errorf("%+v, %v is looked for; want %s", b, err, first)
 	}
 	l.must(l.ProviderBatches.Sent(t.Context(), l.process, first, "y", time.Hour))

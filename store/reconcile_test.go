@@ -41,7 +41,8 @@ func TestBells(t *testing.T) {
 	}
 	l.overdue(u.ID, running.ID)
 	due, cursor, err := l.Queues.Unchecked(t.Context(), CheckCursor{}, 10)
-	if want := (Message{UnitID: u.ID, Number: 1, Queue: "q", Backend: "mock", Priority: 9}); err != nil || !slices.Equal(due, []Message{want}) || MessageOf(u) != want {
+	if want := (Message{UnitID: u.ID, Number: 1, Queue: "q", Backend: "mock", Priority: 9}); err != nil ||
+		!slices.Equal(due, []Message{want}) || MessageOf(u) != want {
 		t.Errorf("in doubt: %+v, error %v", due, err)
 	}
 	both := []uuid.UUID{u.ID, running.ID}
@@ -294,8 +295,9 @@ func TestDefer(t *testing.T) {
 		"alone":       {work.Offer{}, 4 * time.Minute},
 		"elsewhere":   {work.Offer{Name: "mock", Available: true}, recheck},
 		"other model": {work.Offer{Name: "mock", Available: true, Limits: []work.ModelLimit{{Model: "fast"}}}, recheck},
-		"shut there":  {work.Offer{Name: "mock", Available: true, Limits: []work.ModelLimit{{Model: "fast"}, {Model: "slow", Message: "429"}}}, 4 * time.Minute},
-		"not there":   {work.Offer{Name: "mock"}, 4 * time.Minute},
+		"shut there": {work.Offer{Name: "mock", Available: true,
+			Limits: []work.ModelLimit{{Model: "fast"}, {Model: "slow", Message: "429"}}}, 4 * time.Minute},
+		"not there": {work.Offer{Name: "mock"}, 4 * time.Minute},
 	} {
 		other := work.Process{ID: uuid.Must(uuid.NewV7()), Queues: []string{"default"}, Backends: []work.Offer{test.offer}}
 		if err := l.Processes.Register(t.Context(), other, time.Hour); err != nil {

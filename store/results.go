@@ -150,7 +150,8 @@ func (s *Batches) Results(ctx context.Context, batch uuid.UUID, states []work.St
 
 // ResultsAfter does so with the units that come after one, limit of them
 // at most unless that is 0.
-func (s *Batches) ResultsAfter(ctx context.Context, batch uuid.UUID, states []work.State, after uuid.UUID, limit int, f func(BatchResult) error) error {
+func (s *Batches) ResultsAfter(ctx context.Context, batch uuid.UUID, states []work.State, after uuid.UUID, limit int,
+	f func(BatchResult) error) error {
 	var ids []uuid.UUID
 	if err := s.db.SelectContext(ctx, &ids, `SELECT id FROM work_units WHERE batch_id = $1 AND state = ANY($2) AND id > $3 ORDER BY id LIMIT nullif($4, 0)`,
 		batch, pg.TextArray(states), after, limit); err != nil {
@@ -179,7 +180,8 @@ func (s *Batches) ResultsAfter(ctx context.Context, batch uuid.UUID, states []wo
 			return pg.Translate(fmt.Errorf("read results of batch %s: %w", batch, err))
 		}
 		for _, r := range rows {
-			out := BatchResult{Unit: r.unit(), FinalRun: r.FinalRun, Usage: r.Usage, NumTurns: r.NumTurns, SessionID: r.SessionID, RunModel: r.RunModel,
+			out := BatchResult{Unit: r.unit(), FinalRun: r.FinalRun, Usage: r.Usage, NumTurns: r.NumTurns, SessionID: r.SessionID,
+				RunModel:   r.RunModel,
 				HTTPStatus: r.HTTPStatus, RequestID: r.RequestID}
 			if err := f(out); err != nil {
 				return err

@@ -24,7 +24,8 @@ func TestBatchFigures(t *testing.T) {
 	l.exec(`UPDATE work_units SET error_class = 'crash', error_message = 'killed' WHERE id = $1`, bells[0].UnitID)
 
 	groups, err := l.Batches.Failures(t.Context(), id, 100)
-	if l.must(err); len(groups) != 2 || groups[0] != (BatchFailure{work.ClassRefusal, 2, work.NewCost(1, 0), "no"}) || groups[1] != (BatchFailure{work.ClassCrash, 1, work.NewCost(0.5, 0), "killed"}) {
+	if l.must(err); len(groups) != 2 || groups[0] != (BatchFailure{work.ClassRefusal, 2, work.NewCost(1, 0), "no"}) ||
+		groups[1] != (BatchFailure{work.ClassCrash, 1, work.NewCost(0.5, 0), "killed"}) {
 		t.Errorf("failures: %+v", groups)
 	}
 	if groups, err = l.Batches.Failures(t.Context(), id, 1); err != nil || len(groups) != 1 || groups[0].Count != 1 {
@@ -55,7 +56,8 @@ func TestBatchFigures(t *testing.T) {
 	}
 	l.works(bells[5:], nil, 0)
 	l.advance(id)
-	if counts, err = l.Batches.Count(t.Context(), BatchFilter{Tenant: work.DefaultTenant}, 1); err != nil || counts[work.BatchInProgress] != 1 || len(counts) != 1 {
+	if counts, err = l.Batches.Count(t.Context(), BatchFilter{Tenant: work.DefaultTenant}, 1); err != nil ||
+		counts[work.BatchInProgress] != 1 || len(counts) != 1 {
 		t.Errorf("counts of the newest: %v %v", counts, err)
 	}
 	if late, err := l.Batches.Heads(t.Context()); err != nil || late[id] == "" || late[id] == after[id] {

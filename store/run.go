@@ -154,7 +154,8 @@ func (s *Runs) claimAll(ctx context.Context, claims []Claim) ([]claimAnswer, err
 		backends[i], alone[i] = ","+strings.Join(c.Backends, ",")+",", c.Alone
 	}
 	var rows []claimedRow
-	if err := s.db.Hot.SelectContext(pg.Prepare(ctx), &rows, claimUnits, pq.Array(units), pq.Array(runs), pq.Array(processes), pq.Array(sessions),
+	if err := s.db.Hot.SelectContext(pg.Prepare(ctx), &rows, claimUnits, pq.Array(units), pq.Array(runs), pq.Array(processes),
+		pq.Array(sessions),
 		pq.Array(backends), pq.Array(alone), work.SuspectDeaths); err != nil {
 		return nil, err
 	}

@@ -51,7 +51,8 @@ func TestClaimSameUnitTwiceInOneStatement(t *testing.T) {
 	claims := []Claim{claimOf(u.ID, l.process), claimOf(other.ID, l.process), claimOf(u.ID, l.process), claimOf(uuid.New(), l.process)}
 	got, err := l.Runs.claimAll(t.Context(), claims)
 	l.must(err)
-	if (got[0].claimed == nil) == (got[2].claimed == nil) || got[1].claimed == nil || got[1].claimed.ID != other.ID || got[3].claimed != nil {
+	if (got[0].claimed == nil) == (got[2].claimed == nil) || got[1].claimed == nil || got[1].claimed.ID != other.ID ||
+		got[3].claimed != nil {
 		t.Errorf("claims %v", got)
 	}
 }
@@ -70,7 +71,8 @@ func TestClaimTellsAllItNeeds(t *testing.T) {
 		}
 	}
 	r := l.theRun(asked.RunID)
-	if r.Status != work.RunRunning || *r.WorkerProcess != l.process || *r.SessionID != asked.SessionID || *r.Model != "m" || r.WorkerType != "mock" {
+	if r.Status != work.RunRunning || *r.WorkerProcess != l.process || *r.SessionID != asked.SessionID || *r.Model != "m" ||
+		r.WorkerType != "mock" {
 		t.Errorf("run %+v", r)
 	}
 	l.end(Finish{UnitID: asked.UnitID, RunID: asked.RunID, Attempt: 1, Status: work.RunCancelled, Next: work.Cancelled}, Recorded)
@@ -145,7 +147,8 @@ func TestFinishSuccess(t *testing.T) {
 	}
 	r := l.theRun(c.RunID)
 	if r.Status != work.RunSucceeded || *r.Result != result || *r.RenderedPrompt != "rendered" || *r.Model != "m" || *r.SessionID != "s" ||
-		r.NumTurns != 2 || r.ToolCalls != 3 || r.Usage != (work.Usage{InputTokens: 1, OutputTokens: 2, CacheReadTokens: 3, CacheCreationTokens: 4}) ||
+		r.NumTurns != 2 || r.ToolCalls != 3 || r.Usage != (work.Usage{InputTokens: 1, OutputTokens: 2, CacheReadTokens: 3,
+		CacheCreationTokens: 4}) ||
 		*r.TotalCostUSD != cost || !r.CostIncomplete || r.DurationMS != 5 || r.DurationAPIMS != 6 || r.ExecutionTime <= 0 ||
 		len(r.OutputFiles) != 1 || r.OutputFiles[0] != (work.OutputFile{Name: "<f>", Size: 7}) || !r.HasTranscript || r.CompletedAt == nil {
 		t.Errorf("run %+v", r)
@@ -346,7 +349,8 @@ func TestFinishSessionCost(t *testing.T) {
 		resumable bool
 		want      float64
 	}{{"a", true, 0.5}, {"a", true, 1}, {"b", true, 0.5}, {"b", false, 0}, {"b", true, 0.5}} {
-		l.end(ending(c, work.Queued, func(f *Finish) { f.SessionID, f.Resumable, f.TotalCostUSD = step.session, step.resumable, &cost }), Recorded)
+		l.end(ending(c, work.Queued, func(f *Finish) { f.SessionID, f.Resumable, f.TotalCostUSD = step.session, step.resumable, &cost }),
+			Recorded)
 		if c = l.take(c.ID, l.process); c.SessionCostUSD != step.want || (c.ResumeSession == step.session) != step.resumable {
 			t.Errorf("after session %s: %v of session %q, want %v", step.session, c.SessionCostUSD, c.ResumeSession, step.want)
 		}
@@ -402,7 +406,8 @@ func TestUnitRuns(t *testing.T) {
 		t.Errorf("prompt %v", old)
 	}
 	l.exec(`UPDATE worker_runs SET rendered_prompt = repeat('x', $1) WHERE id = $2`, maxRunTexts+1, second.RunID)
-	if runs, err = l.Runs.OfUnit(t.Context(), c.ID); err != nil || runs[MaxUnitRuns-1].RenderedPrompt == nil || runs[MaxUnitRuns-2].RenderedPrompt != nil {
+	if runs, err = l.Runs.OfUnit(t.Context(), c.ID); err != nil || runs[MaxUnitRuns-1].RenderedPrompt == nil ||
+		runs[MaxUnitRuns-2].RenderedPrompt != nil {
 		t.Errorf("the newest prompt leaves no room, error %v", err)
 	}
 	if all, err := l.Runs.UnitUsage(t.Context(), c.ID); err != nil || all.InputTokens < 301 {

@@ -78,7 +78,8 @@ func record(t *testing.T) (s session) {
 		Steps: []transcript.Step{{Number: 1, Rev: 1, Type: transcript.SystemText, Text: "one"}}}))
 	s.Begin = noted(tap)
 	l.beat(l.process)
-	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: runs[0].RunID, Steps: []transcript.Step{{Number: 2, Rev: 2, Type: transcript.SystemText, Text: "two"}}}))
+	l.must(l.Transcripts.Append(t.Context(), Progress{RunID: runs[0].RunID,
+		Steps: []transcript.Step{{Number: 2, Rev: 2, Type: transcript.SystemText, Text: "two"}}}))
 	cost := 0.25
 	blob, err := l.Transcripts.Encode([]transcript.Step{{Number: 1, Rev: 1, Type: transcript.SystemText, Text: "one"}})
 	l.must(err)

@@ -34,7 +34,8 @@ func TestFinishTakesAnyFigures(t *testing.T) {
 		var names []string
 		l.must(l.db.SelectContext(t.Context(), &names, `SELECT unnest(implausible) FROM worker_runs WHERE id = $1`, c.RunID))
 		r := l.theRun(c.RunID)
-		if !slices.Equal(names, []string{test.name}) || !slices.Equal(r.Implausible, names) || r.NumTurns != 0 || r.Usage != (work.Usage{}) || r.DurationMS != 0 || r.DurationAPIMS != 0 {
+		if !slices.Equal(names, []string{test.name}) || !slices.Equal(r.Implausible, names) || r.NumTurns != 0 ||
+			r.Usage != (work.Usage{}) || r.DurationMS != 0 || r.DurationAPIMS != 0 {
 			t.Errorf("%s: %+v", test.name, r)
 		}
 		if known := r.TotalCostUSD != nil; known && *r.TotalCostUSD != 1 {

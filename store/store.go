@@ -108,8 +108,10 @@ const callerImpatience = 5 * time.Second
 func newStore(db *pg.DB) *Store {
 	s := &Store{
 		db: db, Units: &Units{db: db}, Queues: &Queues{db}, Runs: &Runs{db: db}, Transcripts: &Transcripts{db: db},
-		ProviderBatches: &ProviderBatches{db}, Schedules: &Schedules{db}, Triggers: &Triggers{db: db}, Endpoints: &Endpoints{db}, Files: &Files{db},
-		Processes: &Processes{db}, Pauses: &Pauses{db}, Reconciler: &Reconciler{db}, Retention: &Retention{db}, Events: &Events{db}, Overview: &Overview{db},
+		ProviderBatches: &ProviderBatches{db}, Schedules: &Schedules{db}, Triggers: &Triggers{db: db}, Endpoints: &Endpoints{db},
+		Files:     &Files{db},
+		Processes: &Processes{db}, Pauses: &Pauses{db}, Reconciler: &Reconciler{db}, Retention: &Retention{db}, Events: &Events{db},
+		Overview: &Overview{db},
 	}
 	s.Batches, s.Deliveries = &Batches{db, s.Units}, &Deliveries{db, s.Endpoints}
 	s.Units.accept = pg.NewGroup(500, NewUnit.weight, db.Writes, s.Units.acceptAll)
@@ -210,7 +212,8 @@ func (s *Store) durability(ctx context.Context) []work.Finding {
 	} {
 		var value string
 		if err := s.db.GetContext(ctx, &value, `SELECT current_setting($1)`, setting.name); err != nil {
-			findings = append(findings, work.Finding{Name: "postgres " + setting.name, Status: work.FindingWarn, Detail: err.Error(), Mend: "Check the user's rights."})
+			findings = append(findings, work.Finding{Name: "postgres " + setting.name, Status: work.FindingWarn, Detail: err.Error(),
+				Mend: "Check the user's rights."})
 			continue
 		}
 		f := work.Finding{Name: "postgres " + setting.name, Status: work.FindingOK, Detail: value}

@@ -49,7 +49,8 @@ func openFixture(t *testing.T, url string) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	s.Units.accept.Limit, s.Runs.claim.Limit, s.Transcripts.append.Limit, s.Runs.finish.Limit = testkit.Patience, testkit.Patience, testkit.Patience, testkit.Patience
+	s.Units.accept.Limit, s.Runs.claim.Limit, s.Transcripts.append.Limit, s.Runs.finish.Limit = testkit.Patience, testkit.Patience,
+		testkit.Patience, testkit.Patience
 	l := &fixture{Store: s, t: t, url: url}
 	l.process = l.register(time.Hour)
 	return l

@@ -44,7 +44,8 @@ type triggerRow struct {
 
 func (r triggerRow) trigger() (work.Trigger, error) {
 	t := work.Trigger{Tenant: r.Tenant, Name: r.Name, Sealed: r.Secrets, Filter: r.Filter, EventFrom: r.EventFrom,
-		DeliveryFrom: r.DeliveryFrom, MaxBodyBytes: r.MaxBodyBytes, Paused: r.Paused, Batch: r.Batch, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt}
+		DeliveryFrom: r.DeliveryFrom, MaxBodyBytes: r.MaxBodyBytes, Paused: r.Paused, Batch: r.Batch, CreatedAt: r.CreatedAt,
+		UpdatedAt: r.UpdatedAt}
 	for _, f := range r.Fingerprints {
 		t.Secrets = append(t.Secrets, work.Secret{Fingerprint: f})
 	}
@@ -77,7 +78,8 @@ func (s *Triggers) Put(ctx context.Context, t work.Trigger) (work.Trigger, error
 	for i, secret := range t.Secrets {
 		fingerprints[i] = secret.Fingerprint
 	}
-	args := []any{t.Tenant, t.Name, parts[0], parts[1], work.Clean(t.Filter), work.Clean(t.EventFrom), work.Clean(t.DeliveryFrom), parts[2], t.Paused, pg.JSONOrNull(bytes.TrimSpace([]byte(parts[3]))), pg.JSONOrNull(t.Batch),
+	args := []any{t.Tenant, t.Name, parts[0], parts[1], work.Clean(t.Filter), work.Clean(t.EventFrom), work.Clean(t.DeliveryFrom),
+		parts[2], t.Paused, pg.JSONOrNull(bytes.TrimSpace([]byte(parts[3]))), pg.JSONOrNull(t.Batch),
 		cmp.Or(t.MaxBodyBytes, work.DefaultTriggerBody)}
 	query := `UPDATE triggers SET scheme = $3, events = $4, filter = $5, event_from = $6, delivery_from = $7, mapping = $8, paused = $9,
 		unit = $10, batch = $11, max_body_bytes = $12, updated_at = clock_timestamp() WHERE tenant = $1 AND name = $2 RETURNING ` + triggerColumns

@@ -15,17 +15,20 @@ import (
 
 // deliver hands in a delivery that makes a batch.
 func (l *fixture) deliver(trigger, delivery string, change ...func(*NewBatch)) (work.TriggerDelivery, error) {
-	n := NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: "a batch", Protocol: work.ProtocolNative}, Items: json.RawMessage(`[1,2]`)}
+	n := NewBatch{Batch: work.Batch{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: "a batch",
+		Protocol: work.ProtocolNative}, Items: json.RawMessage(`[1,2]`)}
 	for _, f := range change {
 		f(&n)
 	}
-	return l.Triggers.AddBatch(l.t.Context(), n, work.TriggerDelivery{ID: n.ID, Tenant: n.Tenant, Trigger: trigger, Delivery: delivery, Event: "push"})
+	return l.Triggers.AddBatch(l.t.Context(), n, work.TriggerDelivery{ID: n.ID, Tenant: n.Tenant, Trigger: trigger, Delivery: delivery,
+		Event: "push"})
 }
 
 func TestTriggersOfBatchesAreKept(t *testing.T) {
 	t.Parallel()
 	l := newFixture(t)
-	put := work.Trigger{Tenant: work.DefaultTenant, Name: "lists", Scheme: work.Scheme{Preset: "github"}, Secrets: []work.Secret{{Fingerprint: "aa"}}, Sealed: [][]byte{{'p'}},
+	put := work.Trigger{Tenant: work.DefaultTenant, Name: "lists", Scheme: work.Scheme{Preset: "github"},
+		Secrets: []work.Secret{{Fingerprint: "aa"}}, Sealed: [][]byte{{'p'}},
 		Batch: json.RawMessage(`{"items":"body.list"}`)}
 	_, err := l.Triggers.Put(t.Context(), put)
 	l.must(err)

@@ -52,7 +52,8 @@ func TestTriggersAreKept(t *testing.T) {
 		t.Errorf("(-put +read):\n%s", diff)
 	}
 	put.Sealed, put.Secrets, put.Paused, put.Events, put.MaxBodyBytes = nil, nil, true, []string{}, work.MaxTriggerBody
-	if saved, err = l.Triggers.Put(t.Context(), put); err != nil || !saved.Paused || len(saved.Sealed) != 2 || len(saved.Secrets) != 2 || len(saved.Events) != 0 || saved.MaxBodyBytes != work.MaxTriggerBody {
+	if saved, err = l.Triggers.Put(t.Context(), put); err != nil || !saved.Paused || len(saved.Sealed) != 2 || len(saved.Secrets) != 2 ||
+		len(saved.Events) != 0 || saved.MaxBodyBytes != work.MaxTriggerBody {
 		t.Errorf("without secrets: %+v, error %v", saved, err)
 	}
 	put.Name = "other"
@@ -170,7 +171,8 @@ func TestDeclinedDeliveries(t *testing.T) {
 	if err != nil || len(page) != 3 || next == nil {
 		t.Fatalf("%+v, %v, error %v", page, next, err)
 	}
-	if page, next, err = l.Triggers.Received(t.Context(), TriggerDeliveryFilter{Tenant: work.DefaultTenant, Trigger: "t", After: *next}); err != nil || len(page) != 2 || next != nil {
+	if page, next, err = l.Triggers.Received(t.Context(), TriggerDeliveryFilter{Tenant: work.DefaultTenant, Trigger: "t",
+		After: *next}); err != nil || len(page) != 2 || next != nil {
 		t.Errorf("%+v, %v, error %v", page, next, err)
 	}
 }

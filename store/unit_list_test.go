@@ -49,7 +49,8 @@ func TestUnitsAreCountedByState(t *testing.T) {
 		{UnitFilter{Tenant: "other", Search: "title"}, 1, 0, true},
 	} {
 		counts, whole, err := l.Units.Count(t.Context(), test.filter, 2)
-		if err != nil || counts[work.Queued] != test.queued || counts[work.Failed] != test.failed || len(counts) != len(work.States) || whole != test.whole {
+		if err != nil || counts[work.Queued] != test.queued || counts[work.Failed] != test.failed || len(counts) != len(work.States) ||
+			whole != test.whole {
 			t.Errorf("%+v: %v, %t, %v", test.filter, counts, whole, err)
 		}
 	}
@@ -137,7 +138,8 @@ func TestUnitsPages(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("pages came to %d units, want the %d of the beginning", len(got), len(want))
 	}
-	if units, next, err := l.Units.List(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Limit: 27}); err != nil || len(units) != 27 || next != nil {
+	if units, next, err := l.Units.List(t.Context(), UnitFilter{Tenant: work.DefaultTenant, Limit: 27}); err != nil || len(units) != 27 ||
+		next != nil {
 		t.Errorf("a page that is just full: %d units, next %v, error %v", len(units), next, err)
 	}
 }
@@ -178,7 +180,8 @@ func TestRunsFilters(t *testing.T) {
 func everyList(ctx context.Context, s *Store) error {
 	after := uuid.Must(uuid.NewV7())
 	for _, f := range []UnitFilter{
-		{}, {After: after}, {States: []work.State{work.Queued}}, {States: work.States}, {Backend: "mock"}, {Worker: "w"}, {Class: work.ClassInfra},
+		{}, {After: after}, {States: []work.State{work.Queued}}, {States: work.States}, {Backend: "mock"}, {Worker: "w"},
+		{Class: work.ClassInfra},
 		{Labels: map[string]string{"a": "b"}}, {Search: "title"},
 	} {
 		f.Tenant = work.DefaultTenant

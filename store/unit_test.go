@@ -24,13 +24,15 @@ func TestAcceptKeepsEverything(t *testing.T) {
 	t.Parallel()
 	l := newFixture(t)
 	money, retries := 1.5, 0
-	due, deadline := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond), time.Now().Add(2*time.Hour).UTC().Truncate(time.Microsecond)
+	due, deadline := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond),
+		time.Now().Add(2*time.Hour).UTC().Truncate(time.Microsecond)
 	n := newUnit(func(n *NewUnit) {
 		n.Title = `<b>&"title"\u0000` // the backslash is one, not an escape
 		n.Spec = work.Spec{Backend: "claude", Worker: "w", Model: "m", Prompt: "{doc} <&>", SystemPrompt: "be brief",
 			Payload: json.RawMessage(`{"b":1.10,"a":"<p>&amp;</p>","a":12345678901234567890}`), WorkingDirectory: "/tmp",
 			OutputSchema: json.RawMessage(`{"type":"object"}`), MaxTurns: 3, MaxCostUSD: &money, Timeout: 1.5, IdleTimeout: 2, StartupTimeout: 3,
-			MissingKey: "note", SessionPolicy: work.Fresh, OnDenied: work.OnDeniedNote, MaxRetries: &retries, Queue: "q", Priority: 9, Labels: json.RawMessage(`{"a": "b"}`),
+			MissingKey: "note", SessionPolicy: work.Fresh, OnDenied: work.OnDeniedNote, MaxRetries: &retries, Queue: "q", Priority: 9,
+			Labels:    json.RawMessage(`{"a": "b"}`),
 			NotBefore: &due, Deadline: &deadline, ExpiresAt: &deadline}
 	})
 	accepted, replayed, err := l.Units.Accept(t.Context(), n)
@@ -116,7 +118,8 @@ func TestIdempotencyKey(t *testing.T) {
 	if _, _, err := l.Units.Accept(t.Context(), newUnit(keyed("key", "another body"))); !errors.Is(err, ErrKeyReused) {
 		t.Errorf("another body: %v", err)
 	}
-	if _, replayed, err := l.Units.Accept(t.Context(), newUnit(keyed("key", "body"), func(n *NewUnit) { n.Tenant = "other" })); err != nil || replayed {
+	if _, replayed, err := l.Units.Accept(t.Context(), newUnit(keyed("key", "body"),
+		func(n *NewUnit) { n.Tenant = "other" })); err != nil || replayed {
 		t.Errorf("another tenant's key: replayed %t, error %v", replayed, err)
 	}
 	for _, replay := range []bool{false, true} { // what Postgres text cannot hold is the same key both times
@@ -270,7 +273,8 @@ func TestRetry(t *testing.T) {
 	l.end(ending(c, work.Failed, func(f *Finish) { f.Crashes, f.Waits, f.Losses = 2, 1, 1; f.SessionID, f.Resumable = "s", true }), Recorded)
 	u, err := l.Units.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{})
 	l.must(err)
-	if u.State != work.Queued || u.Failures+u.Losses+u.Waits+u.Crashes != 0 || u.Error != nil || u.FinishedAt != nil || u.Dispatch != 2 || u.RunCount != 1 {
+	if u.State != work.Queued || u.Failures+u.Losses+u.Waits+u.Crashes != 0 || u.Error != nil || u.FinishedAt != nil || u.Dispatch != 2 ||
+		u.RunCount != 1 {
 		t.Errorf("after a retry: %+v", u)
 	}
 	if got := get[string](l, `SELECT resume_session FROM work_units WHERE id = $1`, c.ID); got != "s" {
@@ -285,7 +289,8 @@ func TestRetry(t *testing.T) {
 	}
 	l.end(ending(second, work.Failed), Recorded)
 	model, prompt, turns := "m", "p", 7
-	if u, err = l.Units.Retry(t.Context(), work.DefaultTenant, c.ID, Changes{Model: &model, Prompt: &prompt, MaxTurns: &turns}); err != nil ||
+	if u, err = l.Units.Retry(t.Context(), work.DefaultTenant, c.ID,
+		Changes{Model: &model, Prompt: &prompt, MaxTurns: &turns}); err != nil ||
 		u.Model != "m" || u.Prompt != "p" || u.MaxTurns != 7 {
 		t.Errorf("changed to %q %q %d, error %v", u.Model, u.Prompt, u.MaxTurns, err)
 	}

@@ -112,7 +112,8 @@ func (a *Deliveries) RedeliverAll(ctx context.Context, in *redeliverInput) (*red
 	if err != nil {
 		return nil, err
 	}
-	if !in.All && f.Endpoint == uuid.Nil && f.Unit == uuid.Nil && f.Batch == uuid.Nil && len(f.States) == 0 && f.Since.IsZero() && f.Until.IsZero() {
+	if !in.All && f.Endpoint == uuid.Nil && f.Unit == uuid.Nil && f.Batch == uuid.Nil && len(f.States) == 0 && f.Since.IsZero() &&
+		f.Until.IsZero() {
 		return nil, problem.Parameter("all", "without a filter every dead delivery would be delivered again: give a filter, or all=true if you mean it")
 	}
 	if len(f.States) == 0 {

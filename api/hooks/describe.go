@@ -66,7 +66,8 @@ func Examples(unit work.Unit) map[string]any {
 		"NewEndpoint":    map[string]any{"url": e.URL, "description": e.Description, "events": e.Events},
 		"EndpointChange": map[string]any{"url": e.URL, "events": e.Events, "disabled": true},
 		"Secrets":        work.Secrets{Secret: exampleSecret}, "Rotation": map[string]any{"overlap": "1h"},
-		"Delivery": whole, "DeliveryList": map[string]any{"items": []work.Delivery{d}, "next": nil}, "Redelivery": map[string]any{"count": 12, "more": false},
+		"Delivery": whole, "DeliveryList": map[string]any{"items": []work.Delivery{d}, "next": nil},
+		"Redelivery": map[string]any{"count": 12, "more": false},
 	}
 }
 
@@ -77,7 +78,8 @@ func DescribeTriggers(schemas map[string]*huma.Schema) {
 	p["preset"].Enum, p["algorithm"].Enum, p["encoding"].Enum = asked["preset"].Enum, asked["algorithm"].Enum, asked["encoding"].Enum
 	p["events"].Nullable, p["secrets"].Nullable = false, false
 	p["secrets"].Description = "The current one first. They themselves are never told"
-	for _, field := range []string{"header", "prefix", "signed", "timestamp_header", "id_header", "username", "events", "filter", "event_from", "delivery_from", "mapping", "max_body_bytes"} {
+	for _, field := range []string{"header", "prefix", "signed", "timestamp_header", "id_header", "username", "events", "filter",
+		"event_from", "delivery_from", "mapping", "max_body_bytes"} {
 		p[field].Description = asked[field].Description
 	}
 	p["tolerance"].Description = "Seconds"

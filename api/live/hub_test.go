@@ -48,9 +48,10 @@ func newHub(t *testing.T) testHub {
 
 func (h testHub) accept(t *testing.T) uuid.UUID {
 	t.Helper()
-	u, _, err := h.store.Units.Accept(t.Context(), store.NewUnit{Unit: work.Unit{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant, Title: "a unit", Spec: work.Spec{
-		Backend: "mock", Prompt: "p", Payload: json.RawMessage("{}"), Timeout: 60, IdleTimeout: 60, MissingKey: "fail",
-		Queue: work.DefaultQueue, Priority: work.DefaultPriority, Labels: json.RawMessage("{}")}}})
+	u, _, err := h.store.Units.Accept(t.Context(), store.NewUnit{Unit: work.Unit{ID: uuid.Must(uuid.NewV7()), Tenant: work.DefaultTenant,
+		Title: "a unit", Spec: work.Spec{
+			Backend: "mock", Prompt: "p", Payload: json.RawMessage("{}"), Timeout: 60, IdleTimeout: 60, MissingKey: "fail",
+			Queue: work.DefaultQueue, Priority: work.DefaultPriority, Labels: json.RawMessage("{}")}}})
 	if err != nil {
 		t.Fatal(err)
 	}

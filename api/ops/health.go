@@ -132,7 +132,8 @@ func (v *BackendView) Trouble() string {
 // Health serves the health and the metrics of a worker process without an API.
 //
 // Blocked says why the worker process takes no units at all; empty: it takes them.
-func Health(registry *prometheus.Registry, ledger *store.Store, bell *queue.Client, containment process.Containment, blocked func() string) http.Handler {
+func Health(registry *prometheus.Registry, ledger *store.Store, bell *queue.Client, containment process.Containment,
+	blocked func() string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

@@ -72,7 +72,8 @@ func ExpectCost(n int, t store.Tested) *Expectation {
 // studentT is the two-sided 95 % quantile of Student's distribution; of none
 // there is nothing to say but that it is wide.
 func studentT(freedom int) float64 {
-	table := []float64{12.71, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09}
+	table := []float64{12.71, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10,
+		2.09}
 	if freedom < len(table) {
 		return table[freedom]
 	}

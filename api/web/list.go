@@ -60,8 +60,9 @@ func (a units) cardsPage(c echo.Context) error {
 func filterOf(c echo.Context) page.Filter {
 	search, _ := work.Cut(strings.TrimSpace(c.QueryParam("q")), maxSearch)
 	f := page.Filter{
-		Search: search, Status: c.QueryParam("status"), Batch: c.QueryParam("batch"), Backend: c.QueryParam("backend"), Worker: c.QueryParam("worker"),
-		Class: c.QueryParam("class"), Since: c.QueryParam("since"),
+		Search: search, Status: c.QueryParam("status"), Batch: c.QueryParam("batch"), Backend: c.QueryParam("backend"),
+		Worker: c.QueryParam("worker"),
+		Class:  c.QueryParam("class"), Since: c.QueryParam("since"),
 	}
 	for _, label := range c.QueryParams()["label"] {
 		if label != "" {
@@ -75,7 +76,8 @@ func filterOf(c echo.Context) page.Filter {
 // store.
 func unitFilter(c echo.Context) (page.Filter, store.UnitFilter, error) {
 	given := filterOf(c)
-	in := query.Units{Status: given.Status, Batch: given.Batch, Worker: given.Worker, Backend: given.Backend, Class: given.Class, Label: given.Labels, Search: given.Search}
+	in := query.Units{Status: given.Status, Batch: given.Batch, Worker: given.Worker, Backend: given.Backend, Class: given.Class,
+		Label: given.Labels, Search: given.Search}
 	f, err := in.Filter()
 	if err != nil || given.Since == "" {
 		return given, f, err

@@ -50,7 +50,8 @@ func (a overviews) overviewPage(c echo.Context) error {
 		}
 	}
 	for _, q := range s.Queues {
-		view := page.Queue{Name: q.Name, Scheduled: q.Queued - q.Due, Due: q.Due, Running: q.Running, Processes: q.Processes, OldestWait: q.OldestWait}
+		view := page.Queue{Name: q.Name, Scheduled: q.Queued - q.Due, Due: q.Due, Running: q.Running, Processes: q.Processes,
+			OldestWait: q.OldestWait}
 		if q.Paused != nil {
 			view.Paused = q.Paused.Words()
 		}
@@ -75,7 +76,8 @@ func (a overviews) processesPage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	runs, _, err := a.Store.Runs.List(ctx, store.RunFilter{Tenant: work.DefaultTenant, Statuses: []work.RunStatus{work.RunRunning}, Limit: 1000})
+	runs, _, err := a.Store.Runs.List(ctx, store.RunFilter{Tenant: work.DefaultTenant, Statuses: []work.RunStatus{work.RunRunning},
+		Limit: 1000})
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,8 @@ func TestScriptIsAsOfTheWhole(t *testing.T) {
 	t.Parallel()
 	var steps []transcript.Step
 	for i := 1; i < 3_000; i += 3 {
-		steps = append(steps, madeStep(i, transcript.Action, ""), madeStep(i+1, transcript.ToolResult, strings.Repeat("word ", 1600)), madeStep(i+2, transcript.Reasoning, "so"))
+		steps = append(steps, madeStep(i, transcript.Action, ""), madeStep(i+1, transcript.ToolResult, strings.Repeat("word ", 1600)),
+			madeStep(i+2, transcript.Reasoning, "so"))
 		steps[i-1].Content = []transcript.Content{{Type: transcript.ToolCall, ID: fmt.Sprint(i % 40), Name: "Read", Args: "{}"}}
 		steps[i].CallID, steps[i].Name, steps[i].IsError = fmt.Sprint(i%40), "Read", i == 1000
 	}

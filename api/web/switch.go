@@ -43,7 +43,8 @@ func (a switches) askPause(kind store.PauseKind) echo.HandlerFunc {
 }
 
 // changeForm pauses or resumes; done is how the page back tells it.
-func (a switches) changeForm(kind store.PauseKind, done string, change func(ctx context.Context, name string, form url.Values) error) echo.HandlerFunc {
+func (a switches) changeForm(kind store.PauseKind, done string,
+	change func(ctx context.Context, name string, form url.Values) error) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		values, err := a.form(c)
 		if err != nil {

@@ -71,8 +71,10 @@ func TestRealClaude(t *testing.T) {
 	}
 	model.Script(fakemodel.Turn{Text: "Hello."})
 	model.ScriptFor("tool", fakemodel.Turn{Text: "I will run it.", Calls: []fakemodel.Call{bash("a", "echo hello-from-tool")}}, fakemodel.Turn{Text: "Done."})
-	model.ScriptFor("parallel", fakemodel.Turn{Calls: []fakemodel.Call{bash("a", "echo first"), bash("b", "echo second")}}, fakemodel.Turn{Text: "Done."})
-	model.ScriptFor("turns", fakemodel.Turn{Calls: []fakemodel.Call{bash("a", "echo 1")}}, fakemodel.Turn{Calls: []fakemodel.Call{bash("b", "echo 2")}},
+	model.ScriptFor("parallel", fakemodel.Turn{Calls: []fakemodel.Call{bash("a", "echo first"), bash("b", "echo second")}},
+		fakemodel.Turn{Text: "Done."})
+	model.ScriptFor("turns", fakemodel.Turn{Calls: []fakemodel.Call{bash("a", "echo 1")}},
+		fakemodel.Turn{Calls: []fakemodel.Call{bash("b", "echo 2")}},
 		fakemodel.Turn{Calls: []fakemodel.Call{bash("c", "echo 3")}}, fakemodel.Turn{Text: "Done."})
 	model.ScriptFor("broken", fakemodel.Turn{Status: 500})
 	model.ScriptFor("limited", fakemodel.Turn{Status: 429, Times: 2, Headers: map[string]string{"retry-after": "1"}}, fakemodel.Turn{Text: "Done."})
@@ -116,7 +118,8 @@ func TestRealClaude(t *testing.T) {
 			}
 		}},
 		{name: "two parallel calls", body: map[string]any{"prompt": "[[script:parallel]] go"}, state: work.Succeeded, check: func(t *testing.T, u unitWithRuns) {
-			if steps := p.transcript(u); !strings.Contains(steps, `"text":"first"`) || !strings.Contains(steps, `"text":"second"`) || u.Runs[0].ToolCalls != 2 {
+			if steps := p.transcript(u); !strings.Contains(steps, `"text":"first"`) || !strings.Contains(steps, `"text":"second"`) ||
+				u.Runs[0].ToolCalls != 2 {
 				t.Errorf("transcript %s", steps)
 			}
 		}},
@@ -136,7 +139,8 @@ func TestRealClaude(t *testing.T) {
 				t.Errorf("the output has %d bytes", len(*u.Output))
 			}
 		}},
-		{name: "file and image", body: map[string]any{"prompt": "look at marker-files", "payload": map[string]any{"file_paths": []string{"docs:dot.png", "docs:note.txt"}}},
+		{name: "file and image", body: map[string]any{"prompt": "look at marker-files",
+			"payload": map[string]any{"file_paths": []string{"docs:dot.png", "docs:note.txt"}}},
 			state: work.Succeeded, check: func(t *testing.T, _ unitWithRuns) {
 				sent(t, "marker-files", base64.StdEncoding.EncodeToString(picture))
 				sent(t, "marker-files", "heliotrope")
@@ -177,18 +181,21 @@ func TestUnrulyAgent(t *testing.T) {
 			state: work.TimedOut, class: work.ClassTimeout},
 		{name: "alive after its result", body: map[string]any{"prompt": script("init", "result ok", "hang"), "timeout": "1h"},
 			state: work.Succeeded, check: fine("ok")},
-		{name: "a double-forked daemon", body: map[string]any{"prompt": script("init", "daemon", "setsid", "spawn", "result ok")}, state: work.Succeeded, check: fine("ok")},
-		{name: "stdout held open", body: map[string]any{"prompt": script("init", "result ok", "holdstdout"), "timeout": "1h"}, state: work.Succeeded, check: fine("ok")},
+		{name: "a double-forked daemon", body: map[string]any{"prompt": script("init", "daemon", "setsid", "spawn", "result ok")},
+			state: work.Succeeded, check: fine("ok")},
+		{name: "stdout held open", body: map[string]any{"prompt": script("init", "result ok", "holdstdout"), "timeout": "1h"},
+			state: work.Succeeded, check: fine("ok")},
 		{name: "killed", body: map[string]any{"prompt": script("init", "text half", "kill")}, state: work.Failed, class: work.ClassCrash},
 		{name: "no result", body: map[string]any{"prompt": script("init", "text half", "exit 0")}, state: work.Failed, class: work.ClassCrash},
 		{name: "not text", body: map[string]any{"prompt": script("init", "nul", "result ok")}, state: work.Succeeded, check: fine("ok")},
-		{name: "environment", body: map[string]any{"prompt": script("init", "env", "result ok")}, state: work.Succeeded, check: func(t *testing.T, u unitWithRuns) {
-			for _, secret := range []string{"PIECEWORK_DATA", "DATABASE_URL", asProgram} {
-				if strings.Contains(p.transcript(u), secret) {
-					t.Errorf("the agent sees %s", secret)
+		{name: "environment", body: map[string]any{"prompt": script("init", "env", "result ok")}, state: work.Succeeded,
+			check: func(t *testing.T, u unitWithRuns) {
+				for _, secret := range []string{"PIECEWORK_DATA", "DATABASE_URL", asProgram} {
+					if strings.Contains(p.transcript(u), secret) {
+						t.Errorf("the agent sees %s", secret)
+					}
 				}
-			}
-		}},
+			}},
 	})
 	t.Run("cancel", func(t *testing.T) {
 		t.Parallel()

@@ -315,7 +315,8 @@ func printBatches(w io.Writer, batches []*batch) error {
 			status += " (paused)"
 		}
 		c := b.Counts
-		t.row(b.ID.String(), status, fmt.Sprintf("%d/%d", c.Finished(), c.Total), strconv.Itoa(c.Failed+c.Expired), c.CostText(), clock(&b.CreatedAt), excerpt(b.Title, 60))
+		t.row(b.ID.String(), status, fmt.Sprintf("%d/%d", c.Finished(), c.Total), strconv.Itoa(c.Failed+c.Expired), c.CostText(),
+			clock(&b.CreatedAt), excerpt(b.Title, 60))
 	}
 	return t.flush()
 }

@@ -225,7 +225,8 @@ func (c *BatchSubmitCommand) source() (s source.Source, local string, err error)
 
 // wantsSource tells whether flags of a source were given.
 func (c *BatchSubmitCommand) wantsSource() bool {
-	return c.Source+c.CSV+c.JSONL+c.JSONFile+c.Items+c.Delimiter+c.IDField != "" || len(c.Glob)+len(c.Exclude)+len(c.Suffix)+c.Limit > 0 || c.Hidden
+	return c.Source+c.CSV+c.JSONL+c.JSONFile+c.Items+c.Delimiter+c.IDField != "" ||
+		len(c.Glob)+len(c.Exclude)+len(c.Suffix)+c.Limit > 0 || c.Hidden
 }
 
 // submitFile submits a batch in JSON, or lines as they are read.

@@ -192,16 +192,19 @@ func batchCommands(t *testing.T, p *program) {
 	if n := uploads(); n != 0 {
 		t.Errorf("%d uploads are left by a dry run", n)
 	}
-	out, _ = batchDo(t, p, "", 0, "submit", "--csv", rows, "--delimiter", ";", "--id-field", "nr", "-b", "mock", "--prompt", "Hi {name}", "--wait", "--json")
+	out, _ = batchDo(t, p, "", 0, "submit", "--csv", rows, "--delimiter", ";", "--id-field", "nr", "-b", "mock", "--prompt", "Hi {name}",
+		"--wait", "--json")
 	has(t, out, `"status": "completed"`, `"input_file"`)
 	if n := uploads(); n != 1 {
 		t.Errorf("%d uploads", n)
 	}
-	large := write(t, filepath.Join(dir, "large.csv"), "name\n"+strings.Repeat(strings.Repeat("Ann", 20_000)+"\n", 200)) // more than a unit's file may have
+	large := write(t, filepath.Join(dir, "large.csv"), "name\n"+strings.Repeat(strings.Repeat("Ann", 20_000)+"\n",
+		200)) // more than a unit's file may have
 	out, _ = batchDo(t, p, "", 0, "submit", "--csv", large, "-b", "mock", "--prompt", "Hi {name}", "--dry-run")
 	has(t, out, "200 would be made")
 	values := write(t, filepath.Join(dir, "doc.json"), `{"rows":[{"name":"Ann"},{"name":"Bob"}]}`)
-	has(t, first(batchDo(t, p, "", 0, "submit", "--json-file", values, "--items", "/rows", "--limit", "1", "-b", "mock", "--prompt", "Hi {name}", "--wait")), "1: 1 succeeded")
+	has(t, first(batchDo(t, p, "", 0, "submit", "--json-file", values, "--items", "/rows", "--limit", "1", "-b", "mock", "--prompt",
+		"Hi {name}", "--wait")), "1: 1 succeeded")
 	people := write(t, filepath.Join(dir, "people.jsonl"), "{\"name\":\"Ann\"}\n{\"name\":\"Bob\"}\n")
 	has(t, first(batchDo(t, p, "", 0, "submit", "--jsonl", people, "-b", "mock", "--prompt", "Hi {name}", "--wait")), "2: 2 succeeded")
 	has(t, first(batchDo(t, p, lines, 0, "submit", "-", "-b", "mock", "--prompt", "{text}", "--dry-run")), "3 would be made")

@@ -70,8 +70,10 @@ type batchProgress struct {
 func newBatchProgress(w io.Writer) *batchProgress {
 	p := &batchProgress{w: w}
 	if isTerminal(w) {
-		p.bar = progressbar.NewOptions(1, progressbar.OptionSetWriter(w), progressbar.OptionShowCount(), progressbar.OptionSetPredictTime(false),
-			progressbar.OptionSetElapsedTime(false), progressbar.OptionSetRenderBlankState(true), progressbar.OptionClearOnFinish(), progressbar.OptionSetWidth(20))
+		p.bar = progressbar.NewOptions(1, progressbar.OptionSetWriter(w), progressbar.OptionShowCount(),
+			progressbar.OptionSetPredictTime(false),
+			progressbar.OptionSetElapsedTime(false), progressbar.OptionSetRenderBlankState(true), progressbar.OptionClearOnFinish(),
+			progressbar.OptionSetWidth(20))
 	}
 	return p
 }

@@ -49,7 +49,8 @@ func TestBulkByFilter(t *testing.T) {
 func TestBulkNeedsAChoice(t *testing.T) {
 	remote := serveRoutes(t, nil)
 	for _, args := range [][]string{
-		{"cancel"}, {"retry", "--dry-run"}, {"retry", "--model", "m"}, {"cancel", idA, "--all"}, {"retry", idA, "--dry-run"}, {"retry", idA, "--status", "failed"},
+		{"cancel"}, {"retry", "--dry-run"}, {"retry", "--model", "m"}, {"cancel", idA, "--all"}, {"retry", idA, "--dry-run"},
+		{"retry", idA, "--status", "failed"},
 	} {
 		s := newStage(t)
 		if code := run(s.App, append(args, "--server", remote.Server)); code != exitUsage {

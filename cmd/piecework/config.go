@@ -315,7 +315,8 @@ func (d *Door) hosts() (names []string) {
 
 // check finds what is wrong with the address.
 func (d *Door) check() error {
-	if u, err := url.Parse(d.PublicURL); d.PublicURL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery+u.Fragment != "") {
+	if u, err := url.Parse(d.PublicURL); d.PublicURL != "" &&
+		(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery+u.Fragment != "") {
 		return usagef("--public-url: %q is no address such as https://piecework.example.com", d.PublicURL)
 	}
 	host, _, err := net.SplitHostPort(d.Listen)

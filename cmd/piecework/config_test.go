@@ -52,7 +52,8 @@ func TestAgentsSeeOnlyWhatIsAllowed(t *testing.T) {
 		"PATH": "/bin", "ANTHROPIC_API_KEY": "sk-1", "OPENAI_API_KEY": "sk-2", "CURSOR_API_KEY": "sk-3", "GEMINI_API_KEY": "sk-4",
 		"AWS_SECRET": "no", "MY_TOKEN": "yes-please", "CLAUDECODE": "1",
 	}
-	list, secrets, err := Agents{PassEnv: " MY_TOKEN ,", CodexSandbox: "read-only", OpenCodeConfig: "oc.json", GeminiApprovalMode: "plan"}.backends(func(name string) string { return given[name] }, process.Supervisor{})
+	list, secrets, err := Agents{PassEnv: " MY_TOKEN ,", CodexSandbox: "read-only", OpenCodeConfig: "oc.json",
+		GeminiApprovalMode: "plan"}.backends(func(name string) string { return given[name] }, process.Supervisor{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +103,8 @@ func TestModelsAreWired(t *testing.T) {
 	if err := os.WriteFile(table, []byte(`[{"model":"mine","input":1}]`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	agents := Agents{Models: Models{AnthropicModel: "a", AnthropicMaxTokens: 5, OpenAIModel: "o", OpenAIAPI: "responses", Pricing: Pricing{Prices: table}}}
+	agents := Agents{Models: Models{AnthropicModel: "a", AnthropicMaxTokens: 5, OpenAIModel: "o", OpenAIAPI: "responses",
+		Pricing: Pricing{Prices: table}}}
 	list, secrets, err := agents.backends(func(name string) string { return given[name] }, process.Supervisor{})
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +143,8 @@ func TestModelsAreWired(t *testing.T) {
 		}
 	}
 	agents.Prices = "/nonexistent/prices.json"
-	if _, _, err := agents.backends(func(string) string { return "" }, process.Supervisor{}); exitCode(err) != exitUsage || !strings.Contains(err.Error(), "--prices") {
+	if _, _, err := agents.backends(func(string) string { return "" }, process.Supervisor{}); exitCode(err) != exitUsage ||
+		!strings.Contains(err.Error(), "--prices") {
 		t.Error(err)
 	}
 }

@@ -88,7 +88,8 @@ func printDeliveries(app *App, list *deliveryList) error {
 		if d.LastError != nil {
 			failure = excerpt(*d.LastError, 60)
 		}
-		t.row(d.ID.String(), d.EventType, string(d.State), strconv.Itoa(d.Attempts), clock(&d.CreatedAt), clock(d.NextAt), excerpt(d.URL, 50), failure)
+		t.row(d.ID.String(), d.EventType, string(d.State), strconv.Itoa(d.Attempts), clock(&d.CreatedAt), clock(d.NextAt),
+			excerpt(d.URL, 50), failure)
 	}
 	if err := t.flush(); err != nil {
 		return err

@@ -68,7 +68,8 @@ func TestDoctorIsContentWithWarnings(t *testing.T) {
 		t.Error(err)
 	}
 	var findings []work.Finding
-	if err := json.Unmarshal(s.out.Bytes(), &findings); err != nil || len(findings) != 2+len(backend.Names) || findings[len(findings)-1].Status != work.FindingWarn {
+	if err := json.Unmarshal(s.out.Bytes(), &findings); err != nil || len(findings) != 2+len(backend.Names) ||
+		findings[len(findings)-1].Status != work.FindingWarn {
 		t.Errorf("%v: %s", err, s.out.String())
 	} else if f := findings[0]; f.Name != "containment" || f.Status != work.FindingWarn || f.Mend == "" { // without a supervisor
 		t.Errorf("%+v", f)

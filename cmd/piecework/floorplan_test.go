@@ -25,7 +25,8 @@ var floorPlan = []struct {
 	may []string
 }{
 	{"cmd/piecework", []string{"api", "api/ops", "handlers", "jobs", "jobs/queue", "store", "migrations", "examples"}},
-	{"api", []string{"api/body", "api/hooks", "api/live", "api/ops", "api/problem", "api/query", "api/view", "api/web", "api/web/page", "jobs", "jobs/queue", "store", "migrations"}},
+	{"api", []string{"api/body", "api/hooks", "api/live", "api/ops", "api/problem", "api/query", "api/view", "api/web", "api/web/page",
+		"jobs", "jobs/queue", "store", "migrations"}},
 	{"api/body", []string{"api/problem"}},
 	{"api/hooks", []string{"api/body", "api/problem", "api/query", "api/view", "jobs", "store"}},
 	{"api/live", []string{"api/problem", "api/query", "api/view", "jobs", "jobs/queue", "store"}},

@@ -68,7 +68,8 @@ func main() {
 		os.Exit(exitInterrupted)
 	}()
 	dropEmpty(os.Environ())
-	app := &App{Ctx: ctx, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version, Supervisor: supervisor}
+	app := &App{Ctx: ctx, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version,
+		Supervisor: supervisor}
 	os.Exit(run(app, os.Args[1:]))
 }
 

@@ -343,7 +343,8 @@ func TestEmptyVariablesCountAsUnset(t *testing.T) {
 	}
 	t.Setenv("PIECEWORK_LISTEN", "x=")
 	dropEmpty(os.Environ())
-	for name, want := range map[string]bool{"PIECEWORK_LEASE": false, "DATABASE_URL": false, "PIECEWORK_DATA": false, "OTHER": true, "PIECEWORK_LISTEN": true} {
+	for name, want := range map[string]bool{"PIECEWORK_LEASE": false, "DATABASE_URL": false, "PIECEWORK_DATA": false, "OTHER": true,
+		"PIECEWORK_LISTEN": true} {
 		if _, set := os.LookupEnv(name); set != want {
 			t.Errorf("%s is set: %t", name, set)
 		}

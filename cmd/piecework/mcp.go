@@ -65,8 +65,10 @@ func (c *MCPCommand) serve(app *App, server *mcp.Server) error {
 		return usagef("--http: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/mcp", sameSite(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{Stateless: true})))
-	web := &http.Server{Handler: http.MaxBytesHandler(mux, maxToolCall), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute,
+	mux.Handle("/mcp", sameSite(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
+		&mcp.StreamableHTTPOptions{Stateless: true})))
+	web := &http.Server{Handler: http.MaxBytesHandler(mux, maxToolCall), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
+		WriteTimeout:   5 * time.Minute,
 		MaxHeaderBytes: 64 << 10, BaseContext: func(net.Listener) context.Context { return app.Ctx }}
 	failed := make(chan error, 1)
 	go func() { failed <- web.Serve(listener) }()
@@ -158,8 +160,10 @@ type toolBatch struct {
 }
 
 func viewBatch(b *batch) toolBatch {
-	view := toolBatch{ID: b.ID.String(), Status: b.Status, Title: b.Title, Counts: b.Counts, MaxCost: b.MaxCostUSD, Paused: b.Paused, Why: b.Why, Forecast: b.Forecast,
-		Rejected: b.Rejected, Problems: b.Problems[:min(len(b.Problems), maxProblemsShown)], Synthesis: b.SynthesisUnit, Sample: b.Sample, DryRun: b.DryRun}
+	view := toolBatch{ID: b.ID.String(), Status: b.Status, Title: b.Title, Counts: b.Counts, MaxCost: b.MaxCostUSD, Paused: b.Paused,
+		Why: b.Why, Forecast: b.Forecast,
+		Rejected: b.Rejected, Problems: b.Problems[:min(len(b.Problems), maxProblemsShown)], Synthesis: b.SynthesisUnit, Sample: b.Sample,
+		DryRun: b.DryRun}
 	if !b.DryRun {
 		view.Next = nextForBatch(b)
 	}
@@ -213,7 +217,8 @@ type approveArguments struct {
 }
 
 func (t *tools) approveBatch(ctx context.Context, in approveArguments) (any, error) {
-	return t.oneBatch(ctx, request{method: http.MethodPost, path: batchPath(in.ID, "approve"), body: BatchChanges{in.MaxCostUSD, in.Concurrency}.body()})
+	return t.oneBatch(ctx, request{method: http.MethodPost, path: batchPath(in.ID, "approve"),
+		body: BatchChanges{in.MaxCostUSD, in.Concurrency}.body()})
 }
 
 type cancelBatchArguments struct {
@@ -267,7 +272,8 @@ func (t *tools) batchResults(ctx context.Context, in resultsArguments) (any, err
 	for i, r := range page.Results {
 		if r.Output != nil {
 			r.OutputBytes = len(*r.Output)
-			r.Output, r.NextOffset = part(*r.Output, 0, max(maxToolText/2/len(page.Results)-300, 100)) // the rest is for the fields around it
+			r.Output, r.NextOffset = part(*r.Output, 0, max(maxToolText/2/len(page.Results)-300,
+				100)) // the rest is for the fields around it
 			page.Results[i] = r
 		}
 	}

@@ -83,7 +83,8 @@ func mcpOverStdio(t *testing.T, p *program) {
 	}
 
 	var u toolUnit
-	a.call("submit_work_unit", object{"backend": "mock", "prompt": "Say {x}", "payload": object{"x": "hello", "mock": object{"output_bytes": 40000}}, "wait": 50}, &u)
+	a.call("submit_work_unit", object{"backend": "mock", "prompt": "Say {x}",
+		"payload": object{"x": "hello", "mock": object{"output_bytes": 40000}}, "wait": 50}, &u)
 	if u.Status != "succeeded" || u.OutputBytes != 40000 || u.NextOffset == 0 || len(*u.Output) > maxToolOutput {
 		t.Fatalf("%+v", u)
 	}
@@ -102,7 +103,8 @@ func mcpOverStdio(t *testing.T, p *program) {
 	if _, document := p.call("GET", "/work-units/"+u.ID, ""); !strings.Contains(string(document), `"on_denied":"note"`) {
 		t.Errorf("on_denied is lost: %s", document)
 	}
-	if text, failed := a.text("submit_work_unit", object{"backend": "mock", "prompt": "x", "on_denied": "ignore"}); !failed || !strings.Contains(text, "on_denied") {
+	if text, failed := a.text("submit_work_unit", object{"backend": "mock", "prompt": "x", "on_denied": "ignore"}); !failed ||
+		!strings.Contains(text, "on_denied") {
 		t.Errorf("on_denied that does not exist: %s", text)
 	}
 
@@ -139,7 +141,8 @@ func mcpOverStdio(t *testing.T, p *program) {
 		a.call("batch_results", object{"id": b.ID, "limit": 2, "cursor": cursor}, &page)
 		for _, r := range page.Results {
 			seen = append(seen, r.CustomID)
-			if r.OutputBytes != 9000 || len(page.Results) == 2 && r.NextOffset != len(*r.Output) || len(page.Results) == 1 && len(*r.Output) != 9000 {
+			if r.OutputBytes != 9000 || len(page.Results) == 2 && r.NextOffset != len(*r.Output) || len(page.Results) == 1 &&
+				len(*r.Output) != 9000 {
 				t.Errorf("%+v", r)
 			}
 		}
@@ -163,7 +166,8 @@ func mcpOverStdio(t *testing.T, p *program) {
 		t.Error(text)
 	}
 	for tool, arguments := range map[string]object{
-		"get_work_unit": {"id": idA}, "get_batch": {"id": idA}, "retry": {}, "batch_results": {"id": b.ID, "status": "soon"}, "submit_batch": {"unit": object{}},
+		"get_work_unit": {"id": idA}, "get_batch": {"id": idA}, "retry": {}, "batch_results": {"id": b.ID, "status": "soon"},
+		"submit_batch":     {"unit": object{}},
 		"submit_work_unit": {"backend": "mock", "prompt": "x", "timeout": "soon"}, "approve_batch": {"id": b.ID},
 	} {
 		if text, failed := a.text(tool, arguments); !failed || text == "" {
@@ -192,7 +196,8 @@ func mcpOverHTTP(t *testing.T, p *program) {
 	a.call("retry", object{"unit": u.ID}, &u)
 	a.call("cancel_work_unit", object{"id": u.ID}, &u)
 	var b toolBatch
-	a.call("submit_batch", object{"unit": object{"backend": "mock", "prompt": "x"}, "units": []object{{"payload": object{"mock": object{"fail": "refusal"}}}}}, &b)
+	a.call("submit_batch", object{"unit": object{"backend": "mock", "prompt": "x"},
+		"units": []object{{"payload": object{"mock": object{"fail": "refusal"}}}}}, &b)
 	a.call("get_batch", object{"id": b.ID, "wait": 50}, &b)
 	if b.Status != "completed_with_failures" {
 		t.Errorf("%+v", b)

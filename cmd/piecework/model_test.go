@@ -63,7 +63,8 @@ func fromCache(t *testing.T, p *program, model *fakemodel.Server, backend string
 		t.Errorf("%s: the model was asked %d times", backend, n)
 	}
 	s := newStage(t)
-	if run(s.App, []string{"get", second.ID.String(), "--server", p.server}); !strings.Contains(s.out.String(), "hit: the result of run "+first.Runs[0].ID.String()) {
+	if run(s.App, []string{"get", second.ID.String(), "--server", p.server}); !strings.Contains(s.out.String(),
+		"hit: the result of run "+first.Runs[0].ID.String()) {
 		t.Errorf("get shows:\n%s", s.out.String())
 	}
 	for _, path := range []string{"/", "/units/" + second.ID.String()} {

@@ -70,7 +70,8 @@ func settingsTable(t *testing.T) string {
 func TestGoldenHelp(t *testing.T) {
 	var all bytes.Buffer
 	for _, command := range []string{"", "dev", "api", "worker", "migrate", "submit", "get", "ls", "wait", "cancel", "retry",
-		"trigger put", "trigger send", "batch", "batch submit", "batch list", "batch status", "batch results", "batch approve", "batch pause", "batch resume", "batch cancel", "batch retry",
+		"trigger put", "trigger send", "batch", "batch submit", "batch list", "batch status", "batch results", "batch approve",
+		"batch pause", "batch resume", "batch cancel", "batch retry",
 		"mcp", "transcript", "doctor", "demo"} {
 		var out bytes.Buffer
 		app := &App{Ctx: t.Context(), Stdout: &out, Stderr: &out, Version: "v0", Getenv: func(string) string { return "" }}

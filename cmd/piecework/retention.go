@@ -60,7 +60,8 @@ type Kept struct {
 }
 
 func (k Kept) retention() jobs.Retention {
-	return jobs.Retention{Units: time.Duration(k.Keep), Transcripts: time.Duration(k.KeepTranscripts), Keys: time.Duration(k.KeepKeys), Deliveries: time.Duration(k.KeepDeliveries)}
+	return jobs.Retention{Units: time.Duration(k.Keep), Transcripts: time.Duration(k.KeepTranscripts), Keys: time.Duration(k.KeepKeys),
+		Deliveries: time.Duration(k.KeepDeliveries)}
 }
 
 // PruneCommand is `piecework prune`.

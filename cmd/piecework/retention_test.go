@@ -24,7 +24,8 @@ func TestPruneCommand(t *testing.T) {
 		{"--before 2026-01-31T01:00:00+01:00", "removed 1007 units and 1 batches that ended before 2026-01-31T00:00:00Z"},
 	} {
 		s := newStage(t)
-		if code := run(s.App, append(strings.Fields("prune "+c.args), "--server", remote.Server)); code != 0 || !strings.Contains(s.out.String(), c.want) {
+		if code := run(s.App, append(strings.Fields("prune "+c.args), "--server", remote.Server)); code != 0 ||
+			!strings.Contains(s.out.String(), c.want) {
 			t.Errorf("%s: exit code %d, %s%s; want %s", c.args, code, s.out.String(), s.errs.String(), c.want)
 		}
 	}

@@ -25,7 +25,8 @@ func TestScheduleCommands(t *testing.T) {
 	if out := do(unit, 0, "schedule", "put", "daily", "0 6 * * *", "--timezone", "Europe/Berlin"); !strings.Contains(out, "the report") {
 		t.Error(out)
 	}
-	if out := do("", 0, "schedule", "ls"); !strings.Contains(out, "daily") || !strings.Contains(out, "Europe/Berlin") || !strings.Contains(out, " 06:00:00") {
+	if out := do("", 0, "schedule", "ls"); !strings.Contains(out, "daily") || !strings.Contains(out, "Europe/Berlin") ||
+		!strings.Contains(out, " 06:00:00") {
 		t.Errorf("not by the clocks of Berlin: %s", out)
 	}
 	if out := do("", 0, "schedule", "run", "daily"); !strings.Contains(out, "the report") {

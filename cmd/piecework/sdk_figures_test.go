@@ -61,7 +61,8 @@ func newParts(t *testing.T) *parts {
 	}
 	h := &parts{t: t, address: free.Addr().String(), redis: testkit.StartRedis(t)}
 	_ = free.Close()
-	h.env = []string{"DATABASE_URL=" + testkit.DB(t, nil), "REDIS_URL=" + h.redis.URL, "PIECEWORK_DATA=" + dataDir(t), "PIECEWORK_LEASE=10s", "PIECEWORK_HEARTBEAT=1s"}
+	h.env = []string{"DATABASE_URL=" + testkit.DB(t, nil), "REDIS_URL=" + h.redis.URL, "PIECEWORK_DATA=" + dataDir(t),
+		"PIECEWORK_LEASE=10s", "PIECEWORK_HEARTBEAT=1s"}
 	h.openAPI()
 	h.openWorker()
 	return h
@@ -84,7 +85,8 @@ func (p *program) memory() int64 {
 
 func batchOfManyLines(t *testing.T, deaths bool) {
 	h := newParts(t)
-	s := &sdks{program: h.api, openai: openai.NewClient(openaioption.WithBaseURL("http://"+h.address+"/v1"), openaioption.WithAPIKey("any"), openaioption.WithMaxRetries(5))}
+	s := &sdks{program: h.api, openai: openai.NewClient(openaioption.WithBaseURL("http://"+h.address+"/v1"),
+		openaioption.WithAPIKey("any"), openaioption.WithMaxRetries(5))}
 	s = s.with(t)
 	document := strings.Repeat("word ", *lineBytes/5)
 	var text strings.Builder
@@ -95,7 +97,8 @@ func batchOfManyLines(t *testing.T, deaths bool) {
 	before, peak := h.api.memory(), int64(0)
 	watch := func() { peak = max(peak, h.api.memory()-before) }
 	begun := time.Now()
-	f, err := s.openai.Files.New(t.Context(), openai.FileNewParams{File: openai.File(strings.NewReader(text.String()), "many.jsonl", "application/jsonl"), Purpose: openai.FilePurposeBatch})
+	f, err := s.openai.Files.New(t.Context(), openai.FileNewParams{File: openai.File(strings.NewReader(text.String()), "many.jsonl",
+		"application/jsonl"), Purpose: openai.FilePurposeBatch})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +135,8 @@ func batchOfManyLines(t *testing.T, deaths bool) {
 		}
 		polls++
 		n := b.RequestCounts
-		if n.Completed+n.Failed > n.Total || n.Completed < last.Completed || n.Failed != 0 || n.Total != 0 && n.Total != total || n.Total == 0 && b.Status != openai.BatchStatusValidating {
+		if n.Completed+n.Failed > n.Total || n.Completed < last.Completed || n.Failed != 0 || n.Total != 0 && n.Total != total ||
+			n.Total == 0 && b.Status != openai.BatchStatusValidating {
 			t.Fatalf("counts %+v after %+v while it is %s", n, last, b.Status)
 		}
 		if last = n; n.Total > 0 && enumerated == 0 {

@@ -60,8 +60,9 @@ func (s *sdks) upload(lines ...string) *openai.FileObject {
 func (s *sdks) batch(endpoint string, lines ...string) *openai.Batch {
 	s.t.Helper()
 	b, err := s.openai.Batches.New(s.t.Context(), openai.BatchNewParams{
-		InputFileID: s.upload(lines...).ID, Endpoint: openai.BatchNewParamsEndpoint(endpoint), CompletionWindow: openai.BatchNewParamsCompletionWindow24h,
-		Metadata: map[string]string{"why": "a test"},
+		InputFileID: s.upload(lines...).ID, Endpoint: openai.BatchNewParamsEndpoint(endpoint),
+		CompletionWindow: openai.BatchNewParamsCompletionWindow24h,
+		Metadata:         map[string]string{"why": "a test"},
 	})
 	if err != nil {
 		s.t.Fatal(err)
@@ -170,19 +171,23 @@ func (s *sdks) mixedModels(t *testing.T) {
 		line("e", chat, `{"model":"mock-1","mock":{"fail":"infra","message":"out of order"},"messages":[]}`),
 		line("f", chat, `{"model":"mock-1","mock":{"fail":"hang"},"messages":[]}`),
 	)
-	if b.Status != openai.BatchStatusValidating || b.Object != "batch" || b.Endpoint != chat || b.CompletionWindow != "24h" || b.ExpiresAt != b.CreatedAt+86400 || b.OutputFileID != "" {
+	if b.Status != openai.BatchStatusValidating || b.Object != "batch" || b.Endpoint != chat || b.CompletionWindow != "24h" ||
+		b.ExpiresAt != b.CreatedAt+86400 || b.OutputFileID != "" {
 		t.Errorf("%s", b.RawJSON())
 	}
 	b = s.over(b.ID)
-	if b.Status != openai.BatchStatusCompleted || b.RequestCounts.Total != 6 || b.RequestCounts.Completed != 3 || b.RequestCounts.Failed != 3 ||
-		b.Metadata["why"] != "a test" || b.InProgressAt == 0 || b.FinalizingAt == 0 || b.CompletedAt == 0 || b.FailedAt != 0 || b.Usage.TotalTokens == 0 || b.Usage.TotalTokens != b.Usage.InputTokens+b.Usage.OutputTokens {
+	if b.Status != openai.BatchStatusCompleted || b.RequestCounts.Total != 6 || b.RequestCounts.Completed != 3 ||
+		b.RequestCounts.Failed != 3 ||
+		b.Metadata["why"] != "a test" || b.InProgressAt == 0 || b.FinalizingAt == 0 || b.CompletedAt == 0 || b.FailedAt != 0 ||
+		b.Usage.TotalTokens == 0 || b.Usage.TotalTokens != b.Usage.InputTokens+b.Usage.OutputTokens {
 		t.Errorf("%s", b.RawJSON())
 	}
 	out := s.content(b.OutputFileID)
 	for id, says := range map[string]string{"a": "mock (no model was called): hello <you>", "b": "from the model", "c": "from the model"} {
 		var answer openai.ChatCompletion
 		line := out[id]
-		if line.Response == nil || line.Response.StatusCode != 200 || line.Response.RequestID == "" || json.Unmarshal(line.Response.Body, &answer) != nil {
+		if line.Response == nil || line.Response.StatusCode != 200 || line.Response.RequestID == "" ||
+			json.Unmarshal(line.Response.Body, &answer) != nil {
 			t.Errorf("%s: %+v", id, line)
 			continue
 		}
@@ -257,7 +262,8 @@ func (s *sdks) badInput(t *testing.T) {
 		"too many lines": {manyLines(50_001), "request_limit_exceeded", 50_001, ""},
 	} {
 		b := s.over(s.batch(chat, c.lines...).ID)
-		if b.Status != openai.BatchStatusFailed || b.FailedAt == 0 || b.RequestCounts.Total != 0 || len(b.Errors.Data) == 0 || b.OutputFileID != "" || b.ErrorFileID != "" {
+		if b.Status != openai.BatchStatusFailed || b.FailedAt == 0 || b.RequestCounts.Total != 0 || len(b.Errors.Data) == 0 ||
+			b.OutputFileID != "" || b.ErrorFileID != "" {
 			t.Errorf("%s: %s", name, b.RawJSON())
 			continue
 		}
@@ -283,7 +289,8 @@ func manyLines(n int) []string {
 func refused(t *testing.T, what string, err error, status int, param string) {
 	t.Helper()
 	var api *openai.Error
-	if !errors.As(err, &api) || api.StatusCode != status || api.Param != param || api.Message == "" || api.Type != "invalid_request_error" || api.Response.Header.Get("x-request-id") == "" {
+	if !errors.As(err, &api) || api.StatusCode != status || api.Param != param || api.Message == "" ||
+		api.Type != "invalid_request_error" || api.Response.Header.Get("x-request-id") == "" {
 		t.Errorf("%s: %v", what, err)
 	}
 }
@@ -291,7 +298,8 @@ func refused(t *testing.T, what string, err error, status int, param string) {
 func (s *sdks) refusals(t *testing.T) {
 	s = s.with(t)
 	file := s.upload(line("a", chat, `{"model":"mock-1"}`)).ID
-	other, err := s.openai.Files.New(t.Context(), openai.FileNewParams{File: openai.File(strings.NewReader("x"), "a.txt", "text/plain"), Purpose: openai.FilePurposeUserData})
+	other, err := s.openai.Files.New(t.Context(), openai.FileNewParams{File: openai.File(strings.NewReader("x"), "a.txt", "text/plain"),
+		Purpose: openai.FilePurposeUserData})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +313,8 @@ func (s *sdks) refusals(t *testing.T) {
 		"purpose":  {openai.BatchNewParams{InputFileID: other.ID, Endpoint: chat, CompletionWindow: "24h"}, "input_file_id"},
 		"window":   {openai.BatchNewParams{InputFileID: file, Endpoint: chat, CompletionWindow: "1h"}, "completion_window"},
 		"metadata": {openai.BatchNewParams{InputFileID: file, Endpoint: chat, CompletionWindow: "24h", Metadata: long}, "metadata.key"},
-		"expiry":   {openai.BatchNewParams{InputFileID: file, Endpoint: chat, CompletionWindow: "24h", OutputExpiresAfter: openai.BatchNewParamsOutputExpiresAfter{Seconds: 1}}, "output_expires_after.seconds"},
+		"expiry": {openai.BatchNewParams{InputFileID: file, Endpoint: chat, CompletionWindow: "24h",
+			OutputExpiresAfter: openai.BatchNewParamsOutputExpiresAfter{Seconds: 1}}, "output_expires_after.seconds"},
 	} {
 		_, err := s.openai.Batches.New(t.Context(), c.params)
 		refused(t, name, err, 400, c.param)
@@ -353,11 +362,13 @@ func (s *sdks) cancel(t *testing.T) {
 	}
 	b = s.over(b.ID)
 	n := b.RequestCounts
-	if b.Status != openai.BatchStatusCancelled || b.CancelledAt == 0 || b.CompletedAt != 0 || n.Completed == 0 || n.Completed+n.Failed != 60 {
+	if b.Status != openai.BatchStatusCancelled || b.CancelledAt == 0 || b.CompletedAt != 0 || n.Completed == 0 ||
+		n.Completed+n.Failed != 60 {
 		t.Errorf("%s", b.RawJSON())
 	}
 	out, bad := s.content(b.OutputFileID), s.content(b.ErrorFileID)
-	if out["59"].Response != nil || int64(len(out)) != n.Completed || int64(len(bad)) != n.Failed || bad["59"].Error == nil || bad["59"].Error.Code != "batch_cancelled" {
+	if out["59"].Response != nil || int64(len(out)) != n.Completed || int64(len(bad)) != n.Failed || bad["59"].Error == nil ||
+		bad["59"].Error.Code != "batch_cancelled" {
 		t.Errorf("%d results, %d errors, %+v", len(out), len(bad), bad["59"])
 	}
 	if err := s.emptied(b.OutputFileID); err != nil {
@@ -385,7 +396,8 @@ func (s *sdks) files(t *testing.T) {
 	for range 3 {
 		ids = append(ids, s.upload(text).ID)
 	}
-	f, err := s.openai.Files.New(t.Context(), openai.FileNewParams{File: openai.File(strings.NewReader(text), "größe.jsonl", "application/jsonl"), Purpose: "batch",
+	f, err := s.openai.Files.New(t.Context(), openai.FileNewParams{File: openai.File(strings.NewReader(text), "größe.jsonl",
+		"application/jsonl"), Purpose: "batch",
 		ExpiresAfter: openai.FileNewParamsExpiresAfter{Seconds: 3600}})
 	if err != nil || f.ExpiresAt < f.CreatedAt+3590 || f.Filename != "größe.jsonl" || f.Bytes != int64(len(text)) {
 		t.Errorf("%v %s", err, f.RawJSON())
@@ -413,7 +425,8 @@ func (s *sdks) files(t *testing.T) {
 			t.Errorf("%s is %d times in the list", id, all[id])
 		}
 	}
-	page, err := s.openai.Files.List(t.Context(), openai.FileListParams{Purpose: openai.String("batch_output"), Order: openai.FileListParamsOrderAsc, Limit: openai.Int(1)})
+	page, err := s.openai.Files.List(t.Context(), openai.FileListParams{Purpose: openai.String("batch_output"),
+		Order: openai.FileListParamsOrderAsc, Limit: openai.Int(1)})
 	if err != nil || len(page.Data) != 1 || page.Data[0].Purpose != "batch_output" || page.Data[0].Bytes == 0 {
 		t.Errorf("%v %+v", err, page)
 	}
@@ -458,7 +471,8 @@ func TestAnthropicSDK(t *testing.T) {
 
 func messageOf(id, model string, more map[string]any) anthropic.MessageBatchNewParamsRequest {
 	r := anthropic.MessageBatchNewParamsRequest{CustomID: id, Params: anthropic.MessageBatchNewParamsRequestParams{
-		Model: anthropic.Model(model), MaxTokens: 9, Messages: []anthropic.MessageParam{anthropic.NewUserMessage(anthropic.NewTextBlock("hello " + id))},
+		Model: anthropic.Model(model), MaxTokens: 9,
+		Messages: []anthropic.MessageParam{anthropic.NewUserMessage(anthropic.NewTextBlock("hello " + id))},
 	}}
 	r.Params.SetExtraFields(more)
 	return r
@@ -502,15 +516,19 @@ func (s *sdks) messageFlow(t *testing.T) {
 	s.model.ScriptFor("no", fakemodel.Turn{Status: 400, ErrorMessage: "temperature: no"})
 	bad := messageOf("bad", "claude-sonnet-4-5", nil)
 	bad.Params.Messages = []anthropic.MessageParam{anthropic.NewUserMessage(anthropic.NewTextBlock("[[script:no]]"))}
-	b, err := s.anthropic.Messages.Batches.New(t.Context(), anthropic.MessageBatchNewParams{Requests: []anthropic.MessageBatchNewParamsRequest{
-		messageOf("one", "mock-claude", nil), messageOf("two", "claude-sonnet-4-5", nil), bad, messageOf("hung", "mock-claude", map[string]any{"mock": map[string]any{"fail": "hang"}}),
+	batches := s.anthropic.Messages.Batches
+	b, err := batches.New(t.Context(), anthropic.MessageBatchNewParams{Requests: []anthropic.MessageBatchNewParamsRequest{
+		messageOf("one", "mock-claude", nil), messageOf("two", "claude-sonnet-4-5", nil), bad,
+		messageOf("hung", "mock-claude", map[string]any{"mock": map[string]any{"fail": "hang"}}),
 	}})
-	if err != nil || b.ProcessingStatus != "in_progress" || b.RequestCounts.Processing != 4 || b.Type != "message_batch" || b.ExpiresAt.Sub(b.CreatedAt).Round(time.Minute) != 24*time.Hour {
+	if err != nil || b.ProcessingStatus != "in_progress" || b.RequestCounts.Processing != 4 || b.Type != "message_batch" ||
+		b.ExpiresAt.Sub(b.CreatedAt).Round(time.Minute) != 24*time.Hour {
 		t.Fatalf("%v %s", err, b.RawJSON())
 	}
 	b = s.ended(b.ID)
 	n := b.RequestCounts
-	if n.Processing != 0 || n.Succeeded != 2 || n.Errored != 1 || n.Expired != 1 || n.Canceled != 0 || b.EndedAt.IsZero() || b.ResultsURL != s.server+"/v1/messages/batches/"+b.ID+"/results" {
+	if n.Processing != 0 || n.Succeeded != 2 || n.Errored != 1 || n.Expired != 1 || n.Canceled != 0 || b.EndedAt.IsZero() ||
+		b.ResultsURL != s.server+"/v1/messages/batches/"+b.ID+"/results" {
 		t.Errorf("%s", b.RawJSON())
 	}
 	kinds := map[string]string{}
@@ -539,9 +557,10 @@ func (s *sdks) messageCancel(t *testing.T) {
 	s = s.with(t)
 	var ids []string
 	for range 3 {
-		b, err := s.anthropic.Messages.Batches.New(t.Context(), anthropic.MessageBatchNewParams{Requests: []anthropic.MessageBatchNewParamsRequest{
-			messageOf("one", "mock-claude", map[string]any{"mock": map[string]any{"sleep": 600}}),
-		}})
+		b, err := s.anthropic.Messages.Batches.New(t.Context(),
+			anthropic.MessageBatchNewParams{Requests: []anthropic.MessageBatchNewParamsRequest{
+				messageOf("one", "mock-claude", map[string]any{"mock": map[string]any{"sleep": 600}}),
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -568,7 +587,8 @@ func (s *sdks) messageCancel(t *testing.T) {
 	if diff := cmp.Diff([]string{ids[2], ids[1], ids[0]}, listed[:min(3, len(listed))]); diff != "" || pages.Err() != nil {
 		t.Error(diff, pages.Err())
 	}
-	before, err := s.anthropic.Messages.Batches.List(t.Context(), anthropic.MessageBatchListParams{BeforeID: anthropic.String(ids[0]), Limit: anthropic.Int(1)})
+	before, err := s.anthropic.Messages.Batches.List(t.Context(),
+		anthropic.MessageBatchListParams{BeforeID: anthropic.String(ids[0]), Limit: anthropic.Int(1)})
 	if err != nil || len(before.Data) != 1 || before.Data[0].ID != ids[1] || !before.HasMore || before.FirstID != ids[1] {
 		t.Errorf("%v %+v", err, before)
 	}
@@ -585,11 +605,13 @@ func refusedMessage(t *testing.T, err error, status int, kind string) {
 func (s *sdks) messageRefusals(t *testing.T) {
 	s = s.with(t)
 	one := messageOf("one", "mock-claude", nil)
-	for _, requests := range [][]anthropic.MessageBatchNewParamsRequest{{}, {one, one}, {messageOf("with space", "mock-claude", nil)}, {messageOf(strings.Repeat("x", 65), "mock-claude", nil)}} {
+	for _, requests := range [][]anthropic.MessageBatchNewParamsRequest{{}, {one, one}, {messageOf("with space", "mock-claude", nil)},
+		{messageOf(strings.Repeat("x", 65), "mock-claude", nil)}} {
 		_, err := s.anthropic.Messages.Batches.New(t.Context(), anthropic.MessageBatchNewParams{Requests: requests})
 		refusedMessage(t, err, 400, "invalid_request_error")
 	}
-	for _, body := range []string{`{"requests":[{"custom_id":"a","params":{}}`, `{"requests":{}}`, `[]`, `{"requests":[{"custom_id":"a"}]}`, `{"requests":[{"custom_id":"a","params":{},"x":1}]}`, ``, `{"x":[]}`, `{"requests":[1]}`, `{"requests":[{"custom_id":"a","params":{}}]} {}`} {
+	for _, body := range []string{`{"requests":[{"custom_id":"a","params":{}}`, `{"requests":{}}`, `[]`,
+		`{"requests":[{"custom_id":"a"}]}`, `{"requests":[{"custom_id":"a","params":{},"x":1}]}`, ``, `{"x":[]}`, `{"requests":[1]}`, `{"requests":[{"custom_id":"a","params":{}}]} {}`} {
 		status, answer := s.call(http.MethodPost, "/v1/messages/batches", body)
 		if status != 400 || !strings.Contains(string(answer), `"type":"invalid_request_error"`) {
 			t.Errorf("%s: %d %s", body, status, answer)

@@ -203,7 +203,8 @@ func runHouse(app *App, base *Base, door *Door, crew *Crew, health string) error
 		return err
 	}
 	bell.OfDatabase(id)
-	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy, webhooks: guard, sealer: sealer, mcpServers: mcpServers}
+	h := house{log: log, registry: newRegistry(), store: ledger, bell: bell, roots: named, files: files, policy: policy, webhooks: guard,
+		sealer: sealer, mcpServers: mcpServers}
 	h.submitter = jobs.NewSubmitter(&jobs.Rules{
 		Store: ledger, Roots: named, Files: files, Buckets: buckets, FilePolicy: policy, AcceptCommands: base.AcceptCommands,
 		ProjectSettings: base.ProjectSettings, MCPServers: slices.Sorted(maps.Keys(mcpServers)), Webhooks: guard, Prices: base.Known,
@@ -260,8 +261,10 @@ func (h house) worker(app *App, base *Base, crew *Crew, gear gear, hears chan st
 	return handlers.New(handlers.Options{
 		Store: h.store, Queue: h.bell, Backends: gear.backends, Queues: gear.queues, Slots: crew.Concurrency,
 		Lease: crew.Lease, Beat: crew.Heartbeat, Probe: crew.Probe, Pack: crew.Pack, Grace: crew.Grace, Data: base.Data, Roots: h.roots,
-		Files: h.files, FilePolicy: h.policy, Sender: sender, MCPServers: h.mcpServers, AcceptCommands: base.AcceptCommands, CommandEnv: gear.env, Supervisor: app.Supervisor,
-		Secrets: slices.Concat(gear.secrets, serverSecrets(h.mcpServers), base.secrets(), base.Storage.secrets(app.Getenv)), Version: app.Version, Log: h.log, Metrics: h.registry, Ready: hears,
+		Files: h.files, FilePolicy: h.policy, Sender: sender, MCPServers: h.mcpServers, AcceptCommands: base.AcceptCommands,
+		CommandEnv: gear.env, Supervisor: app.Supervisor,
+		Secrets: slices.Concat(gear.secrets, serverSecrets(h.mcpServers), base.secrets(), base.Storage.secrets(app.Getenv)),
+		Version: app.Version, Log: h.log, Metrics: h.registry, Ready: hears,
 		Keep: crew.retention(),
 	})
 }

@@ -121,7 +121,8 @@ func (c *SubmitCommand) Run(app *App) error {
 
 func (c *SubmitCommand) submission(stdin io.Reader) (*submission, error) {
 	body := &submission{
-		Backend: c.Backend, Model: c.Model, SystemPrompt: c.SystemPrompt, OnDenied: c.OnDenied, MaxTurns: c.MaxTurns, MaxCostUSD: c.MaxCostUSD,
+		Backend: c.Backend, Model: c.Model, SystemPrompt: c.SystemPrompt, OnDenied: c.OnDenied, MaxTurns: c.MaxTurns,
+		MaxCostUSD: c.MaxCostUSD,
 		MaxRetries: c.MaxRetries, Queue: c.Queue, Priority: c.Priority, Lane: c.Lane, CallbackURL: c.CallbackURL,
 		ProjectSettings: c.ProjectSettings, MCPServers: c.MCPServer,
 	}

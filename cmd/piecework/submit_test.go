@@ -52,8 +52,10 @@ func TestSubmitBuildsTheRequest(t *testing.T) {
 			`{"backend":"mock","prompt":"x","payload":{"file_paths":["` + dir + `/prompt.txt","docs:a.md","/etc/hostname"]}}`},
 		{"everything else", "", []string{
 			"-b", "claude", "--prompt", "x", "--model", "m", "--system-prompt", "s", "--working-directory", "docs:sub",
-			"--max-turns", "3", "--max-cost-usd", "0.5", "--timeout", "1m30s", "--idle-timeout", "20", "--startup-timeout", "5", "--cache", "24h", "--delay", "2s",
-			"--deadline", "2030-01-31T18:00:00Z", "--expires-at", "2030-01-31T17:00:00Z", "--max-retries", "0", "--queue", "slow", "--priority", "0", "-l", "team=a b", "--on-denied", "note",
+			"--max-turns", "3", "--max-cost-usd", "0.5", "--timeout", "1m30s", "--idle-timeout", "20", "--startup-timeout", "5",
+			"--cache", "24h", "--delay", "2s",
+			"--deadline", "2030-01-31T18:00:00Z", "--expires-at", "2030-01-31T17:00:00Z", "--max-retries", "0", "--queue", "slow",
+			"--priority", "0", "-l", "team=a b", "--on-denied", "note",
 		}, `{"backend":"claude","prompt":"x","model":"m","system_prompt":"s","working_directory":"docs:sub","max_turns":3,
 			"max_cost_usd":0.5,"timeout":90,"idle_timeout":20,"startup_timeout":5,"cache":86400,"delay":2,"deadline":"2030-01-31T18:00:00Z","expires_at":"2030-01-31T17:00:00Z","max_retries":0,
 			"queue":"slow","priority":0,"labels":{"team":"a b"},"on_denied":"note"}`},

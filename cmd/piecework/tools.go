@@ -25,7 +25,8 @@ const maxToolCall = 16 << 20
 type tools struct{ client *client }
 
 func newToolServer(c *client, version string) *mcp.Server {
-	server := mcp.NewServer(&mcp.Implementation{Name: "piecework", Title: "Piecework", Version: version}, &mcp.ServerOptions{Instructions: mcpInstructions})
+	server := mcp.NewServer(&mcp.Implementation{Name: "piecework", Title: "Piecework", Version: version},
+		&mcp.ServerOptions{Instructions: mcpInstructions})
 	t := &tools{c}
 	const reads, acts, ends = "reads", "acts", "ends"
 	addTool(server, "submit_work_unit", acts, "Submit one unit of work and get its id; with wait also its result if it is soon over.", t.submitUnit)
@@ -46,7 +47,8 @@ func newToolServer(c *client, version string) *mcp.Server {
 // addTool makes a tool of a function that answers with a JSON document.
 func addTool[In any](server *mcp.Server, name, kind, description string, call func(context.Context, In) (any, error)) {
 	ends, closed := kind == "ends", false
-	tool := &mcp.Tool{Name: name, Description: description, Annotations: &mcp.ToolAnnotations{ReadOnlyHint: kind == "reads", DestructiveHint: &ends, OpenWorldHint: &closed}}
+	tool := &mcp.Tool{Name: name, Description: description, Annotations: &mcp.ToolAnnotations{ReadOnlyHint: kind == "reads",
+		DestructiveHint: &ends, OpenWorldHint: &closed}}
 	mcp.AddTool(server, tool, func(ctx context.Context, _ *mcp.CallToolRequest, in In) (*mcp.CallToolResult, any, error) {
 		answer, err := call(ctx, in)
 		if err != nil {
@@ -121,7 +123,8 @@ func (t *tools) submitUnit(ctx context.Context, in submitUnitArguments) (any, er
 	if in.IdempotencyKey == "" {
 		in.IdempotencyKey = uuid.NewString()
 	}
-	return t.oneUnit(ctx, request{method: http.MethodPost, path: "/work-units", query: waiting(in.Wait), body: in.unitArguments, idempotencyKey: in.IdempotencyKey}, 0)
+	return t.oneUnit(ctx, request{method: http.MethodPost, path: "/work-units", query: waiting(in.Wait), body: in.unitArguments,
+		idempotencyKey: in.IdempotencyKey}, 0)
 }
 
 func waiting(seconds int) url.Values {
@@ -145,7 +148,8 @@ func (t *tools) oneUnit(ctx context.Context, r request, offset int) (any, error)
 }
 
 func viewUnit(u *unit) toolUnit {
-	return toolUnit{ID: u.ID.String(), CustomID: u.CustomID, Status: u.State, Title: u.Title, Backend: u.Backend, Model: u.Model, Error: u.Error, Denials: u.Denials,
+	return toolUnit{ID: u.ID.String(), CustomID: u.CustomID, Status: u.State, Title: u.Title, Backend: u.Backend, Model: u.Model,
+		Error: u.Error, Denials: u.Denials,
 		Cost: u.Cost, Runs: u.RunCount, CreatedAt: &u.CreatedAt, FinishedAt: u.FinishedAt}
 }
 

@@ -82,7 +82,8 @@ func printTriggers(w io.Writer, triggers []work.Trigger) error {
 		if events == "" {
 			events = "*"
 		}
-		t.row(g.Name, g.Preset, state, strings.Join(secrets, ","), excerpt(events, 40), excerpt(g.Filter, 40), unit.Backend, excerpt(items+unit.Prompt, 60))
+		t.row(g.Name, g.Preset, state, strings.Join(secrets, ","), excerpt(events, 40), excerpt(g.Filter, 40), unit.Backend,
+			excerpt(items+unit.Prompt, 60))
 	}
 	return t.flush()
 }
@@ -318,7 +319,8 @@ func (c *TriggerSendCommand) Run(app *App) error {
 	if err != nil {
 		return usagef("--secret-file: %w", err)
 	}
-	document, err = client.do(app.Ctx, request{method: http.MethodPost, path: triggerPath(c.Name, ""), stream: bytes.NewReader(body), header: header})
+	document, err = client.do(app.Ctx, request{method: http.MethodPost, path: triggerPath(c.Name, ""), stream: bytes.NewReader(body),
+		header: header})
 	if p := (*problem)(nil); errors.As(err, &p) && p.Status == http.StatusUnauthorized {
 		return usagef("trigger %s has no such secret: its fingerprints are in `piecework trigger ls`, that of this one is %s", safeLine(c.Name), webhook.Fingerprint(secret))
 	}

@@ -23,7 +23,8 @@ func TestGetShowsErrorAdviceAndRuns(t *testing.T) {
 	if err := (&GetCommand{Remote: remote, ID: idB}).Run(s.App); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"failed", "max_turns: stopped ␛[2J", "Retry with a larger max_turns", "2.0 s", "$0.25", idA, `{"team":"a"}`, "the newest 1 of 300 runs"} {
+	for _, want := range []string{"failed", "max_turns: stopped ␛[2J", "Retry with a larger max_turns", "2.0 s", "$0.25", idA,
+		`{"team":"a"}`, "the newest 1 of 300 runs"} {
 		if !strings.Contains(s.out.String(), want) {
 			t.Errorf("output lacks %q:\n%s", want, s.out.String())
 		}
@@ -105,7 +106,8 @@ func TestLsFollowsPages(t *testing.T) {
 		_, _ = io.WriteString(w, `{"items":[`+failedUnit+`],"next":null}`)
 	}})
 	s := newStage(t)
-	command := LsCommand{Remote: remote, Filter: Filter{Status: new("failed"), Backend: new("mock"), Label: []string{"team=a"}, Query: new("x y")}, Limit: 1}
+	command := LsCommand{Remote: remote, Filter: Filter{Status: new("failed"), Backend: new("mock"), Label: []string{"team=a"},
+		Query: new("x y")}, Limit: 1}
 	if err := command.Run(s.App); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +160,8 @@ func TestRetrySendsTheChanges(t *testing.T) {
 		}
 	}
 	s := newStage(t)
-	if code := run(s.App, []string{"retry", idA, "--on-denied", "ignore", "--server", remote.Server}); code != exitUsage || !strings.Contains(s.errs.String(), "--on-denied") {
+	if code := run(s.App, []string{"retry", idA, "--on-denied", "ignore", "--server", remote.Server}); code != exitUsage ||
+		!strings.Contains(s.errs.String(), "--on-denied") {
 		t.Errorf("exit code %d: %s", code, s.errs.String())
 	}
 }

@@ -134,7 +134,8 @@ func TestWebhookCommandsAndAKilledDeliverer(t *testing.T) {
 		t.Errorf("messages %v", all)
 	}
 	var page struct{ Items []work.Delivery }
-	if err := json.Unmarshal([]byte(do(0, "webhook", "deliveries", "--unit", unit.ID.String(), "--json")), &page); err != nil || len(page.Items) != 1 || page.Items[0].Attempts != 2 {
+	if err := json.Unmarshal([]byte(do(0, "webhook", "deliveries", "--unit", unit.ID.String(), "--json")), &page); err != nil ||
+		len(page.Items) != 1 || page.Items[0].Attempts != 2 {
 		t.Fatalf("%+v, error %v", page, err)
 	}
 	_, whole := front.call("GET", "/deliveries/"+page.Items[0].ID.String(), "")

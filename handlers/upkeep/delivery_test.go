@@ -33,7 +33,8 @@ func TestScheduleOfTries(t *testing.T) {
 		}
 	}
 	d.Failed = 1
-	if low, high := tryOf(d, webhook.Answer{Err: io.EOF}, 0).Wait, tryOf(d, webhook.Answer{Err: io.EOF}, 1).Wait; low != 270*time.Second || high != 330*time.Second {
+	if low, high := tryOf(d, webhook.Answer{Err: io.EOF}, 0).Wait,
+		tryOf(d, webhook.Answer{Err: io.EOF}, 1).Wait; low != 270*time.Second || high != 330*time.Second {
 		t.Errorf("from %s to %s", low, high)
 	}
 }

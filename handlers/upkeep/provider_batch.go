@@ -226,7 +226,8 @@ func (r *batchRound) lines(ctx context.Context) (lines []backend.Line, err error
 				continue
 			}
 			if size += len(line.Body); size > most {
-				return lines, errors.Join(r.p.Store.ProviderBatches.UnpackLive(ctx, r.b.ID, live), r.p.Store.ProviderBatches.UnpackFrom(ctx, r.b.ID, after))
+				return lines, errors.Join(r.p.Store.ProviderBatches.UnpackLive(ctx, r.b.ID, live),
+					r.p.Store.ProviderBatches.UnpackFrom(ctx, r.b.ID, after))
 			}
 			line.ID = lineID(r.b.ID, after)
 			lines = append(lines, line)

@@ -178,7 +178,8 @@ func (s *Spool) Record(ctx context.Context, f store.Finish, begun time.Time) (st
 	if store.Refused(err) {
 		verdict, err = s.Store.Runs.Finish(ctx, f)
 	}
-	hopeless := store.Refused(err) || err != nil && ctx.Err() == nil && time.Since(begun) > Patience && !errors.As(err, new(*work.Unavailable))
+	hopeless := store.Refused(err) || err != nil && ctx.Err() == nil && time.Since(begun) > Patience &&
+		!errors.As(err, new(*work.Unavailable))
 	if !hopeless {
 		return f, verdict, err
 	}

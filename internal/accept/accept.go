@@ -72,7 +72,8 @@ func (c *Command) UnmarshalJSON(data []byte) error {
 }
 
 func (c Command) valid() error {
-	if len(c.Args) == 0 || c.Args[0] == "" || c.Text == "" && len(c.Args) == 3 && c.Args[0] == "/bin/sh" && c.Args[1] == "-c" && strings.TrimSpace(c.Args[2]) == "" {
+	if len(c.Args) == 0 || c.Args[0] == "" || c.Text == "" && len(c.Args) == 3 && c.Args[0] == "/bin/sh" && c.Args[1] == "-c" &&
+		strings.TrimSpace(c.Args[2]) == "" {
 		return errors.New("is empty: give a text for a shell, or a list with a program and its arguments")
 	}
 	for _, arg := range c.Args {

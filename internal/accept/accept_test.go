@@ -93,7 +93,8 @@ func TestOfTheOutput(t *testing.T) {
 		{`{"expression":"json == null"}`, `no JSON`, ""},
 		{`{"output_matches":"x","expression":"output == 'y'"}`, "xy", "is false"},
 	} {
-		if v := verdict(t, test.check, Result{Output: test.output}); !strings.Contains(v.Unmet, test.unmet) || test.unmet == "" && v.Unmet != "" {
+		if v := verdict(t, test.check, Result{Output: test.output}); !strings.Contains(v.Unmet, test.unmet) || test.unmet == "" &&
+			v.Unmet != "" {
 			t.Errorf("%s of %.20q: %q", test.check, test.output, v.Unmet)
 		}
 	}
@@ -144,7 +145,8 @@ func TestCommand(t *testing.T) {
 		{`{"command":"head -c 100000 /dev/zero | tr '\\0' x; echo the end; exit 1"}`, "exit status 1", "the end"},
 	} {
 		v := verdict(t, test.check, Result{Dir: dir, Output: "the answer"})
-		if !strings.Contains(v.Unmet, test.unmet) || test.unmet == "" && v.Unmet != "" || !strings.Contains(v.Said, test.said) || len(v.Said) > maxShown+10 {
+		if !strings.Contains(v.Unmet, test.unmet) || test.unmet == "" && v.Unmet != "" || !strings.Contains(v.Said, test.said) ||
+			len(v.Said) > maxShown+10 {
 			t.Errorf("%s: %q, said %.100q", test.check, v.Unmet, v.Said)
 		}
 	}
@@ -181,7 +183,8 @@ func TestCommandLeavesNothing(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}()
-	if _, err := c.Run(ctx, Result{Dir: dir, Env: []string{"PATH=/usr/bin:/bin"}, Supervisor: supervisor, Mark: process.NewMark(t.Name())}); err != nil || ctx.Err() == nil {
+	if _, err := c.Run(ctx, Result{Dir: dir, Env: []string{"PATH=/usr/bin:/bin"}, Supervisor: supervisor,
+		Mark: process.NewMark(t.Name())}); err != nil || ctx.Err() == nil {
 		t.Errorf("error %v, context %v", err, ctx.Err())
 	}
 }

@@ -73,8 +73,10 @@ func TestCeilingPrice(t *testing.T) {
 	if with, _ := dear.Cost(known); USD(with) != 15 {
 		t.Errorf("a model of the table costs %v", USD(with))
 	}
-	for name, want := range map[string]bool{"anthropic": true, "codex": true, "cursor": true, "gemini": true, "openai": false, "claude": false, "opencode": false, "mock": false} {
-		if prices.Unpriced(name, "nobody-knows") != want || prices.Unpriced(name, "") || dear.Unpriced(name, "nobody-knows") || (*Prices)(nil).Unpriced(name, "nobody-knows") {
+	for name, want := range map[string]bool{"anthropic": true, "codex": true, "cursor": true, "gemini": true, "openai": false,
+		"claude": false, "opencode": false, "mock": false} {
+		if prices.Unpriced(name, "nobody-knows") != want || prices.Unpriced(name, "") || dear.Unpriced(name, "nobody-knows") ||
+			(*Prices)(nil).Unpriced(name, "nobody-knows") {
 			t.Errorf("%s: not as it is known to be", name)
 		}
 	}
@@ -127,7 +129,8 @@ func TestTokensThatCannotBeTrue(t *testing.T) {
 			t.Errorf("the sum %+v costs %v", u, *cost)
 		}
 	}
-	if got := (work.Usage{InputTokens: 9_200_000_000_000_000_000}).And(work.Usage{InputTokens: 9_200_000_000_000_000_000}); got.Plausible() {
+	most := work.Usage{InputTokens: 9_200_000_000_000_000_000}
+	if got := most.And(most); got.Plausible() {
 		t.Errorf("a sum that is too large looks plausible: %+v", got)
 	}
 }

@@ -29,7 +29,8 @@ func startAndClose(b *testing.B, k Supervisor) {
 // BenchmarkFollowedOutput is a child that writes to a file and ends at once.
 func BenchmarkFollowedOutput(b *testing.B) {
 	for range b.N {
-		child, err := Start(Command{Path: "/bin/echo", Args: []string{"hi"}, Env: testEnv(), Mark: NewMark("bench"), Supervisor: by(Subreaper), StdoutFile: filepath.Join(b.TempDir(), "out")})
+		child, err := Start(Command{Path: "/bin/echo", Args: []string{"hi"}, Env: testEnv(), Mark: NewMark("bench"),
+			Supervisor: by(Subreaper), StdoutFile: filepath.Join(b.TempDir(), "out")})
 		if err != nil {
 			b.Fatal(err)
 		}

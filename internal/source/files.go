@@ -64,7 +64,8 @@ func (s Source) takes(name string) bool {
 		return false
 	}
 	lower := strings.ToLower(name)
-	fits := len(s.Suffix) == 0 || slices.ContainsFunc(s.Suffix, func(suffix string) bool { return strings.HasSuffix(lower, strings.ToLower(suffix)) })
+	fits := len(s.Suffix) == 0 || slices.ContainsFunc(s.Suffix,
+		func(suffix string) bool { return strings.HasSuffix(lower, strings.ToLower(suffix)) })
 	return fits && (len(s.Glob) == 0 || names(s.Glob, name)) && !names(s.Exclude, name)
 }
 

@@ -72,8 +72,10 @@ func TestRead(t *testing.T) {
 		want []string
 		err  string
 	}{
-		{"csv", Source{Type: TypeCSV}, "name,sum\nAnn,1\n\"B,\"\"ob\n2\",\nC,3\n", []string{`1 {"name":"Ann","sum":"1"}`, `2 {"name":"B,\"ob\n2","sum":""}`, `3 {"name":"C","sum":"3"}`}, ""},
-		{"csv named", Source{Type: TypeCSV, CustomID: "id", Delimiter: ";"}, "\xef\xbb\xbfid;x\r\nk1;2\r\n;3", []string{`k1 {"id":"k1","x":"2"}`, `2 {"id":"","x":"3"}`}, ""},
+		{"csv", Source{Type: TypeCSV}, "name,sum\nAnn,1\n\"B,\"\"ob\n2\",\nC,3\n",
+			[]string{`1 {"name":"Ann","sum":"1"}`, `2 {"name":"B,\"ob\n2","sum":""}`, `3 {"name":"C","sum":"3"}`}, ""},
+		{"csv named", Source{Type: TypeCSV, CustomID: "id", Delimiter: ";"}, "\xef\xbb\xbfid;x\r\nk1;2\r\n;3",
+			[]string{`k1 {"id":"k1","x":"2"}`, `2 {"id":"","x":"3"}`}, ""},
 		{"csv short row", Source{Type: TypeCSV}, "a,b\n1\n1,2\n", []string{`1  the row has 1 fields; the first row names 2 columns`, `2 {"a":"1","b":"2"}`}, ""},
 		{"csv latin", Source{Type: TypeCSV}, "a\n\xe9\n", []string{`1  the column "a" is not UTF-8`}, ""},
 		{"csv empty", Source{Type: TypeCSV}, "", nil, "the file is empty"},
@@ -149,7 +151,8 @@ func TestLongLines(t *testing.T) {
 	if err != nil || len(got) != 3 || len(got[1]) < 200_000 {
 		t.Errorf("%d %v", len(got), err)
 	}
-	if _, _, err := all(t, Source{Type: TypeJSONL}.Read(strings.NewReader(strings.Repeat(" ", MaxLine+1)), Place{})); !errors.Is(err, ErrBroken) {
+	if _, _, err := all(t, Source{Type: TypeJSONL}.Read(strings.NewReader(strings.Repeat(" ", MaxLine+1)), Place{})); !errors.Is(err,
+		ErrBroken) {
 		t.Errorf("an endless line: %v", err)
 	}
 }

@@ -241,7 +241,8 @@ func (g *RedisGroup) start(o local.RedisOptions) string {
 
 // dial makes a client for one server that gives up at once.
 func (g *RedisGroup) dial(addr string) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: addr, Password: GroupPassword, MaxRetries: -1, DialerRetries: 1, DialTimeout: oneCommand, ReadTimeout: oneCommand})
+	c := redis.NewClient(&redis.Options{Addr: addr, Password: GroupPassword, MaxRetries: -1, DialerRetries: 1, DialTimeout: oneCommand,
+		ReadTimeout: oneCommand})
 	g.t.Cleanup(func() { _ = c.Close() })
 	return c
 }

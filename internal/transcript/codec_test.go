@@ -151,7 +151,8 @@ func TestPlain(t *testing.T) {
 	const nasty = "\x1b[2J\r\u009b1m\u202e\u200b\u2066\u061c\U000E0041\x7f\xff"
 	var out strings.Builder
 	err := Plain(&out, []Step{
-		{Number: 1, Time: at, Type: Action, Content: []Content{{Type: Text, Text: "look\n\tthere" + nasty}, {Type: ToolCall, Name: "read" + nasty, Args: "{}" + nasty}}},
+		{Number: 1, Time: at, Type: Action, Content: []Content{{Type: Text, Text: "look\n\tthere" + nasty},
+			{Type: ToolCall, Name: "read" + nasty, Args: "{}" + nasty}}},
 		{Number: 2, Time: at, Type: ToolResult, Name: "read", Text: "found é 漢 🙂" + nasty, IsError: true},
 	})
 	if err != nil {

@@ -49,7 +49,8 @@ var kinds = []kind{
 	credential("GitLab runner", `GR1348941[A-Za-z0-9_-]{20,}`, "GR1348941"),
 	credential("AWS key id", `(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}`, "AKIA", "ASIA", "ABIA", "ACCA"),
 	credential("AWS secret", `(?i)(?:secret_?access_?key|aws_?secret|aws_?session_?token)[A-Za-z_]{0,20}["'\\]{0,3}\s{0,5}[:=,>]{1,3}\s{0,5}["'\\]{0,3}([A-Za-z0-9/+=]{40,})`,
-		"SecretAccessKey", "secretAccessKey", "secret_access_key", "SECRET_ACCESS_KEY", "aws_secret", "AWS_SECRET", "aws_session_token", "AWS_SESSION_TOKEN", "SessionToken"),
+		"SecretAccessKey", "secretAccessKey", "secret_access_key", "SECRET_ACCESS_KEY", "aws_secret", "AWS_SECRET", "aws_session_token",
+		"AWS_SESSION_TOKEN", "SessionToken"),
 	credential("Google", `AIza[0-9A-Za-z_-]{35}`, "AIza"),
 	credential("Google OAuth", `(?:GOCSPX-[A-Za-z0-9_-]{20,}|ya29\.[A-Za-z0-9_-]{20,})`, "GOCSPX-", "ya29."),
 	credential("Azure storage", `(?:AccountKey|SharedAccessKey|accountkey)=([A-Za-z0-9+/]{40,90}={0,2})`, "AccountKey=", "SharedAccessKey=", "accountkey="),
@@ -98,7 +99,8 @@ var kinds = []kind{
 	credential("Groq, Replicate, xAI, Perplexity", `(?:gsk_|r8_|xai-|pplx-)[A-Za-z0-9]{32,}`, "gsk_", "r8_", "xai-", "pplx-"),
 	credential("Vercel, Fly, Railway", `(?:vercel_blob_rw_|fo1_|fm2_)[A-Za-z0-9+/=_,-]{30,}`, "vercel_blob_rw_", "fo1_", "fm2_"),
 	// Whatever is called a secret and looks like one.
-	{name: "named", random: true, find: named, keys: []string{"api_key", "apikey", "apiKey", "ApiKey", "API_KEY", "APIKEY", "api-key", "Api-Key", "API-Key",
+	{name: "named", random: true, find: named, keys: []string{"api_key", "apikey", "apiKey", "ApiKey", "API_KEY", "APIKEY", "api-key",
+		"Api-Key", "API-Key",
 		"secret", "Secret", "SECRET", "token", "Token", "TOKEN", "passw", "Passw", "PASSW"}},
 }
 

@@ -99,7 +99,8 @@ func TestRedactorKinds(t *testing.T) {
 	redact := Redactor(nil)
 	for name, sample := range samples() {
 		for place, format := range map[string]string{
-			"alone": "%s", "line": "before\n%s\nafter", "words": "it is %s, and so on", "quoted": `x="%s";`, "markdown": "`%s`", "assigned": "KEY=%s", "after an escape": `a\n%s\nb`,
+			"alone": "%s", "line": "before\n%s\nafter", "words": "it is %s, and so on", "quoted": `x="%s";`, "markdown": "`%s`",
+			"assigned": "KEY=%s", "after an escape": `a\n%s\nb`,
 		} {
 			if got := redact(fmt.Sprintf(format, sample[0])); strings.Contains(got, sample[1]) || !strings.Contains(got, redacted) {
 				t.Errorf("%s, %s: %s", name, place, got)
@@ -142,7 +143,8 @@ func TestRedactorLeavesOrdinaryTextAlone(t *testing.T) {
 	t.Parallel()
 	redact := Redactor([]string{"an-operators-secret"})
 	for _, text := range []string{
-		"nothing secret", "a task-list of sk-ills", "AKIA is short", "https://a.example/b@c", "see http://user@host/", "10:30:AAA", "token: string", `{"token":"x"}`,
+		"nothing secret", "a task-list of sk-ills", "AKIA is short", "https://a.example/b@c", "see http://user@host/", "10:30:AAA",
+		"token: string", `{"token":"x"}`,
 		"the bearer of bad news", "Basic English words", "the secret is out", "password: ********", "func token() (secret string) {", "a secret: internationalization-of-things",
 		"commit 0123456789abcdef0123456789abcdef01234567", "uuid 8b0c2c3e-7a55-4f43-9f1c-1b2f3a4d5e6f", "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
 		"MOUNTAINS.OF.MONEY", "SK is Slovakia", "max_output_tokens: 32000", "export TOKEN=$GITHUB_TOKEN", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----", "secrets.yaml: secretKeyRef:",
@@ -166,7 +168,8 @@ func TestRedactorWaysOfWriting(t *testing.T) {
 		return out
 	}
 	for name, text := range map[string]string{
-		"hex": hex.EncodeToString([]byte(secret)), "HEX": strings.ToUpper(hex.EncodeToString([]byte(secret))), "percent": bytesAs("%%%02X"), "percent, small": bytesAs("%%%02x"),
+		"hex": hex.EncodeToString([]byte(secret)), "HEX": strings.ToUpper(hex.EncodeToString([]byte(secret))),
+		"percent": bytesAs("%%%02X"), "percent, small": bytesAs("%%%02x"),
 		"some percent": "s3rver%2fSecret%2bwith%3dsigns%26more%3f", "escapes": bytesAs(`\u%04x`), "ESCAPES": bytesAs(`\u%04X`), "bytes": bytesAs(`\x%02x`),
 	} {
 		if got := redact("<" + text + ">"); got != "<"+redacted+">" {
@@ -207,7 +210,8 @@ func TestRedactorPartsOfSecrets(t *testing.T) {
 func BenchmarkRedactorHostile(b *testing.B) {
 	redact := Redactor([]string{"an-operators-secret"})
 	const size = 50 << 10
-	for _, piece := range []string{"eyJ-", "eyJ", "token=", "secret", "://a:b", "M-", "SK", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "Bearer ", "Q~", "sig=", "sk-", ":AA", "an-operators-secre", "-us1"} {
+	for _, piece := range []string{"eyJ-", "eyJ", "token=", "secret", "://a:b", "M-", "SK", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----",
+		"Bearer ", "Q~", "sig=", "sk-", ":AA", "an-operators-secre", "-us1"} {
 		text := strings.Repeat(piece, size/len(piece))
 		b.Run(piece, func(b *testing.B) {
 			b.SetBytes(int64(len(text)))

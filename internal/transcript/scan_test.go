@@ -17,7 +17,8 @@ import (
 
 // odd is a transcript of texts that JSON writes in other ways than they are.
 func odd(random *rand.Rand, n int) []Step {
-	pieces := []string{"", `"`, `\`, `\\`, `\"`, "\n", "é\u2028", "<b>", `{"a":[1,"]"]}`, "}", "]", ",", "plain words ", "\x00\x1b", strings.Repeat("x", 300<<10)}
+	pieces := []string{"", `"`, `\`, `\\`, `\"`, "\n", "é\u2028", "<b>", `{"a":[1,"]"]}`, "}", "]", ",", "plain words ", "\x00\x1b",
+		strings.Repeat("x", 300<<10)}
 	text := func() string {
 		var s string
 		for range random.IntN(4) {
@@ -27,10 +28,12 @@ func odd(random *rand.Rand, n int) []Step {
 	}
 	steps := make([]Step, n)
 	for i := range steps {
-		s := Step{Number: i + 1, Rev: random.IntN(3), Time: time.Unix(int64(i), random.Int64N(1e9)).UTC(), Type: []string{Action, ToolResult, text()}[random.IntN(3)],
+		s := Step{Number: i + 1, Rev: random.IntN(3), Time: time.Unix(int64(i), random.Int64N(1e9)).UTC(),
+			Type:   []string{Action, ToolResult, text()}[random.IntN(3)],
 			CallID: text(), Name: text(), Text: text(), IsError: random.IntN(2) == 0, Denied: random.IntN(2) == 0, Parent: text()}
 		for range random.IntN(4) {
-			s.Content = append(s.Content, Content{Type: []string{Text, ToolCall}[random.IntN(2)], Text: text(), ID: text(), Name: text(), Args: text()})
+			s.Content = append(s.Content, Content{Type: []string{Text, ToolCall}[random.IntN(2)], Text: text(), ID: text(), Name: text(),
+				Args: text()})
 		}
 		steps[i] = s
 	}
@@ -121,7 +124,8 @@ func FuzzOutline(f *testing.F) {
 		if err := json.Unmarshal(lines, &want); err != nil {
 			t.Fatal(err)
 		}
-		if err := got.Outline(lines); err != nil || got.CallID != want.CallID || got.Number != want.Number || len(got.Content) != len(want.Content) {
+		if err := got.Outline(lines); err != nil || got.CallID != want.CallID || got.Number != want.Number ||
+			len(got.Content) != len(want.Content) {
 			t.Errorf("%s became %+v, error %v", lines, got, err)
 		}
 	})
@@ -131,7 +135,8 @@ func FuzzOutline(f *testing.F) {
 func TestScanHoldsOneStep(t *testing.T) {
 	steps := make([]Step, 10_000)
 	for i := range steps {
-		steps[i] = Step{Number: i + 1, Rev: i + 1, Type: ToolResult, CallID: fmt.Sprint("call", i), Name: "Read", Text: strings.Repeat("word ", 600)}
+		steps[i] = Step{Number: i + 1, Rev: i + 1, Type: ToolResult, CallID: fmt.Sprint("call", i), Name: "Read",
+			Text: strings.Repeat("word ", 600)}
 	}
 	var c Codec
 	blob, err := c.Encode(steps)

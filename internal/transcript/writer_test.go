@@ -105,7 +105,8 @@ func TestWriterCleansAndRedacts(t *testing.T) {
 	w.Add(Step{Type: ToolResult, Text: text, Name: text, CallID: text, Parent: text})
 	const want = "ab\uFFFDc [redacted]"
 	s := w.Steps()
-	for i, got := range []string{s[0].Content[0].Text, s[0].Content[0].ID, s[0].Content[0].Name, s[0].Content[0].Args, s[1].Text, s[1].Name, s[1].CallID, s[1].Parent} {
+	for i, got := range []string{s[0].Content[0].Text, s[0].Content[0].ID, s[0].Content[0].Name, s[0].Content[0].Args, s[1].Text,
+		s[1].Name, s[1].CallID, s[1].Parent} {
 		if got != want {
 			t.Errorf("field %d: %q", i, got)
 		}

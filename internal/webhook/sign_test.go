@@ -137,9 +137,12 @@ func TestNodeReceiversVerifyWhatWeSend(t *testing.T) {
 func TestAddressesThatAreNotPublic(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
-		"127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "::127.0.0.1", "0.0.0.0", "::", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "fd00::1",
-		"169.254.169.254", "fe80::1", "100.64.0.1", "100.100.100.200", "192.0.0.192", "168.63.129.16", "198.18.0.1", "240.0.0.1", "255.255.255.255", "224.0.0.1",
-		"ff02::1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:7f00:1::", "2001::1", "2001:db8::1", "fec0::1", "fd00:ec2::254", "100::1", "fe80::1%eth0", "3fff::1",
+		"127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "::127.0.0.1", "0.0.0.0", "::", "10.0.0.1", "172.16.0.1", "172.31.255.255",
+		"192.168.1.1", "fd00::1",
+		"169.254.169.254", "fe80::1", "100.64.0.1", "100.100.100.200", "192.0.0.192", "168.63.129.16", "198.18.0.1", "240.0.0.1",
+		"255.255.255.255", "224.0.0.1",
+		"ff02::1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:7f00:1::", "2001::1", "2001:db8::1", "fec0::1", "fd00:ec2::254", "100::1",
+		"fe80::1%eth0", "3fff::1",
 	} {
 		if (Guard{}).Allows(netip.MustParseAddr(text)) {
 			t.Errorf("%s may be reached", text)
@@ -155,7 +158,8 @@ func TestAddressesThatAreNotPublic(t *testing.T) {
 		t.Fatal(err)
 	}
 	guard := Guard{Allow: allow}
-	for text, want := range map[string]bool{"10.1.2.3": true, "::ffff:10.1.2.3": true, "10.2.0.1": false, "192.168.7.7": true, "192.168.7.8": false, "fd12::1": true, "127.0.0.1": false} {
+	for text, want := range map[string]bool{"10.1.2.3": true, "::ffff:10.1.2.3": true, "10.2.0.1": false, "192.168.7.7": true,
+		"192.168.7.8": false, "fd12::1": true, "127.0.0.1": false} {
 		if guard.Allows(netip.MustParseAddr(text)) != want {
 			t.Errorf("%s: want %t", text, want)
 		}

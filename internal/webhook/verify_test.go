@@ -58,46 +58,66 @@ func TestVerify(t *testing.T) {
 		good    bool
 		id      string
 	}{
-		"github":                     {work.Scheme{Preset: GitHub}, []string{"It's a Secret to Everybody"}, github(githubGood), "Hello, World!", 0, true, "72d3162e"},
-		"github, second secret":      {work.Scheme{Preset: GitHub}, []string{ownSecret, "It's a Secret to Everybody"}, github(githubGood), "Hello, World!", 0, true, "72d3162e"},
-		"github, one more space":     {work.Scheme{Preset: GitHub}, []string{"It's a Secret to Everybody"}, github(githubGood), "Hello, World! ", 0, false, ""},
-		"github, other secret":       {work.Scheme{Preset: GitHub}, []string{ownSecret}, github(githubGood), "Hello, World!", 0, false, ""},
-		"github, no secret":          {work.Scheme{Preset: GitHub}, nil, github(githubGood), "Hello, World!", 0, false, ""},
-		"github, half a signature":   {work.Scheme{Preset: GitHub}, []string{"It's a Secret to Everybody"}, github(githubGood[:40]), "Hello, World!", 0, false, ""},
-		"github, no signature":       {work.Scheme{Preset: GitHub}, []string{"It's a Secret to Everybody"}, http.Header{}, "Hello, World!", 0, false, ""},
-		"github, empty signature":    {work.Scheme{Preset: GitHub}, []string{"It's a Secret to Everybody"}, github("sha256="), "Hello, World!", 0, false, ""},
-		"github, no hex":             {work.Scheme{Preset: GitHub}, []string{"It's a Secret to Everybody"}, github("sha256=zz"), "Hello, World!", 0, false, ""},
-		"github, sha1 only":          {work.Scheme{Preset: GitHub}, []string{"It's a Secret to Everybody"}, headers("X-Hub-Signature", "sha1=01dc10d0c83e72ed246219cdd91669667fe2ca59"), "Hello, World!", 0, false, ""},
-		"slack":                      {work.Scheme{Preset: Slack}, []string{slackSecret}, slack(slackGood, "1531420618"), slackBody, 1531420618, true, ""},
-		"slack, 300 s later":         {work.Scheme{Preset: Slack}, []string{slackSecret}, slack(slackGood, "1531420618"), slackBody, 1531420918, true, ""},
-		"slack, 301 s later":         {work.Scheme{Preset: Slack}, []string{slackSecret}, slack(slackGood, "1531420618"), slackBody, 1531420919, false, ""},
-		"slack, 301 s early":         {work.Scheme{Preset: Slack}, []string{slackSecret}, slack(slackGood, "1531420618"), slackBody, 1531420317, false, ""},
-		"slack, own tolerance":       {work.Scheme{Preset: Slack, Tolerance: 10}, []string{slackSecret}, slack(slackGood, "1531420618"), slackBody, 1531420629, false, ""},
-		"slack, other time":          {work.Scheme{Preset: Slack}, []string{slackSecret}, slack(slackGood, "1531420619"), slackBody, 1531420618, false, ""},
-		"slack, no time":             {work.Scheme{Preset: Slack}, []string{slackSecret}, headers("X-Slack-Signature", slackGood), slackBody, 1531420618, false, ""},
-		"slack, time without end":    {work.Scheme{Preset: Slack}, []string{slackSecret}, slack(slackGood, "9223372036854775807"), slackBody, 1531420618, false, ""},
-		"stripe":                     {work.Scheme{Preset: Stripe}, []string{stripeKey}, stripe("t=1492774577,v1=" + stripeHex), stripeBody, 1492774577, true, ""},
-		"stripe, two signatures":     {work.Scheme{Preset: Stripe}, []string{stripeKey}, stripe("t=1492774577,v1=00ff,v1=" + stripeHex + ",v0=00"), stripeBody, 1492774577, true, ""},
-		"stripe, v0 proves nothing":  {work.Scheme{Preset: Stripe}, []string{stripeKey}, stripe("t=1492774577,v0=" + stripeHex), stripeBody, 1492774577, false, ""},
-		"stripe, too late":           {work.Scheme{Preset: Stripe}, []string{stripeKey}, stripe("t=1492774577,v1=" + stripeHex), stripeBody, 1492774577 + 301, false, ""},
-		"stripe, no time":            {work.Scheme{Preset: Stripe}, []string{stripeKey}, stripe("v1=" + stripeHex), stripeBody, 1492774577, false, ""},
-		"stripe, key without prefix": {work.Scheme{Preset: Stripe}, []string{strings.TrimPrefix(stripeKey, "whsec_")}, stripe("t=1492774577,v1=" + stripeHex), stripeBody, 1492774577, false, ""},
-		"standard":                   {work.Scheme{Preset: Standard}, []string{whsec}, standard(stdGood, stdID, "1614265330"), stdBody, 1614265330, true, stdID},
-		"standard, one of several":   {work.Scheme{Preset: Standard}, []string{whsec}, standard("v1a,AAAA v1,AAAA "+stdGood, stdID, "1614265330"), stdBody, 1614265330, true, stdID},
-		"standard, other id":         {work.Scheme{Preset: Standard}, []string{whsec}, standard(stdGood, "msg_2", "1614265330"), stdBody, 1614265330, false, ""},
-		"standard, no id":            {work.Scheme{Preset: Standard}, []string{whsec}, headers("webhook-signature", stdGood, "webhook-timestamp", "1614265330"), stdBody, 1614265330, false, ""},
-		"standard, empty":            {work.Scheme{Preset: Standard}, []string{whsec}, standard("v1,", stdID, "1614265330"), stdBody, 1614265330, false, ""},
-		"standard, as v1a":           {work.Scheme{Preset: Standard}, []string{whsec}, standard(strings.Replace(stdGood, "v1,", "v1a,", 1), stdID, "1614265330"), stdBody, 1614265330, false, ""},
-		"standard, ten thousand":     {work.Scheme{Preset: Standard}, []string{whsec}, standard(strings.Repeat("v1,AAAA ", 10_000)+stdGood, stdID, "1614265330"), stdBody, 1614265330, false, ""},
-		"sha512":                     {generic, []string{ownSecret}, headers("X-Signature", "v1:"+sha512Hex), `{"a":1}`, 0, true, ""},
-		"sha512, no prefix":          {generic, []string{ownSecret}, headers("X-Signature", sha512Hex), `{"a":1}`, 0, false, ""},
-		"basic":                      {work.Scheme{Preset: Basic, Username: "u"}, []string{ownSecret}, headers("Authorization", "Basic dTphIHNlY3JldCBvZiBlbm91Z2ggY2hhcmFjdGVycw=="), "", 0, true, ""},
-		"basic, other name":          {work.Scheme{Preset: Basic, Username: "v"}, []string{ownSecret}, headers("Authorization", "Basic dTphIHNlY3JldCBvZiBlbm91Z2ggY2hhcmFjdGVycw=="), "", 0, false, ""},
-		"basic, other password":      {work.Scheme{Preset: Basic, Username: "u"}, []string{ownSecret + "!"}, headers("Authorization", "Basic dTphIHNlY3JldCBvZiBlbm91Z2ggY2hhcmFjdGVycw=="), "", 0, false, ""},
-		"basic, nothing":             {work.Scheme{Preset: Basic, Username: "u"}, []string{ownSecret}, http.Header{}, "", 0, false, ""},
-		"api key":                    {work.Scheme{Preset: APIKey, Header: "X-API-Key", IDHeader: "X-Id"}, []string{"no", ownSecret}, headers("X-API-Key", ownSecret, "X-Id", "7"), "", 0, true, "7"},
-		"api key, other":             {work.Scheme{Preset: APIKey, Header: "X-API-Key"}, []string{ownSecret}, headers("X-API-Key", "x"+ownSecret), "", 0, false, ""},
-		"api key, none":              {work.Scheme{Preset: APIKey, Header: "X-API-Key"}, []string{ownSecret}, http.Header{}, "", 0, false, ""},
+		"github": {work.Scheme{Preset: GitHub}, []string{"It's a Secret to Everybody"}, github(githubGood), "Hello, World!", 0, true, "72d3162e"},
+		"github, second secret": {work.Scheme{Preset: GitHub}, []string{ownSecret, "It's a Secret to Everybody"}, github(githubGood),
+			"Hello, World!", 0, true, "72d3162e"},
+		"github, one more space":   {work.Scheme{Preset: GitHub}, []string{"It's a Secret to Everybody"}, github(githubGood), "Hello, World! ", 0, false, ""},
+		"github, other secret":     {work.Scheme{Preset: GitHub}, []string{ownSecret}, github(githubGood), "Hello, World!", 0, false, ""},
+		"github, no secret":        {work.Scheme{Preset: GitHub}, nil, github(githubGood), "Hello, World!", 0, false, ""},
+		"github, half a signature": {work.Scheme{Preset: GitHub}, []string{"It's a Secret to Everybody"}, github(githubGood[:40]), "Hello, World!", 0, false, ""},
+		"github, no signature":     {work.Scheme{Preset: GitHub}, []string{"It's a Secret to Everybody"}, http.Header{}, "Hello, World!", 0, false, ""},
+		"github, empty signature":  {work.Scheme{Preset: GitHub}, []string{"It's a Secret to Everybody"}, github("sha256="), "Hello, World!", 0, false, ""},
+		"github, no hex":           {work.Scheme{Preset: GitHub}, []string{"It's a Secret to Everybody"}, github("sha256=zz"), "Hello, World!", 0, false, ""},
+		"github, sha1 only": {work.Scheme{Preset: GitHub}, []string{"It's a Secret to Everybody"},
+			headers("X-Hub-Signature", "sha1=01dc10d0c83e72ed246219cdd91669667fe2ca59"), "Hello, World!", 0, false, ""},
+		"slack": {work.Scheme{Preset: Slack}, []string{slackSecret}, slack(slackGood, "1531420618"), slackBody,
+			1531420618, true, ""},
+		"slack, 300 s later": {work.Scheme{Preset: Slack}, []string{slackSecret}, slack(slackGood, "1531420618"), slackBody, 1531420918, true, ""},
+		"slack, 301 s later": {work.Scheme{Preset: Slack}, []string{slackSecret}, slack(slackGood, "1531420618"), slackBody, 1531420919, false, ""},
+		"slack, 301 s early": {work.Scheme{Preset: Slack}, []string{slackSecret}, slack(slackGood, "1531420618"), slackBody, 1531420317, false, ""},
+		"slack, own tolerance": {work.Scheme{Preset: Slack, Tolerance: 10}, []string{slackSecret}, slack(slackGood, "1531420618"),
+			slackBody, 1531420629, false, ""},
+		"slack, other time": {work.Scheme{Preset: Slack}, []string{slackSecret}, slack(slackGood, "1531420619"), slackBody, 1531420618, false, ""},
+		"slack, no time": {work.Scheme{Preset: Slack}, []string{slackSecret}, headers("X-Slack-Signature", slackGood),
+			slackBody, 1531420618, false, ""},
+		"slack, time without end": {work.Scheme{Preset: Slack}, []string{slackSecret}, slack(slackGood, "9223372036854775807"), slackBody, 1531420618, false, ""},
+		"stripe": {work.Scheme{Preset: Stripe}, []string{stripeKey}, stripe("t=1492774577,v1=" + stripeHex),
+			stripeBody, 1492774577, true, ""},
+		"stripe, two signatures": {work.Scheme{Preset: Stripe}, []string{stripeKey},
+			stripe("t=1492774577,v1=00ff,v1=" + stripeHex + ",v0=00"), stripeBody, 1492774577, true, ""},
+		"stripe, v0 proves nothing": {work.Scheme{Preset: Stripe}, []string{stripeKey}, stripe("t=1492774577,v0=" + stripeHex), stripeBody, 1492774577, false, ""},
+		"stripe, too late": {work.Scheme{Preset: Stripe}, []string{stripeKey}, stripe("t=1492774577,v1=" + stripeHex),
+			stripeBody, 1492774577 + 301, false, ""},
+		"stripe, no time": {work.Scheme{Preset: Stripe}, []string{stripeKey}, stripe("v1=" + stripeHex), stripeBody, 1492774577, false, ""},
+		"stripe, key without prefix": {work.Scheme{Preset: Stripe}, []string{strings.TrimPrefix(stripeKey, "whsec_")},
+			stripe("t=1492774577,v1=" + stripeHex), stripeBody, 1492774577, false, ""},
+		"standard": {work.Scheme{Preset: Standard}, []string{whsec}, standard(stdGood, stdID, "1614265330"), stdBody,
+			1614265330, true, stdID},
+		"standard, one of several": {work.Scheme{Preset: Standard}, []string{whsec},
+			standard("v1a,AAAA v1,AAAA "+stdGood, stdID, "1614265330"), stdBody, 1614265330, true, stdID},
+		"standard, other id": {work.Scheme{Preset: Standard}, []string{whsec}, standard(stdGood, "msg_2", "1614265330"), stdBody,
+			1614265330, false, ""},
+		"standard, no id": {work.Scheme{Preset: Standard}, []string{whsec},
+			headers("webhook-signature", stdGood, "webhook-timestamp", "1614265330"), stdBody, 1614265330, false, ""},
+		"standard, empty": {work.Scheme{Preset: Standard}, []string{whsec}, standard("v1,", stdID, "1614265330"), stdBody, 1614265330, false, ""},
+		"standard, as v1a": {work.Scheme{Preset: Standard}, []string{whsec},
+			standard(strings.Replace(stdGood, "v1,", "v1a,", 1), stdID, "1614265330"), stdBody, 1614265330, false, ""},
+		"standard, ten thousand": {work.Scheme{Preset: Standard}, []string{whsec},
+			standard(strings.Repeat("v1,AAAA ", 10_000)+stdGood, stdID, "1614265330"), stdBody, 1614265330, false, ""},
+		"sha512":            {generic, []string{ownSecret}, headers("X-Signature", "v1:"+sha512Hex), `{"a":1}`, 0, true, ""},
+		"sha512, no prefix": {generic, []string{ownSecret}, headers("X-Signature", sha512Hex), `{"a":1}`, 0, false, ""},
+		"basic": {work.Scheme{Preset: Basic, Username: "u"}, []string{ownSecret},
+			headers("Authorization", "Basic dTphIHNlY3JldCBvZiBlbm91Z2ggY2hhcmFjdGVycw=="), "", 0, true, ""},
+		"basic, other name": {work.Scheme{Preset: Basic, Username: "v"}, []string{ownSecret},
+			headers("Authorization", "Basic dTphIHNlY3JldCBvZiBlbm91Z2ggY2hhcmFjdGVycw=="), "", 0, false, ""},
+		"basic, other password": {work.Scheme{Preset: Basic, Username: "u"}, []string{ownSecret + "!"},
+			headers("Authorization", "Basic dTphIHNlY3JldCBvZiBlbm91Z2ggY2hhcmFjdGVycw=="), "", 0, false, ""},
+		"basic, nothing": {work.Scheme{Preset: Basic, Username: "u"}, []string{ownSecret}, http.Header{}, "", 0, false, ""},
+		"api key": {work.Scheme{Preset: APIKey, Header: "X-API-Key", IDHeader: "X-Id"}, []string{"no", ownSecret},
+			headers("X-API-Key", ownSecret, "X-Id", "7"), "", 0, true, "7"},
+		"api key, other": {work.Scheme{Preset: APIKey, Header: "X-API-Key"}, []string{ownSecret},
+			headers("X-API-Key", "x"+ownSecret), "", 0, false, ""},
+		"api key, none": {work.Scheme{Preset: APIKey, Header: "X-API-Key"}, []string{ownSecret}, http.Header{}, "", 0, false, ""},
 	} {
 		if test.scheme.Preset == HMAC {
 			var err error
@@ -124,7 +144,8 @@ func TestImitationsAreTaken(t *testing.T) {
 	now := time.Unix(1700000000, 0)
 	for _, s := range []work.Scheme{
 		{Preset: GitHub}, {Preset: Stripe}, {Preset: Slack}, {Preset: Standard},
-		{Preset: HMAC, Header: "X-Signature", Encoding: "base64", Algorithm: "sha512", Prefix: "t=", Signed: "{id}|{timestamp}|{body}", TimestampHeader: "X-Time", IDHeader: "X-Id"},
+		{Preset: HMAC, Header: "X-Signature", Encoding: "base64", Algorithm: "sha512", Prefix: "t=", Signed: "{id}|{timestamp}|{body}",
+			TimestampHeader: "X-Time", IDHeader: "X-Id"},
 		{Preset: Basic, Username: "u", IDHeader: "X-Id"}, {Preset: APIKey, Header: "Authorization", Prefix: "Bearer "},
 	} {
 		checked, err := Check(s)
@@ -145,7 +166,8 @@ func TestImitationsAreTaken(t *testing.T) {
 			t.Errorf("%s: another secret was taken", s.Preset)
 		}
 		for name, value := range Public(checked, h) {
-			if strings.Contains(value, whsec) || strings.Contains(name, "signature") || strings.Contains(name, "auth") || strings.EqualFold(name, checked.Header) {
+			if strings.Contains(value, whsec) || strings.Contains(name, "signature") || strings.Contains(name, "auth") ||
+				strings.EqualFold(name, checked.Header) {
 				t.Errorf("%s shows %s: %s", s.Preset, name, value)
 			}
 		}
@@ -155,11 +177,13 @@ func TestImitationsAreTaken(t *testing.T) {
 func TestBadSchemesAreRefused(t *testing.T) {
 	t.Parallel()
 	for pointer, schemes := range map[string][]work.Scheme{
-		"#/preset":           {{}, {Preset: "gitlab"}, {Preset: GitHub, Header: "X"}, {Preset: Basic, Username: "u", Header: "X"}, {Preset: APIKey, Signed: "{body}"}, {Preset: HMAC, Header: "X", Username: "u"}},
-		"#/header":           {{Preset: HMAC}, {Preset: HMAC, Header: "X Y"}},
-		"#/algorithm":        {{Preset: HMAC, Header: "X", Algorithm: "md5"}},
-		"#/encoding":         {{Preset: HMAC, Header: "X", Encoding: "rot13"}},
-		"#/signed":           {{Preset: HMAC, Header: "X", Signed: "{timestamp}", TimestampHeader: "T"}, {Preset: HMAC, Header: "X", Signed: "{body}{url}"}},
+		"#/preset": {{}, {Preset: "gitlab"}, {Preset: GitHub, Header: "X"}, {Preset: Basic, Username: "u", Header: "X"},
+			{Preset: APIKey, Signed: "{body}"}, {Preset: HMAC, Header: "X", Username: "u"}},
+		"#/header":    {{Preset: HMAC}, {Preset: HMAC, Header: "X Y"}},
+		"#/algorithm": {{Preset: HMAC, Header: "X", Algorithm: "md5"}},
+		"#/encoding":  {{Preset: HMAC, Header: "X", Encoding: "rot13"}},
+		"#/signed": {{Preset: HMAC, Header: "X", Signed: "{timestamp}", TimestampHeader: "T"},
+			{Preset: HMAC, Header: "X", Signed: "{body}{url}"}},
 		"#/timestamp_header": {{Preset: HMAC, Header: "X", Signed: "{timestamp}.{body}"}, {Preset: HMAC, Header: "X", TimestampHeader: "T"}},
 		"#/id_header":        {{Preset: HMAC, Header: "X", Signed: "{id}.{body}"}},
 		"#/username":         {{Preset: Basic}, {Preset: Basic, Username: "a:b"}},
@@ -218,7 +242,8 @@ func TestSealer(t *testing.T) {
 		good   bool
 	}{
 		{some, "a", stored, true}, {some, "a", bare, true}, {none, "a", bare, true}, {none, "b", bare, true},
-		{some, "b", stored, false}, {other, "a", stored, false}, {none, "a", stored, false}, {some, "a", stored[:5], false}, {some, "a", nil, false},
+		{some, "b", stored, false}, {other, "a", stored, false}, {none, "a", stored, false}, {some, "a", stored[:5], false},
+		{some, "a", nil, false},
 	} {
 		got, err := test.by.Open(test.owner, test.stored)
 		if (err == nil) != test.good || test.good && got != ownSecret {

@@ -19,4 +19,5 @@ const (
 )
 
 // Capabilities lists every capability in the order documents show them.
-var Capabilities = []Capability{CanFiles, CanImages, CanPDFs, CanTools, CanResume, CanSchema, CanCost, CanMaxCost, CanTurns, CanRequest, CanBatchLane}
+var Capabilities = []Capability{CanFiles, CanImages, CanPDFs, CanTools, CanResume, CanSchema, CanCost, CanMaxCost, CanTurns, CanRequest,
+	CanBatchLane}

@@ -72,7 +72,8 @@ var classes = map[Class]classRule{
 func Classes() []Class {
 	return []Class{
 		ClassInfra, ClassRateLimit, ClassAuth, ClassBilling, ClassContextTooLong, ClassRefusal, ClassSchemaInvalid,
-		ClassToolDenied, ClassMaxTurns, ClassMaxCost, ClassTimeout, ClassHang, ClassCrash, ClassInvalidRequest, ClassIncomplete, ClassNotAccepted,
+		ClassToolDenied, ClassMaxTurns, ClassMaxCost, ClassTimeout, ClassHang, ClassCrash, ClassInvalidRequest, ClassIncomplete,
+		ClassNotAccepted,
 	}
 }
 

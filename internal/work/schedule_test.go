@@ -24,7 +24,8 @@ func TestScheduleNamesTimes(t *testing.T) {
 	for _, test := range []struct{ cron, zone, words string }{
 		{"* * * *", "UTC", "five fields"}, {"", "UTC", "five fields"}, {"TZ=UTC", "UTC", "timezone"}, {"99 * * * *", "UTC", "five fields"},
 		{"0 0 31 2 *", "UTC", "no time"}, {"@daily", "Mars/Olympus", "no time zone"},
-		{"@daily", "Local", "no time zone"}, {"@every 0s", "UTC", "at least one"}, {"@every -5s", "UTC", "at least one"}, {"@every 1.5s", "UTC", "whole seconds"},
+		{"@daily", "Local", "no time zone"}, {"@every 0s", "UTC", "at least one"}, {"@every -5s", "UTC", "at least one"},
+		{"@every 1.5s", "UTC", "whole seconds"},
 		{"0 " + strings.Repeat("1,", 1000) + "1 * * *", "UTC", "longer than"},
 	} {
 		s := Schedule{Cron: test.cron, Timezone: test.zone}
@@ -92,11 +93,14 @@ func TestScheduleCatchesUp(t *testing.T) {
 		"not due":             {Schedule{Cron: "@hourly", NextAt: one}, 0, time.Time{}, one},
 		"on time":             {Schedule{Cron: "@hourly", CatchUp: CatchUpSkip, NextAt: noon}, 1, noon, one},
 		"late, skip, on time": {Schedule{Cron: "@hourly", CatchUp: CatchUpSkip, NextAt: noon.Add(-5 * time.Hour)}, 1, noon, one},
-		"late, skip":          {Schedule{Cron: "0 10 * * *", CatchUp: CatchUpSkip, NextAt: noon.Add(-2 * time.Hour)}, 0, time.Time{}, noon.Add(22 * time.Hour)},
-		"late, one":           {Schedule{Cron: "0 10 * * *", CatchUp: CatchUpOne, NextAt: noon.Add(-50 * time.Hour)}, 1, noon.Add(-2 * time.Hour), noon.Add(22 * time.Hour)},
-		"late, all":           {Schedule{Cron: "@hourly", CatchUp: CatchUpAll, NextAt: noon.Add(-5 * time.Hour)}, 6, noon, one},
-		"a year of seconds":   {Schedule{Cron: "@every 1s", CatchUp: CatchUpOne, NextAt: year}, 1, now, now.Add(time.Second)},
-		"many, all":           {Schedule{Cron: "@every 1s", CatchUp: CatchUpAll, NextAt: year}, MaxCatchUp, year.Add(99 * time.Second), year.Add(100 * time.Second)},
+		"late, skip": {Schedule{Cron: "0 10 * * *", CatchUp: CatchUpSkip, NextAt: noon.Add(-2 * time.Hour)}, 0, time.Time{},
+			noon.Add(22 * time.Hour)},
+		"late, one": {Schedule{Cron: "0 10 * * *", CatchUp: CatchUpOne, NextAt: noon.Add(-50 * time.Hour)}, 1,
+			noon.Add(-2 * time.Hour), noon.Add(22 * time.Hour)},
+		"late, all":         {Schedule{Cron: "@hourly", CatchUp: CatchUpAll, NextAt: noon.Add(-5 * time.Hour)}, 6, noon, one},
+		"a year of seconds": {Schedule{Cron: "@every 1s", CatchUp: CatchUpOne, NextAt: year}, 1, now, now.Add(time.Second)},
+		"many, all": {Schedule{Cron: "@every 1s", CatchUp: CatchUpAll, NextAt: year}, MaxCatchUp, year.Add(99 * time.Second),
+			year.Add(100 * time.Second)},
 	} {
 		test.schedule.Timezone = "UTC"
 		due, next, err := test.schedule.Due(now)

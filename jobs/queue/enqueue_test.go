@@ -50,7 +50,8 @@ func enqueueOnce(t *testing.T, f *fixture) {
 	if f.pending(u) != 1 {
 		t.Error("the message is not pending")
 	}
-	if info, err := f.queue.inspector.GetTaskInfo("default:mock", TaskID(u.ID, 1)); err != nil || info.MaxRetry != 0 || info.Retention != 0 || info.Timeout < 24*time.Hour {
+	if info, err := f.queue.inspector.GetTaskInfo("default:mock", TaskID(u.ID, 1)); err != nil || info.MaxRetry != 0 ||
+		info.Retention != 0 || info.Timeout < 24*time.Hour {
 		t.Errorf("task %+v, error %v", info, err)
 	}
 	taken := make(chan Task, 10)

@@ -143,7 +143,8 @@ func (s *notices) publishPending() {
 			return
 		}
 		ctx := context.Background()
-		err := errors.Join(s.publish(ctx, NoticeSteps, texts(units)), s.publish(ctx, NoticeDraft, drafts), s.publish(ctx, NoticeWatch, watched))
+		err := errors.Join(s.publish(ctx, NoticeSteps, texts(units)), s.publish(ctx, NoticeDraft, drafts),
+			s.publish(ctx, NoticeWatch, watched))
 		if err != nil {
 			s.client.log.Debug("publish steps", "err", err)
 		}

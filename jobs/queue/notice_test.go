@@ -37,7 +37,8 @@ func noticesReach(t *testing.T, f *fixture) {
 	draft := Draft{Unit: other, Attempt: 1, Rev: 2, Type: "action", Text: "so far"}
 	f.queue.Drafted(draft)
 	want := []Notice{
-		{Kind: NoticeCancel, Unit: u.ID}, {Kind: NoticeUnit, Unit: other}, {Kind: NoticeWake, Queue: f.queue.QueueName("default", "mock", u.Priority)}, {Kind: NoticePause, Name: "slow"},
+		{Kind: NoticeCancel, Unit: u.ID}, {Kind: NoticeUnit, Unit: other},
+		{Kind: NoticeWake, Queue: f.queue.QueueName("default", "mock", u.Priority)}, {Kind: NoticePause, Name: "slow"},
 		{Kind: NoticeWatch, Units: []uuid.UUID{u.ID, other}}, {Kind: NoticeDraft, Draft: draft},
 	}
 	for range len(want) { // in any order, for servers of a Cluster do not wait for one another

@@ -56,7 +56,8 @@ func (f *fixture) must(err error) {
 
 // put makes a unit as the store would. The queue needs no more of it than its ids.
 func (f *fixture) put() work.Unit {
-	return work.Unit{ID: uuid.Must(uuid.NewV7()), Dispatch: 1, Spec: work.Spec{Backend: "mock", Queue: work.DefaultQueue, Priority: work.DefaultPriority}}
+	return work.Unit{ID: uuid.Must(uuid.NewV7()), Dispatch: 1,
+		Spec: work.Spec{Backend: "mock", Queue: work.DefaultQueue, Priority: work.DefaultPriority}}
 }
 
 func (f *fixture) enqueue(u work.Unit) {

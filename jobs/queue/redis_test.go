@@ -49,7 +49,8 @@ func TestAddresses(t *testing.T) {
 		"redis://u:12/hunter2@h:1":                                      "%XX",
 		"redis-cluster://u:hunter2@[::1]:1,[::2]:2":                     "%XX",
 	} {
-		if _, err := Connect(address, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "ter2") {
+		if _, err := Connect(address, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "ter2") {
 			t.Errorf("%s: %v", address, err)
 		}
 	}
@@ -92,7 +93,8 @@ func TestClusterOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.Username != "u" || o.Password != "p/" || !slices.Equal(o.Addrs, []string{"a:1", "b:6379"}) || !o.TLSConfig.InsecureSkipVerify || o.TLSConfig.ServerName != "" {
+	if o.Username != "u" || o.Password != "p/" || !slices.Equal(o.Addrs, []string{"a:1", "b:6379"}) || !o.TLSConfig.InsecureSkipVerify ||
+		o.TLSConfig.ServerName != "" {
 		t.Errorf("%+v", o)
 	}
 }

@@ -46,7 +46,8 @@ func TestTranslate(t *testing.T) {
 	} {
 		var gone *work.Unavailable
 		got := Translate(fmt.Errorf("call: %w", test.err))
-		if errors.As(got, &gone) != test.unavailable || !errors.Is(got, test.err) || kindOf(got) != test.kind || Refused(got) != (test.kind == refused) {
+		if errors.As(got, &gone) != test.unavailable || !errors.Is(got, test.err) || kindOf(got) != test.kind ||
+			Refused(got) != (test.kind == refused) {
 			t.Errorf("%v: %v, kind %d", test.err, got, kindOf(got))
 		}
 		if again := Translate(got); again.Error() != got.Error() {

@@ -207,7 +207,8 @@ func TestGroupRepeatsWhatHadNoAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			flushes := 0
-			g := NewGroup(500, nil, newWrites(&pulse{begun: time.Now()}), func(context.Context, []int) ([]int, error) { flushes++; return nil, test.err })
+			g := NewGroup(500, nil, newWrites(&pulse{begun: time.Now()}),
+				func(context.Context, []int) ([]int, error) { flushes++; return nil, test.err })
 			if _, err := g.Do(t.Context(), 1); !errors.As(err, new(*work.Unavailable)) || flushes != test.want {
 				t.Errorf("%d flushes, error %v", flushes, err)
 			}

@@ -11,7 +11,8 @@ import (
 
 // AskApprove tells what letting the rest of the batch run means.
 func AskApprove(b Batch) Ask {
-	a := Ask{Title: "Let the rest of this batch run?", Action: b.To("approve"), Verb: "Approve", Leave: "Not yet", Back: b.Path(), Fields: b.limits(), Says: []string{line(b.Name())}}
+	a := Ask{Title: "Let the rest of this batch run?", Action: b.To("approve"), Verb: "Approve", Leave: "Not yet", Back: b.Path(),
+		Fields: b.limits(), Says: []string{line(b.Name())}}
 	tested := fmt.Sprintf("Of the %s that were run first %s succeeded. They have cost %s.", Units(b.Counts.Finished()), number(b.Counts.Succeeded), spent(b.Counts.Cost))
 	a.Says = append(a.Says, tested)
 	if f := b.Forecast; f != nil {
@@ -55,7 +56,8 @@ func AskPauseBatch(b Batch) Ask {
 
 // AskResumeBatch tells what resuming the batch means.
 func AskResumeBatch(b Batch) Ask {
-	a := Ask{Title: "Resume this batch?", Action: b.To("resume"), Verb: "Resume", Leave: "Leave it paused", Back: b.Path(), Fields: b.limits(), Says: []string{line(b.Name())}}
+	a := Ask{Title: "Resume this batch?", Action: b.To("resume"), Verb: "Resume", Leave: "Leave it paused", Back: b.Path(),
+		Fields: b.limits(), Says: []string{line(b.Name())}}
 	if p := b.Paused; p != nil && p.Why != "" {
 		a.Says = append(a.Says, "It was paused: "+p.Why)
 	}
@@ -70,9 +72,10 @@ func AskRetryBatch(b Batch) Ask {
 	if n == 1 {
 		what = "It goes"
 	}
-	return Ask{Title: fmt.Sprintf("Run %s again?", Units(n)), Action: b.To("retry"), Verb: "Retry " + Units(n), Leave: "Leave them", Back: b.Path(), Says: []string{line(b.Name()),
-		fmt.Sprintf("%s failed, %s timed out, %s cancelled. %s back into the queue, with all retries; each costs anew. The batch goes on.",
-			number(b.Counts.Failed), number(b.Counts.Expired), wasOrWere(b.Counts.Cancelled), what)}}
+	return Ask{Title: fmt.Sprintf("Run %s again?", Units(n)), Action: b.To("retry"), Verb: "Retry " + Units(n), Leave: "Leave them",
+		Back: b.Path(), Says: []string{line(b.Name()),
+			fmt.Sprintf("%s failed, %s timed out, %s cancelled. %s back into the queue, with all retries; each costs anew. The batch goes on.",
+				number(b.Counts.Failed), number(b.Counts.Expired), wasOrWere(b.Counts.Cancelled), what)}}
 }
 
 func wasOrWere(n int) string {

@@ -178,7 +178,8 @@ func (b Batch) Sums() []Sum {
 	}
 	if f := b.Forecast; f != nil && f.CostUSD != nil && b.Status == work.BatchInProgress {
 		whole := Range{f.CostUSD.Low + c.Known(), f.CostUSD.Mean + c.Known(), f.CostUSD.High + c.Known()}
-		sums = append(sums, Sum{"Cost at the end", "≈ " + work.Dollars(whole.Mean), fmt.Sprintf("%s to %s", work.Dollars(whole.Low), work.Dollars(whole.High))})
+		sums = append(sums, Sum{"Cost at the end", "≈ " + work.Dollars(whole.Mean),
+			fmt.Sprintf("%s to %s", work.Dollars(whole.Low), work.Dollars(whole.High))})
 	}
 	if b.PerSecond > 0 {
 		sums = append(sums, Sum{"Rate", rate(b.PerSecond*60) + " / min", "units, lately"})

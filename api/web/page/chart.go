@@ -97,7 +97,8 @@ func (c *Columns) draw(stacks []stack, label func(float64) string) {
 			}
 			high := max(p.value/top*100, 0.8) // little is not nothing
 			ground = max(ground-high, 0)
-			column.Parts = append(column.Parts, Rect{Fill: p.fill, X: percent(x + gap), Y: percent(ground), W: percent(wide - 2*gap), H: percent(high)})
+			column.Parts = append(column.Parts, Rect{Fill: p.fill, X: percent(x + gap), Y: percent(ground), W: percent(wide - 2*gap),
+				H: percent(high)})
 		}
 		if s.mark > 0 {
 			y := percent(100 - s.mark/top*100)

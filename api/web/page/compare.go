@@ -339,7 +339,8 @@ func (s Step) Link() string {
 
 // OtherRun offers another run of a unit.
 func OtherRun(u Unit, r work.Run) Candidate {
-	return Candidate{ID: r.ID.String(), Name: fmt.Sprintf("its run %d, %s", r.Attempt, ago(u.Now, r.StartedAt)), Status: words(r.Status), Class: stateClass(r.Status)}
+	return Candidate{ID: r.ID.String(), Name: fmt.Sprintf("its run %d, %s", r.Attempt, ago(u.Now, r.StartedAt)), Status: words(r.Status),
+		Class: stateClass(r.Status)}
 }
 
 // OtherUnit offers a unit.

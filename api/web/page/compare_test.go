@@ -175,7 +175,8 @@ func TestPairsSayWhetherTheyAreTheSame(t *testing.T) {
 	}
 	c := comparison(side("x", many...), side("x"))
 	c.From = 200
-	if p := c.Pairs(); len(p.Rows) != pairsShown || p.Total != 452 || !strings.Contains(p.Later, "from=400") || p.Earlier == "" || strings.Contains(p.Earlier, "from") {
+	if p := c.Pairs(); len(p.Rows) != pairsShown || p.Total != 452 || !strings.Contains(p.Later, "from=400") || p.Earlier == "" ||
+		strings.Contains(p.Earlier, "from") {
 		t.Errorf("%d of %d, earlier %s, later %s", len(p.Rows), p.Total, p.Earlier, p.Later)
 	}
 	c.From = 1 << 40

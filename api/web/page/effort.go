@@ -112,7 +112,8 @@ func heads(head, line string) bool {
 		row = strings.TrimSpace(row)
 		return strings.Count(strings.TrimSuffix(strings.TrimPrefix(row, "|"), "|"), "|")
 	}
-	return head != "" && strings.Contains(line, "|") && !strings.ContainsAny(head, "\\`") && delimiters.MatchString(line) && columns(head) == columns(line)
+	return head != "" && strings.Contains(line, "|") && !strings.ContainsAny(head, "\\`") && delimiters.MatchString(line) &&
+		columns(head) == columns(line)
 }
 
 // fenceOf is what a line begins that opens a block of code in no list and no
@@ -157,7 +158,8 @@ func readMarkers(line string) (m marker) {
 		rest, kind := afterMarker(text)
 		if n == 0 {
 			some := strings.TrimSpace(rest) != "" // an empty item begins no list within a paragraph
-			m.indent, m.bullet, m.ordered, m.first = indent, kind == '-' && some, kind == '1' && some, strings.HasPrefix(text, "1. ") || strings.HasPrefix(text, "1) ")
+			m.indent, m.bullet, m.ordered, m.first = indent, kind == '-' && some, kind == '1' && some, strings.HasPrefix(text, "1. ") ||
+				strings.HasPrefix(text, "1) ")
 		}
 		if kind == 0 {
 			if n > 0 {

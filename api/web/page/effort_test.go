@@ -17,8 +17,10 @@ import (
 func hostileMarkdown() map[string]string {
 	all := map[string]string{}
 	for _, piece := range []string{
-		">", ">>", "> ", " >", "1. ", "+ ", "- ", "*~", "_www.", "www._", "~www.", "@*", "[", "[:", "[-", "[a](", "![a", "`", "<", "*a_", "|a", "|-",
-		"\n", ">\n", "\n>", "a\n\n", "- a\n\n", "[a]: b\n\n", "a\n- ", "`\\\t", "~\n\n", "-|<", "#<", "&amp;", "**a ", "\\[", "(www.", "(http://", "(", ")www.", "1. [:\n", "2. [:\n", "a\n    - [:*~\n", "- [:\n    2. *~\n", "|[:\n|-\n",
+		">", ">>", "> ", " >", "1. ", "+ ", "- ", "*~", "_www.", "www._", "~www.", "@*", "[", "[:", "[-", "[a](", "![a", "`", "<", "*a_",
+		"|a", "|-",
+		"\n", ">\n", "\n>", "a\n\n", "- a\n\n", "[a]: b\n\n", "a\n- ", "`\\\t", "~\n\n", "-|<", "#<", "&amp;", "**a ", "\\[", "(www.",
+		"(http://", "(", ")www.", "1. [:\n", "2. [:\n", "a\n    - [:*~\n", "- [:\n    2. *~\n", "|[:\n|-\n",
 	} {
 		all[fmt.Sprintf("%q", piece)] = strings.Repeat(piece, maxMarkdown/len(piece))
 	}
@@ -90,7 +92,8 @@ func TestPrettyIsBounded(t *testing.T) {
 		"long text": `"` + strings.Repeat("x", 10<<20) + `"`,
 	} {
 		var out string
-		if spent := testkit.Allocated(t, func() { out = show(pretty(json.RawMessage(raw))) }); spent > 32<<20 || len(out) > maxShownText+100 {
+		if spent := testkit.Allocated(t, func() { out = show(pretty(json.RawMessage(raw))) }); spent > 32<<20 ||
+			len(out) > maxShownText+100 {
 			t.Errorf("%s: %d bytes for %d", name, spent, len(out))
 		}
 	}
@@ -137,7 +140,8 @@ func TestTimelineHasFewShares(t *testing.T) {
 	done.CompletedAt = &end
 	var steps []transcript.Step
 	for i := range 500 {
-		steps = append(steps, transcript.Step{Number: i + 1, Type: transcript.ToolResult, Name: fmt.Sprint("tool", i), Time: done.StartedAt.Add(time.Duration(i+1) * time.Second)})
+		steps = append(steps, transcript.Step{Number: i + 1, Type: transcript.ToolResult, Name: fmt.Sprint("tool", i),
+			Time: done.StartedAt.Add(time.Duration(i+1) * time.Second)})
 	}
 	line := NewScript(done, steps, now).timeline.end()
 	times := 0

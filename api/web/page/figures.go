@@ -64,8 +64,9 @@ func (p Overview) Units() Columns {
 		bad := i.Finished[work.Failed] + i.Finished[work.TimedOut]
 		name := p.clock(i.From, p.Bucket.Duration() >= 24*time.Hour)
 		stacks = append(stacks, stack{
-			parts: []piece{{fillGood, float64(good) / minutes}, {fillBad, float64(bad) / minutes}, {fillOther, float64(cancelled) / minutes}},
-			mark:  float64(i.Accepted) / minutes,
+			parts: []piece{{fillGood, float64(good) / minutes}, {fillBad, float64(bad) / minutes},
+				{fillOther, float64(cancelled) / minutes}},
+			mark: float64(i.Accepted) / minutes,
 			tip: fmt.Sprintf("%s: %s accepted, %s succeeded, %s failed or timed out, %s cancelled", name, number(i.Accepted), number(good),
 				number(bad), number(cancelled)),
 		})
@@ -147,7 +148,8 @@ func (p Overview) QueueBars() Bars {
 			note = append(note, "no worker process")
 		}
 		b.Rows = append(b.Rows, Row{Name: q.Name,
-			Parts: bar(float64(most), piece{fillBusy, float64(q.Running)}, piece{fillGood, float64(q.Due)}, piece{fillOther, float64(q.Scheduled)}),
+			Parts: bar(float64(most), piece{fillBusy, float64(q.Running)}, piece{fillGood, float64(q.Due)},
+				piece{fillOther, float64(q.Scheduled)}),
 			Cells: []string{number(q.Due), number(q.Scheduled), number(q.Running), wait}, Note: strings.Join(note, "; ")})
 	}
 	return b
@@ -243,7 +245,8 @@ func (p Overview) Latencies() Bars {
 	for _, l := range all {
 		row := Row{Name: l.Name, Cells: []string{"0", "–", "–", "–"}}
 		if l.Count > 0 {
-			row.Parts = bar(float64(longest), piece{fillGood, float64(l.P50)}, piece{fillBusy, float64(l.P90 - l.P50)}, piece{fillOther, float64(l.P99 - l.P90)})
+			row.Parts = bar(float64(longest), piece{fillGood, float64(l.P50)}, piece{fillBusy, float64(l.P90 - l.P50)},
+				piece{fillOther, float64(l.P99 - l.P90)})
 			row.Cells = []string{number(l.Count), span(l.P50), span(l.P90), span(l.P99)}
 		}
 		b.Rows = append(b.Rows, row)

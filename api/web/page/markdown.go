@@ -38,8 +38,10 @@ var toHTML, harmless = sync.OnceValue(layout), sync.OnceValue(policy)
 // layout reads GitHub's Markdown, but for HTML: tags are text like any other,
 // for a reader wants to see what was written.
 func layout() goldmark.Markdown {
-	blocks := slices.DeleteFunc(parser.DefaultBlockParsers(), func(v util.PrioritizedValue) bool { return v.Value == parser.NewHTMLBlockParser() })
-	inlines := slices.DeleteFunc(parser.DefaultInlineParsers(), func(v util.PrioritizedValue) bool { return v.Value == parser.NewRawHTMLParser() })
+	blocks := slices.DeleteFunc(parser.DefaultBlockParsers(),
+		func(v util.PrioritizedValue) bool { return v.Value == parser.NewHTMLBlockParser() })
+	inlines := slices.DeleteFunc(parser.DefaultInlineParsers(),
+		func(v util.PrioritizedValue) bool { return v.Value == parser.NewRawHTMLParser() })
 	return goldmark.New(
 		goldmark.WithParser(parser.NewParser(parser.WithBlockParsers(blocks...), parser.WithInlineParsers(inlines...),
 			parser.WithParagraphTransformers(parser.DefaultParagraphTransformers()...))),

@@ -17,7 +17,8 @@ import (
 // must name its parts, and every id that something refers to must be there.
 func TestOverviewKeepsThePolicyAndItsReferences(t *testing.T) {
 	t.Parallel()
-	for _, page := range []Page{storyOverview("1h"), storyOverview("7d"), Overview{Now: now}, Processes{Processes: []Process{{Process: storyCrew()[0]}}, Now: now}} {
+	for _, page := range []Page{storyOverview("1h"), storyOverview("7d"), Overview{Now: now},
+		Processes{Processes: []Process{{Process: storyCrew()[0]}}, Now: now}} {
 		var out bytes.Buffer
 		if err := page.Render(&out); err != nil {
 			t.Fatal(err)
@@ -80,14 +81,16 @@ func TestColumnsStayInTheirFrame(t *testing.T) {
 	if p := c.Columns[1].Parts; p[0].Y != "50%" || p[1].Y != "49.2%" || p[1].H != "0.8%" || c.Columns[1].X != "33.33%" {
 		t.Errorf("%+v", c.Columns[1])
 	}
-	if parts := bar(10, piece{fillGood, 5}, piece{fillBad, 0}, piece{fillOther, 50}); len(parts) != 2 || parts[1].X != "50%" || parts[1].W != "50%" {
+	if parts := bar(10, piece{fillGood, 5}, piece{fillBad, 0}, piece{fillOther, 50}); len(parts) != 2 || parts[1].X != "50%" ||
+		parts[1].W != "50%" {
 		t.Errorf("%+v", parts)
 	}
 }
 
 func TestFiguresInWords(t *testing.T) {
 	t.Parallel()
-	for s, want := range map[work.Seconds]string{0: "0 ms", 0.0042: "4.2 ms", 0.25: "250 ms", 1: "1 s", 9.96: "10 s", 75: "75 s", 600: "10 min", 7200: "2 h", 86400 * 3: "3 d"} {
+	for s, want := range map[work.Seconds]string{0: "0 ms", 0.0042: "4.2 ms", 0.25: "250 ms", 1: "1 s", 9.96: "10 s", 75: "75 s",
+		600: "10 min", 7200: "2 h", 86400 * 3: "3 d"} {
 		if got := span(s); got != want {
 			t.Errorf("%v: %s, want %s", s, got, want)
 		}

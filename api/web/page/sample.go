@@ -15,7 +15,8 @@ import (
 func storyWebhooks() Webhooks {
 	p := Webhooks{Now: storyNow, Next: uuid.Max.String()}
 	for n, url := range []string{"https://crm.example.com/hooks", "https://old.example.com/" + strings.Repeat("long/", 30), evil} {
-		e := work.Endpoint{ID: uuid.UUID{0: 7, 6: 0x70, 8: 0x80, 15: byte(n)}, URL: url, Description: "The CRM", Events: []string{"work_unit.failed", "batch.*"}, CreatedAt: *before(time.Hour)}
+		e := work.Endpoint{ID: uuid.UUID{0: 7, 6: 0x70, 8: 0x80, 15: byte(n)}, URL: url, Description: "The CRM",
+			Events: []string{"work_unit.failed", "batch.*"}, CreatedAt: *before(time.Hour)}
 		if n == 1 {
 			e.DisabledAt, e.DisabledWhy = before(time.Minute), "the receiver answered 410"
 		}
@@ -66,10 +67,11 @@ func storyHostileComparison() Comparison {
 
 // storyCounts are what the units of a batch have come to in each status.
 var storyCounts = map[work.BatchStatus]work.BatchCounts{
-	work.BatchEnumerating:           {Queued: 1750},
-	work.BatchTesting:               {Queued: 4980, Running: 8, Succeeded: 11, Failed: 1, Cost: work.NewCost(0.22, 0)},
-	work.BatchAwaitingApproval:      {Queued: 4980, Succeeded: 19, Failed: 1, Cost: work.NewCost(0.38, 0)},
-	work.BatchInProgress:            {Queued: 2740, Running: 16, Waiting: 2, Succeeded: 2204, Failed: 31, Cancelled: 4, Expired: 3, Cost: work.NewCost(41.53, 0)},
+	work.BatchEnumerating:      {Queued: 1750},
+	work.BatchTesting:          {Queued: 4980, Running: 8, Succeeded: 11, Failed: 1, Cost: work.NewCost(0.22, 0)},
+	work.BatchAwaitingApproval: {Queued: 4980, Succeeded: 19, Failed: 1, Cost: work.NewCost(0.38, 0)},
+	work.BatchInProgress: {Queued: 2740, Running: 16, Waiting: 2, Succeeded: 2204, Failed: 31, Cancelled: 4, Expired: 3,
+		Cost: work.NewCost(41.53, 0)},
 	work.BatchFinalizing:            {Succeeded: 4951, Failed: 42, Expired: 7, Cost: work.NewCost(92.71, 0)},
 	work.BatchCancelling:            {Running: 5, Succeeded: 1200, Failed: 14, Cancelled: 3781, Cost: work.NewCost(22.4, 0)},
 	work.BatchCompleted:             {Succeeded: 5000, Cost: work.NewCost(93.1, 0)},
@@ -84,7 +86,8 @@ func storyBatch(status work.BatchStatus) Batch {
 	expires := storyNow.Add(20 * time.Hour)
 	c := storyCounts[status]
 	c.Total = c.Queued + c.Running + c.Waiting + c.Finished()
-	b := Batch{Still: true, Now: storyNow, Batch: work.Batch{ID: uuid.UUID{0: 9, 6: 0x70, 8: 0x80, 15: byte(slices.Index(work.BatchStatuses, status))}, Title: "Contracts of 2026: name the dates", Status: status,
+	b := Batch{Still: true, Now: storyNow, Batch: work.Batch{ID: uuid.UUID{0: 9, 6: 0x70, 8: 0x80,
+		15: byte(slices.Index(work.BatchStatuses, status))}, Title: "Contracts of 2026: name the dates", Status: status,
 		Protocol: work.ProtocolNative, Source: json.RawMessage(`{"type":"csv","path":"docs:contracts.csv","on_invalid":"skip"}`), InputFile: &file,
 		Unit:     json.RawMessage(`{"backend":"claude","model":"small","prompt":"Read {file_path} and name its dates","max_turns":10}`),
 		Metadata: json.RawMessage(`{"case":"2026-17","team":"legal"}`), TestFirst: 20, Concurrency: 16, MaxCostUSD: &budget, ExpiresAt: &expires,
@@ -96,7 +99,8 @@ func storyBatch(status work.BatchStatus) Batch {
 		b.ApprovedAt = before(150 * time.Minute)
 	}
 	if b.Bad() > 1 {
-		b.Failures = []Failure{{work.ClassRefusal, b.Bad() - 1, work.NewCost(0.31, 0), "the model declined: I cannot help with this document"}, {work.ClassTimeout, 1, work.NewCost(0.02, 1), "the run took longer than 1 h 00 min"}}
+		b.Failures = []Failure{{work.ClassRefusal, b.Bad() - 1, work.NewCost(0.31, 0),
+			"the model declined: I cannot help with this document"}, {work.ClassTimeout, 1, work.NewCost(0.02, 1), "the run took longer than 1 h 00 min"}}
 	}
 	switch status {
 	case work.BatchAwaitingApproval:
@@ -109,7 +113,8 @@ func storyBatch(status work.BatchStatus) Batch {
 	case work.BatchFailed:
 		b.Why, b.Rejected = "3 of its items are no units; the first is line 17", 62
 		for i := range 60 {
-			b.Problems = append(b.Problems, work.BatchProblem{Line: 17 + i, CustomID: fmt.Sprintf("contract-%d", 17+i), Pointer: "#/timeout", Detail: "must be a number above 0"})
+			b.Problems = append(b.Problems, work.BatchProblem{Line: 17 + i, CustomID: fmt.Sprintf("contract-%d", 17+i),
+				Pointer: "#/timeout", Detail: "must be a number above 0"})
 		}
 	case work.BatchCancelled:
 		b.Why, b.CancelledAt = "too dear", before(time.Hour)
@@ -136,7 +141,8 @@ func storyHostileBatch() Batch {
 	b.Source = json.RawMessage(fmt.Sprintf(`{"type":%s,"path":%[1]s}`, quoted))
 	b.Unit = json.RawMessage(fmt.Sprintf(`{%s:%[1]s}`, quoted))
 	b.Metadata, b.Synthesis = b.Unit, b.Unit
-	b.Problems = []work.BatchProblem{{Line: 1, CustomID: evil, Pointer: evil, Detail: evil}, {CustomID: strings.Repeat("Donaudampfschifffahrt", 20), Detail: strings.Repeat("x", 300)}}
+	b.Problems = []work.BatchProblem{{Line: 1, CustomID: evil, Pointer: evil, Detail: evil},
+		{CustomID: strings.Repeat("Donaudampfschifffahrt", 20), Detail: strings.Repeat("x", 300)}}
 	b.Failures = []Failure{{work.Class(evil), 3, work.NewCost(1, 0), evil}}
 	b.Notice = &Notice{Text: evil, Wrong: true, Close: b.Path()}
 	return b
@@ -179,7 +185,10 @@ func storyProcesses() Processes {
 func storyHostileProcesses() Processes {
 	p := storyCrew()[0]
 	p.Hostname, p.Version, p.Queues = storyWord[:250], evil, []string{storyWord[:64], "default"}
-	p.Backends = []work.Offer{{Name: "claude", Detail: storyWord[:300]}, {Name: "codex", Available: true, Version: storyWord[:200], Limits: []work.ModelLimit{{Model: evil, Message: evil, Until: &storyLater}}}, {Name: "mock", Available: true, Paused: &work.Pause{Class: work.ClassAuth, Message: evil}}}
+	p.Backends = []work.Offer{{Name: "claude", Detail: storyWord[:300]},
+		{Name: "codex", Available: true, Version: storyWord[:200],
+			Limits: []work.ModelLimit{{Model: evil, Message: evil, Until: &storyLater}}},
+		{Name: "mock", Available: true, Paused: &work.Pause{Class: work.ClassAuth, Message: evil}}}
 	page := Processes{Now: storyNow, Processes: []Process{{Process: p}}}
 	for _, text := range []string{evil, storyWord, storyRight} {
 		run := storyRun(madeUnit(3, work.Running), work.RunRunning, 2)
@@ -197,7 +206,8 @@ const storyRight = "سجّل مواعيد العقد رقم 17 كلها (2026)"
 // storyDay is made-up figures of a day.
 func storyDay(name string) work.Figures {
 	w, _ := work.WindowOf(name)
-	f := work.Figures{Window: name, From: w.Since(storyNow), To: storyNow, Bucket: work.Seconds(w.Bucket.Seconds()), Finished: map[work.State]int64{}}
+	f := work.Figures{Window: name, From: w.Since(storyNow), To: storyNow, Bucket: work.Seconds(w.Bucket.Seconds()),
+		Finished: map[work.State]int64{}}
 	for i := int64(0); !f.From.Add(time.Duration(i) * w.Bucket).After(storyNow); i++ {
 		one := work.Interval{From: f.From.Add(time.Duration(i) * w.Bucket), Accepted: 40 + i*7%30, Finished: map[work.State]int64{
 			work.Succeeded: 30 + i*5%20, work.Failed: i * 3 % 7, work.TimedOut: i % 2, work.Cancelled: i / 9}}
@@ -209,8 +219,10 @@ func storyDay(name string) work.Figures {
 		}
 		f.Cost.Add(one.Cost)
 	}
-	f.Runs = []work.Outcome{{Status: work.RunSucceeded, Count: 900, Cost: work.NewCost(40, 0)}, {Status: work.RunFailed, Class: work.ClassInfra, Count: 70, Cost: work.NewCost(3, 0)},
-		{Status: work.RunTimedOut, Class: work.ClassTimeout, Count: 12, Cost: work.NewCost(5, 0)}, {Status: work.RunLost, Class: work.ClassInfra, Count: 4, Cost: work.NewCost(0, 4)},
+	f.Runs = []work.Outcome{{Status: work.RunSucceeded, Count: 900, Cost: work.NewCost(40, 0)},
+		{Status: work.RunFailed, Class: work.ClassInfra, Count: 70, Cost: work.NewCost(3, 0)},
+		{Status: work.RunTimedOut, Class: work.ClassTimeout, Count: 12, Cost: work.NewCost(5, 0)},
+		{Status: work.RunLost, Class: work.ClassInfra, Count: 4, Cost: work.NewCost(0, 4)},
 		{Status: work.RunReleased, Count: 2, Cost: work.NewCost(0.2, 0)}}
 	f.Models = []work.Spent{{Name: `<b>model</b>`, Runs: 600, Cost: work.NewCost(60, 3), Wasted: work.NewCost(8, 3)}, {Runs: 20}}
 	f.Backends = []work.Spent{{Name: "claude", Runs: 600, Cost: work.NewCost(60, 3), Wasted: work.NewCost(8, 3)}, {Name: "mock", Runs: 20}}
@@ -224,7 +236,9 @@ func storyCrew() []work.Process {
 	return []work.Process{
 		{ID: uuid.UUID{0: 5}, Hostname: "host-<1>", PID: 17, Version: "v1", Slots: 8, Running: 3, Queues: []string{"default", "urgent"}, Live: true,
 			StartedAt: storyNow.Add(-time.Hour), BeatAt: storyNow.Add(-1200 * time.Millisecond), Backends: []work.Offer{
-				{Name: "claude", Available: true, Version: "2.1.329", Limits: []work.ModelLimit{{Model: "opus<4>", Message: "429: too many requests", Until: &storyLater}, {Model: "haiku", PerSecond: 2}}}, {Name: "codex", Detail: "codex is not here: <install> it"},
+				{Name: "claude", Available: true, Version: "2.1.329",
+					Limits: []work.ModelLimit{{Model: "opus<4>", Message: "429: too many requests", Until: &storyLater},
+						{Model: "haiku", PerSecond: 2}}}, {Name: "codex", Detail: "codex is not here: <install> it"},
 				{Name: "anthropic", Available: true, Paused: &work.Pause{Class: work.ClassAuth, Message: "401: <key>"}}}},
 		{ID: uuid.UUID{0: 6}, Hostname: "host-2", PID: 18, Version: "v1", Slots: 4, Queues: []string{"default"},
 			StartedAt: storyNow.Add(-2 * time.Hour), BeatAt: storyNow.Add(-90 * time.Second)},
@@ -236,11 +250,15 @@ func storyOverview(window string) Overview {
 	return Overview{Figures: storyDay(window), Processes: storyCrew(), Now: storyNow,
 		Queues: []Queue{{Name: "bulk", Due: 1200, Scheduled: 40, Paused: "paused since 2 Jan 2026 03:00:00 UTC by <ann>"},
 			{Name: "default", Due: 3, Running: 3, Processes: 1, OldestWait: &wait}},
-		Backends: []Backend{{Name: "claude", Status: "available", Slots: 8, Shut: []Shut{{Model: "opus<4>", Class: work.ClassRateLimit, Message: "429: too many requests", Until: &storyLater, Processes: 1, Of: 2}}}, {Name: "anthropic", Status: "paused", Detail: "auth: 401: <key>"},
+		Backends: []Backend{{Name: "claude", Status: "available", Slots: 8,
+			Shut: []Shut{{Model: "opus<4>", Class: work.ClassRateLimit, Message: "429: too many requests", Until: &storyLater,
+				Processes: 1, Of: 2}}}, {Name: "anthropic", Status: "paused", Detail: "auth: 401: <key>"},
 			{Name: "codex", Status: "unavailable", Detail: "codex is not here"}, {Name: "mock", Status: "unknown"}},
-		Batches:   map[work.BatchStatus]int{work.BatchInProgress: 2, work.BatchTesting: 1, work.BatchAwaitingApproval: 1, work.BatchCompleted: 40},
-		Checks:    []Check{{Name: "postgres", OK: true, Detail: "reachable, schema up to date"}, {Name: "redis", Detail: "takes no writes"}},
-		Schedules: []work.Schedule{{Name: "daily", NextAt: later, LastAt: before(time.Hour), LastUnit: &unit}, {Name: "weekly", Paused: true, NextAt: later}},
+		Batches: map[work.BatchStatus]int{work.BatchInProgress: 2, work.BatchTesting: 1, work.BatchAwaitingApproval: 1,
+			work.BatchCompleted: 40},
+		Checks: []Check{{Name: "postgres", OK: true, Detail: "reachable, schema up to date"}, {Name: "redis", Detail: "takes no writes"}},
+		Schedules: []work.Schedule{{Name: "daily", NextAt: later, LastAt: before(time.Hour), LastUnit: &unit},
+			{Name: "weekly", Paused: true, NextAt: later}},
 	}
 }
 

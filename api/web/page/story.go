@@ -104,7 +104,8 @@ func before(d time.Duration) *time.Time {
 
 func storyList(f Filter, units ...work.Unit) Viewer {
 	list := List{Filter: f, Backends: storyBackends, Classes: work.Classes(), Next: uuid.Max.String(),
-		Pills: f.Pills(map[work.State]int{work.Queued: 2, work.Running: 1, work.Succeeded: 10_000, work.Failed: 12, work.TimedOut: 3}, 10_000)}
+		Pills: f.Pills(map[work.State]int{work.Queued: 2, work.Running: 1, work.Succeeded: 10_000, work.Failed: 12, work.TimedOut: 3},
+			10_000)}
 	for _, u := range units {
 		card := Card{Unit: u, Now: storyNow, Query: f.Query()}
 		if u.State == work.Running {
@@ -177,8 +178,9 @@ func madeUnit(n byte, state work.State) work.Unit {
 
 func storyRun(u work.Unit, status work.RunStatus, attempt int) work.Run {
 	prompt, model := "Read docs:contract.txt and name its dates", "small-2026-01-01"
-	r := work.Run{ID: uuid.UUID{0: 2, 14: u.ID[15], 15: byte(attempt)}, UnitID: u.ID, Attempt: attempt, Status: status, StartedAt: *before(time.Minute),
-		Model: &model, RenderedPrompt: &prompt, ToolCalls: 1}
+	r := work.Run{ID: uuid.UUID{0: 2, 14: u.ID[15], 15: byte(attempt)}, UnitID: u.ID, Attempt: attempt, Status: status,
+		StartedAt: *before(time.Minute),
+		Model:     &model, RenderedPrompt: &prompt, ToolCalls: 1}
 	if status == work.RunRunning {
 		live := "reads docs:contract.txt"
 		r.LiveStatus = &live
@@ -296,7 +298,8 @@ func storyCancelled() Unit {
 func storyLongWords() Unit {
 	word := storyWord
 	u := madeUnit(11, work.Succeeded)
-	u.Title, u.Prompt, u.Output, u.Summary, u.Model, u.Worker, u.Queue, u.Labels = word, word, &word, &word, word[:300], word[:200], word[:100], json.RawMessage(`{"`+word+`":"x"}`)
+	u.Title, u.Prompt, u.Output, u.Summary, u.Model, u.Worker, u.Queue, u.Labels = word, word, &word, &word, word[:300], word[:200],
+		word[:100], json.RawMessage(`{"`+word+`":"x"}`)
 	page := whole(u, work.RunSucceeded, hostileSteps(word)...)
 	page.Run.Model, page.Run.RenderedPrompt, page.Run.OutputFiles = &word, &word, []work.OutputFile{{Name: word, Size: 1, Reason: word}}
 	page.Waits = []string{word}
@@ -313,7 +316,8 @@ func storyHostile() Unit {
 	u := madeUnit(12, work.Failed)
 	text := evil
 	quoted, _ := json.Marshal(evil) // texts always can be
-	u.Title, u.Prompt, u.SystemPrompt, u.Model, u.Worker, u.Backend, u.Queue, u.WorkingDirectory = evil, evil, evil, evil, evil, evil, evil, evil
+	u.Title, u.Prompt, u.SystemPrompt, u.Model, u.Worker, u.Backend, u.Queue, u.WorkingDirectory = evil, evil, evil, evil, evil, evil,
+		evil, evil
 	u.Output, u.Summary, u.Error = &text, &text, work.Fail(work.Class(evil), evil)
 	u.Payload = json.RawMessage(fmt.Sprintf(`{%s:%s}`, quoted, quoted))
 	u.Labels, u.OutputSchema, u.Files = u.Payload, u.Payload, work.Refs{evil}
@@ -331,7 +335,8 @@ func hostileSteps(text string) []transcript.Step {
 		{Type: transcript.SystemText, Text: text},
 		{Type: transcript.UserText, Text: text},
 		{Type: transcript.Reasoning, Text: text},
-		{Type: transcript.Action, Content: []transcript.Content{{Type: transcript.Text, Text: text}, {Type: transcript.ToolCall, ID: text, Name: text, Args: text}}},
+		{Type: transcript.Action, Content: []transcript.Content{{Type: transcript.Text, Text: text},
+			{Type: transcript.ToolCall, ID: text, Name: text, Args: text}}},
 		{Type: transcript.ToolResult, CallID: text, Name: text, Text: text, IsError: true},
 		{Type: transcript.ToolResult, CallID: "of no call", Name: text, Text: text, Parent: text},
 	})

@@ -135,7 +135,8 @@ func TestCallsStandWithTheirAnswers(t *testing.T) {
 func TestStepsAsked(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", excerpt+1)
-	script := NewScript(run(work.RunRunning, 1), []transcript.Step{call(1, "a"), answer(2, "a", long, false), call(3, "b"), call(4, "c"), answer(5, "b", "", false)}, now)
+	script := NewScript(run(work.RunRunning, 1), []transcript.Step{call(1, "a"), answer(2, "a", long, false), call(3, "b"), call(4, "c"),
+		answer(5, "b", "", false)}, now)
 	for asked, want := range map[string][]int{
 		"1": {1}, "2": {1}, "3-": {3, 4}, "5": {3}, "4,1": {1, 4}, "1-4": {1, 3, 4}, "9": nil, "": nil, "x,-1,3": {3}, "1-999999999999999999999": {1, 3, 4},
 	} {
@@ -206,7 +207,8 @@ func TestTimelineGivesEachItsTime(t *testing.T) {
 		steps[i].Time = done.StartedAt.Add(time.Duration(s) * time.Second)
 	}
 	line := NewScript(done, steps, now).timeline.end()
-	if len(line.Shares) != 2 || line.Shares[0].Name != "shell" || line.Shares[0].Percent != 60 || line.Shares[0].Times != 2 || line.Shares[1].Percent != 40 {
+	if len(line.Shares) != 2 || line.Shares[0].Name != "shell" || line.Shares[0].Percent != 60 || line.Shares[0].Times != 2 ||
+		line.Shares[1].Percent != 40 {
 		t.Errorf("%+v", line.Shares)
 	}
 	if len(line.Bars) != 5 || line.Bars[1].X != 100 || line.Bars[1].Width != 500 {
@@ -219,7 +221,8 @@ func TestTimelineGivesEachItsTime(t *testing.T) {
 
 func TestPillsKeepTheRestOfTheFilter(t *testing.T) {
 	t.Parallel()
-	list := Filter{Search: "x", Status: "failed,timed_out", Labels: []string{"a:b", "c:d"}}.Pills(map[work.State]int{work.Failed: 2, work.TimedOut: 3, work.Queued: 10}, 10)
+	list := Filter{Search: "x", Status: "failed,timed_out", Labels: []string{"a:b", "c:d"}}.Pills(map[work.State]int{work.Failed: 2,
+		work.TimedOut: 3, work.Queued: 10}, 10)
 	if all := list[0]; all.Query != "?label=a%3Ab&label=c%3Ad&q=x" || all.Chosen || all.Count != 15 || !all.Most {
 		t.Errorf("%+v", all)
 	}

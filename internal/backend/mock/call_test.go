@@ -44,7 +44,8 @@ func TestMockAnswersCalls(t *testing.T) {
 		isPacked := json.Unmarshal(list.Data[0].Embedding, &packed) == nil
 		raw, _ := base64.StdEncoding.DecodeString(packed)
 		_ = json.Unmarshal(list.Data[0].Embedding, &vector)
-		if isPacked != strings.Contains(body, "base64") || isPacked && len(raw) != 4*dimensions || strings.Contains(body, "dimensions") && len(vector) != 3 {
+		if isPacked != strings.Contains(body, "base64") || isPacked && len(raw) != 4*dimensions || strings.Contains(body, "dimensions") &&
+			len(vector) != 3 {
 			t.Errorf("%s: %s", body, got.Output)
 		}
 	}

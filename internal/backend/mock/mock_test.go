@@ -107,7 +107,8 @@ func TestMockSleepObeysItsCaller(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, cause)
 		got := backendtest.Execute(ctx, t, Backend{}, mockRequest(t, `{"mock":{"sleep":"1h","steps":2}}`))
 		cancel()
-		if timeout := errors.Is(cause, work.ErrTimeout); got.Success || (got.Error != nil) != timeout || timeout && got.Error.Class != work.ClassTimeout {
+		if timeout := errors.Is(cause, work.ErrTimeout); got.Success || (got.Error != nil) != timeout || timeout &&
+			got.Error.Class != work.ClassTimeout {
 			t.Errorf("%v: success %v, error %v", cause, got.Success, got.Error)
 		}
 		if len(got.Steps) < 3 || got.Steps[1].Type != transcript.Action {

@@ -164,7 +164,8 @@ func readUsage(endpoint string, body []byte, a *Answer) (said anyAnswer) {
 	u := said.Usage
 	switch endpoint {
 	case work.EndpointMessages:
-		a.Usage = work.Usage{InputTokens: u.Input, OutputTokens: u.Output, CacheReadTokens: u.CacheRead, CacheCreationTokens: u.CacheCreation}
+		a.Usage = work.Usage{InputTokens: u.Input, OutputTokens: u.Output, CacheReadTokens: u.CacheRead,
+			CacheCreationTokens: u.CacheCreation}
 	case work.EndpointResponses:
 		a.Usage = UsageWithin(u.Input, u.InputDetails.Cached, u.Output)
 	default:

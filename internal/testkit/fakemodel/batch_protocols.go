@@ -115,7 +115,8 @@ func (b *batch) openai() map[string]any {
 		"id": b.ID, "object": "batch", "endpoint": b.Endpoint, "input_file_id": b.file, "completion_window": "24h",
 		"status": openaiStates[b.State], "created_at": b.made.Unix(), "metadata": b.Metadata, "errors": nil,
 		"output_file_id": nil, "error_file_id": nil,
-		"request_counts": map[string]int{"total": len(b.lines), "completed": count["succeeded"], "failed": len(b.lines) - count["succeeded"] - count["running"]},
+		"request_counts": map[string]int{"total": len(b.lines), "completed": count["succeeded"],
+			"failed": len(b.lines) - count["succeeded"] - count["running"]},
 	}
 	if b.State == BatchRefused {
 		errors := []any{}

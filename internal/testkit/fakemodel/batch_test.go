@@ -119,14 +119,16 @@ func TestBatchesAreAnsweredByScript(t *testing.T) {
 		t.Errorf("errors %s", badly)
 	}
 	results := get(t, server.URL+"/v1/messages/batches/"+anthropic.ID+"/results")
-	if strings.Count(results, "this is a") != 2 || strings.Count(results, "\n") != 4 || !strings.Contains(results, "rate_limit_error") || !strings.Contains(results, `"expired"`) {
+	if strings.Count(results, "this is a") != 2 || strings.Count(results, "\n") != 4 || !strings.Contains(results, "rate_limit_error") ||
+		!strings.Contains(results, `"expired"`) {
 		t.Errorf("results %s", results)
 	}
 	if got := server.Executed(); !maps.Equal(got, map[string]int{"a": 2, "b": 2, "d": 2}) {
 		t.Errorf("executed %v", got)
 	}
 	all := server.MadeBatches()
-	if len(all) != 2 || all[0].State != fakemodel.BatchExpired || all[0].Metadata["k"] != "v" || !slices.Equal(all[1].Lines, []string{"a", "b", "c", "d"}) {
+	if len(all) != 2 || all[0].State != fakemodel.BatchExpired || all[0].Metadata["k"] != "v" ||
+		!slices.Equal(all[1].Lines, []string{"a", "b", "c", "d"}) {
 		t.Errorf("batches %+v", all)
 	}
 }
@@ -178,7 +180,8 @@ func TestBatchesAreListedAndCancelled(t *testing.T) {
 		atAnthropic(t, server, "", "a")
 	}
 	first, second := get(t, server.URL+"/v1/batches?limit=2"), get(t, server.URL+"/v1/batches?limit=2&after="+ids[1])
-	if !strings.Contains(first, ids[2]) || !strings.Contains(first, ids[1]) || strings.Contains(first, ids[0]+`"`) || !strings.Contains(first, `"has_more":true`) {
+	if !strings.Contains(first, ids[2]) || !strings.Contains(first, ids[1]) || strings.Contains(first, ids[0]+`"`) ||
+		!strings.Contains(first, `"has_more":true`) {
 		t.Errorf("first page %s", first)
 	}
 	if strings.Contains(second, ids[1]) || !strings.Contains(second, ids[0]) || !strings.Contains(second, `"has_more":false`) {

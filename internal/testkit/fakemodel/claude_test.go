@@ -100,8 +100,10 @@ func TestClaude(t *testing.T) {
 		output   string // of a tool, seen by the model
 	}{
 		{name: "plain", turns: []fakemodel.Turn{{Text: "hello there", Thinking: "hm"}}, want: "hello there", numTurns: 1},
-		{name: "dripping", turns: []fakemodel.Turn{{Text: "hello there, drop by drop", Drip: 20 * time.Millisecond, Silence: 300 * time.Millisecond}}, want: "hello there, drop by drop", numTurns: 1},
-		{name: "tool", turns: []fakemodel.Turn{{Text: "I look", Calls: []fakemodel.Call{bash("", "echo hello-from-tool")}}, {Text: "done"}}, want: "done", numTurns: 2, output: "hello-from-tool"},
+		{name: "dripping", turns: []fakemodel.Turn{{Text: "hello there, drop by drop", Drip: 20 * time.Millisecond,
+			Silence: 300 * time.Millisecond}}, want: "hello there, drop by drop", numTurns: 1},
+		{name: "tool", turns: []fakemodel.Turn{{Text: "I look", Calls: []fakemodel.Call{bash("", "echo hello-from-tool")}},
+			{Text: "done"}}, want: "done", numTurns: 2, output: "hello-from-tool"},
 		{name: "parallel tools", turns: []fakemodel.Turn{
 			{Calls: []fakemodel.Call{bash("toolu_a", "sleep 0.5; echo first"), bash("toolu_b", "echo second")}}, {Text: "both done"},
 		}, want: "both done", numTurns: 3, output: "second"},
@@ -110,7 +112,8 @@ func TestClaude(t *testing.T) {
 			{Status: 429, Times: 2, Headers: map[string]string{"retry-after": "1"}}, {Text: "at last"},
 		}, want: "at last", numTurns: 1},
 		{name: "401", turns: []fakemodel.Turn{{Status: 401}}, isError: true, numTurns: 1},
-		{name: "overloaded in the stream", turns: []fakemodel.Turn{{Text: "half", ErrorType: "overloaded_error", Times: 1}, {Text: "whole"}}, want: "whole", numTurns: 1},
+		{name: "overloaded in the stream", turns: []fakemodel.Turn{{Text: "half", ErrorType: "overloaded_error", Times: 1},
+			{Text: "whole"}}, want: "whole", numTurns: 1},
 		{name: "cut always", turns: []fakemodel.Turn{{Text: "this never ends", Cut: true}}, isError: true, numTurns: 1},
 		{name: "cut once", turns: []fakemodel.Turn{{Text: "this never ends", Cut: true, Times: 1}, {Text: "it ends"}}, want: "it ends", numTurns: 1},
 		{name: "long line", turns: []fakemodel.Turn{{TextBytes: 1 << 20}}, want: "lazy dog", numTurns: 1},

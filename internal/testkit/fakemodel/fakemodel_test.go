@@ -158,7 +158,8 @@ func TestRequestsAreParsed(t *testing.T) {
 				map[string]any{"type": "text", "text": "look"},
 				map[string]any{"type": "image", "source": map[string]any{"data": "AAAA"}},
 			}},
-			map[string]any{"role": "assistant", "content": []any{map[string]any{"type": "tool_use", "id": "t1", "name": "Bash", "input": map[string]any{"a": 1}}}},
+			map[string]any{"role": "assistant", "content": []any{map[string]any{"type": "tool_use", "id": "t1", "name": "Bash",
+				"input": map[string]any{"a": 1}}}},
 			toolResult("t1"),
 		},
 	})

@@ -61,7 +61,8 @@ func TestCodexSandboxThatDoesNotWork(t *testing.T) {
 	events := `{"type":"item.completed","item":{"id":"item_1","type":"command_execution","command":"ls","aggregated_output":"bwrap: execvp codex-linux-sandbox: no\n","exit_code":1,"status":"failed"}}`
 	got := backendtest.Execute(t.Context(), t, fake(t), backendtest.NewRequest(t, backendtest.Script("init", "raw "+events, "result fine")))
 	got.WantFailure(t, work.ClassInfra, "bwrap: execvp", "PIECEWORK_CODEX_SANDBOX")
-	got = backendtest.Execute(t.Context(), t, fake(t), backendtest.NewRequest(t, backendtest.Script("init", "raw "+events, `tool Bash {"command":"ls"}`, "toolresult ok", "result fine")))
+	got = backendtest.Execute(t.Context(), t, fake(t), backendtest.NewRequest(t,
+		backendtest.Script("init", "raw "+events, `tool Bash {"command":"ls"}`, "toolresult ok", "result fine")))
 	got.WantSuccess(t, "fine")
 }
 
@@ -69,7 +70,8 @@ func TestCodexItemsOfTwoTurnsAreTold(t *testing.T) {
 	event := func(text string) string {
 		return `raw {"type":"item.completed","item":{"id":"item_7","type":"file_change","changes":[{"path":"` + text + `","kind":"add"}],"status":"completed"}}`
 	}
-	got := backendtest.Execute(t.Context(), t, fake(t), backendtest.NewRequest(t, backendtest.Script("init", event("a"), "init", event("b"), "result fine")))
+	got := backendtest.Execute(t.Context(), t, fake(t), backendtest.NewRequest(t,
+		backendtest.Script("init", event("a"), "init", event("b"), "result fine")))
 	var ids []string
 	for _, s := range got.Steps {
 		if s.Type == transcript.ToolResult {

@@ -33,7 +33,8 @@ func TestAnthropicBatchLines(t *testing.T) {
 		}
 		req := backendtest.NewRequest(t, "x")
 		req.Answer = got
-		backendtest.Execute(t.Context(), t, &Backend{Options: model.Options{BaseURL: "http://127.0.0.1:1"}}, req).WantFailure(t, want.class, kind, "(request req_1)")
+		backendtest.Execute(t.Context(), t, &Backend{Options: model.Options{BaseURL: "http://127.0.0.1:1"}}, req).WantFailure(t,
+			want.class, kind, "(request req_1)")
 	}
 	for _, kind := range []string{"canceled", "expired"} {
 		if got := (&batchLine{ID: "a", Result: struct {

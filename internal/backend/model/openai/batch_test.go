@@ -15,8 +15,10 @@ func TestOpenAIBatchLines(t *testing.T) {
 		`{"custom_id":"a","response":{"status_code":400,"request_id":"r","body":{"error":{}}}}`:                         {Status: 400, RequestID: "r", Body: json.RawMessage(`{"error":{}}`)},
 		`{"custom_id":"a","response":null,"error":{"code":"batch_expired","message":"m"}}`:                              nil,
 		`{"custom_id":"a","response":{"status_code":0,"request_id":"","body":null},"error":{"code":"batch_cancelled"}}`: nil,
-		`{"custom_id":"a","response":null,"error":{"code":"request_timeout","message":"<m>"}}`:                          {Status: 408, RequestID: "", Body: json.RawMessage(`{"error":{"code":"request_timeout","message":"<m>"}}`)},
-		`{"custom_id":"a","response":null,"error":{"code":"server_error","message":"m"}}`:                               {Status: 500, RequestID: "", Body: json.RawMessage(`{"error":{"code":"server_error","message":"m"}}`)},
+		`{"custom_id":"a","response":null,"error":{"code":"request_timeout","message":"<m>"}}`: {Status: 408,
+			RequestID: "", Body: json.RawMessage(`{"error":{"code":"request_timeout","message":"<m>"}}`)},
+		`{"custom_id":"a","response":null,"error":{"code":"server_error","message":"m"}}`: {Status: 500,
+			RequestID: "", Body: json.RawMessage(`{"error":{"code":"server_error","message":"m"}}`)},
 		`{"custom_id":"a"}`: {Status: 500, RequestID: "", Body: json.RawMessage(`{"error":{"message":"the line has neither an answer nor an error"}}`)},
 	} {
 		var l batchLine
