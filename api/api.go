@@ -24,7 +24,7 @@
 //	openai_batch.go    /v1/batches
 //	anthropic_batch.go /v1/messages/batches
 //	openapi.go         what the description says beyond what the Go types do
-//	openapi_batch.go   the types of batches, for the description
+//	openapi_batch.go   the types of batches, and the names of all types
 package api
 
 import (

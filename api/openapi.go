@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -22,7 +21,6 @@ import (
 	"piecework/internal/backend"
 	"piecework/internal/transcript"
 	"piecework/internal/work"
-	"piecework/jobs"
 )
 
 // OpenAPI returns the description of the native routes as JSON.
@@ -34,44 +32,6 @@ func (a *API) openapi(c echo.Context) error {
 		return fmt.Errorf("encode the API's description: %w", err)
 	}
 	return c.Blob(http.StatusOK, "application/json", doc)
-}
-
-// schemaName is what a Go type is called in the description.
-func schemaName(t reflect.Type, hint string) string {
-	if name := cmp.Or(live.SchemaName(t), hooks.SchemaName(t)); name != "" {
-		return name
-	}
-	switch t {
-	case reflect.TypeFor[problem.Field]():
-		return "ProblemError"
-	case reflect.TypeFor[unitView]():
-		return "Unit"
-	case reflect.TypeFor[view.UnitItem]():
-		return "UnitSummary"
-	case reflect.TypeFor[view.RunItem]():
-		return "RunSummary"
-	case reflect.TypeFor[jobs.UnitBody](), reflect.TypeFor[*jobs.UnitBody]():
-		return "NewUnit"
-	case reflect.TypeFor[retryBody](), reflect.TypeFor[*retryBody]():
-		return "Changes"
-	case reflect.TypeFor[jobs.ScheduleBody]():
-		return "NewSchedule"
-	case reflect.TypeFor[batchBody]():
-		return "NewBatch"
-	case reflect.TypeFor[BatchView]():
-		return "BatchDetail"
-	case reflect.TypeFor[jobs.StopRules](), reflect.TypeFor[*jobs.StopRules]():
-		return "StopRules"
-	case reflect.TypeFor[retryBatchBody](), reflect.TypeFor[*retryBatchBody]():
-		return "RetryBatch"
-	case reflect.TypeFor[jobs.TriggerBody]():
-		return "NewTrigger"
-	case reflect.TypeFor[jobs.TriggerBatch]():
-		return "TriggerBatch"
-	case reflect.TypeFor[work.Spec]():
-		return "Spec"
-	}
-	return huma.DefaultSchemaNamer(t, hint)
 }
 
 // describe adds to the description what the Go types cannot say: what may be

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"reflect"
 	"time"
@@ -8,6 +9,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"piecework/api/hooks"
+	"piecework/api/live"
+	"piecework/api/problem"
 	"piecework/api/view"
 	"piecework/internal/source"
 	"piecework/internal/work"
@@ -96,4 +100,42 @@ func exampleBatch() work.Batch {
 		Unit:   json.RawMessage(`{"backend":"mock","prompt":"Summarise {file_name}"}`), Metadata: json.RawMessage(`{}`),
 		Counts:    work.BatchCounts{Total: 120, Queued: 70, Running: 8, Succeeded: 41, Failed: 1, Cost: work.NewCost(3.2, 0)},
 		CreatedAt: begun, EnumeratedAt: &listed}
+}
+
+// schemaName is what a Go type is called in the description.
+func schemaName(t reflect.Type, hint string) string {
+	if name := cmp.Or(live.SchemaName(t), hooks.SchemaName(t)); name != "" {
+		return name
+	}
+	switch t {
+	case reflect.TypeFor[problem.Field]():
+		return "ProblemError"
+	case reflect.TypeFor[unitView]():
+		return "Unit"
+	case reflect.TypeFor[view.UnitItem]():
+		return "UnitSummary"
+	case reflect.TypeFor[view.RunItem]():
+		return "RunSummary"
+	case reflect.TypeFor[jobs.UnitBody](), reflect.TypeFor[*jobs.UnitBody]():
+		return "NewUnit"
+	case reflect.TypeFor[retryBody](), reflect.TypeFor[*retryBody]():
+		return "Changes"
+	case reflect.TypeFor[jobs.ScheduleBody]():
+		return "NewSchedule"
+	case reflect.TypeFor[batchBody]():
+		return "NewBatch"
+	case reflect.TypeFor[BatchView]():
+		return "BatchDetail"
+	case reflect.TypeFor[jobs.StopRules](), reflect.TypeFor[*jobs.StopRules]():
+		return "StopRules"
+	case reflect.TypeFor[retryBatchBody](), reflect.TypeFor[*retryBatchBody]():
+		return "RetryBatch"
+	case reflect.TypeFor[jobs.TriggerBody]():
+		return "NewTrigger"
+	case reflect.TypeFor[jobs.TriggerBatch]():
+		return "TriggerBatch"
+	case reflect.TypeFor[work.Spec]():
+		return "Spec"
+	}
+	return huma.DefaultSchemaNamer(t, hint)
 }
