@@ -28,6 +28,7 @@ type SubmitCommand struct {
 	Model            string   `help:"Model, as the backend calls it."`
 	SystemPrompt     string   `help:"System prompt." placeholder:"TEXT"`
 	WorkingDirectory string   `help:"Directory to work in: a path, or name:path inside a root of the server." placeholder:"DIR"`
+	OutputSchema     string   `help:"JSON Schema that the output must fit: the schema itself, or @PATH of a file with it." placeholder:"JSON"`
 	AcceptCommand    string   `help:"Accept the result only if this shell command ends with exit status 0 in the unit's directory; the output is its standard input." placeholder:"COMMAND"`
 	AcceptFile       string   `help:"Accept the result only if there is such a file in the unit's directory, such as report.md or out/*.json." placeholder:"PATH"`
 	AcceptMatches    string   `help:"Accept the result only if the output matches this regular expression (RE2)." placeholder:"REGEXP"`
@@ -35,6 +36,8 @@ type SubmitCommand struct {
 	ProjectSettings  string   `help:"Whether an agent reads instructions and settings of its directory, such as CLAUDE.md: ignore or read; the server's default when left out." enum:",ignore,read" default:"" placeholder:"HOW"`
 	MCPServer        []string `name:"mcp-server" help:"MCP server that the agent gets, by the operator's name for it; may be repeated." sep:"none" placeholder:"NAME"`
 	OnDenied         string   `help:"When the agent answers after a tool was denied: fail the run, or note it and let it succeed; fail by default." enum:",fail,note" default:"" placeholder:"POLICY"`
+	MissingKey       string   `help:"When the payload lacks a key of the prompt: fail before anything is spent, or note it in the prompt and go on; fail by default." enum:",fail,note" default:"" placeholder:"POLICY"`
+	SessionPolicy    string   `help:"After a run that was cut off: resume the agent's session, or begin a fresh one; resume by default." enum:",resume,fresh" default:"" placeholder:"POLICY"`
 	MaxTurns         int      `help:"Most turns a run may take." placeholder:"N"`
 	MaxCostUSD       *float64 `name:"max-cost-usd" help:"Most a run may cost." placeholder:"USD"`
 	Timeout          string   `help:"Longest a run may take, such as 90s or 1h30m." placeholder:"DURATION"`
@@ -43,6 +46,7 @@ type SubmitCommand struct {
 	Cache            string   `help:"Take over an earlier unit's result that is at most this old, such as 24h, if it was asked exactly the same." placeholder:"DURATION"`
 	Lane             string   `help:"live: call the model at once; batch: wait for one of the provider's own batches, for half the price; auto: batch if the deadline is a day away." enum:",live,batch,auto" default:"" placeholder:"LANE"`
 	Delay            string   `help:"Wait this long before the first run." placeholder:"DURATION"`
+	NotBefore        string   `help:"Do not start before this time, such as 2030-01-31T18:00:00Z." placeholder:"TIME"`
 	Deadline         string   `help:"Give up at this time, such as 2030-01-31T18:00:00Z." placeholder:"TIME"`
 	ExpiresAt        string   `help:"Do not start any more after this time." placeholder:"TIME"`
 	MaxRetries       *int     `help:"How many failed runs may be followed by another." placeholder:"N"`
@@ -63,6 +67,9 @@ type submission struct {
 	SystemPrompt     string            `json:"system_prompt,omitempty"`
 	WorkingDirectory string            `json:"working_directory,omitempty"`
 	OnDenied         string            `json:"on_denied,omitempty"`
+	MissingKey       string            `json:"missing_key,omitempty"`
+	SessionPolicy    string            `json:"session_policy,omitempty"`
+	OutputSchema     json.RawMessage   `json:"output_schema,omitempty"`
 	MaxTurns         int               `json:"max_turns,omitempty"`
 	MaxCostUSD       *float64          `json:"max_cost_usd,omitempty"`
 	Timeout          work.Seconds      `json:"timeout,omitempty"`
@@ -74,6 +81,7 @@ type submission struct {
 	Cache            work.Seconds      `json:"cache,omitempty"`
 	Lane             string            `json:"lane,omitempty"`
 	Delay            work.Seconds      `json:"delay,omitempty"`
+	NotBefore        *time.Time        `json:"not_before,omitempty"`
 	Deadline         *time.Time        `json:"deadline,omitempty"`
 	ExpiresAt        *time.Time        `json:"expires_at,omitempty"`
 	MaxRetries       *int              `json:"max_retries,omitempty"`
@@ -122,7 +130,7 @@ func (c *SubmitCommand) Run(app *App) error {
 func (c *SubmitCommand) submission(stdin io.Reader) (*submission, error) {
 	body := &submission{
 		Backend: c.Backend, Model: c.Model, SystemPrompt: c.SystemPrompt, OnDenied: c.OnDenied, MaxTurns: c.MaxTurns,
-		MaxCostUSD: c.MaxCostUSD,
+		MissingKey: c.MissingKey, SessionPolicy: c.SessionPolicy, MaxCostUSD: c.MaxCostUSD,
 		MaxRetries: c.MaxRetries, Queue: c.Queue, Priority: c.Priority, Lane: c.Lane, CallbackURL: c.CallbackURL,
 		ProjectSettings: c.ProjectSettings, MCPServers: c.MCPServer,
 	}
@@ -131,6 +139,9 @@ func (c *SubmitCommand) submission(stdin io.Reader) (*submission, error) {
 		return nil, err
 	}
 	if body.Payload, err = c.payload(); err != nil {
+		return nil, err
+	}
+	if body.OutputSchema, err = c.outputSchema(); err != nil {
 		return nil, err
 	}
 	if body.Labels, err = keyValues("--label", c.Label); err != nil {
@@ -170,7 +181,7 @@ func (c *SubmitCommand) times(body *submission) error {
 	for _, end := range []struct {
 		flag, text string
 		into       **time.Time
-	}{{"--deadline", c.Deadline, &body.Deadline}, {"--expires-at", c.ExpiresAt, &body.ExpiresAt}} {
+	}{{"--not-before", c.NotBefore, &body.NotBefore}, {"--deadline", c.Deadline, &body.Deadline}, {"--expires-at", c.ExpiresAt, &body.ExpiresAt}} {
 		if end.text == "" {
 			continue
 		}
@@ -236,6 +247,23 @@ func (c *SubmitCommand) payload() (map[string]any, error) {
 	}
 	payload["file_paths"] = files
 	return payload, nil
+}
+
+func (c *SubmitCommand) outputSchema() (json.RawMessage, error) {
+	if c.OutputSchema == "" {
+		return nil, nil
+	}
+	text := []byte(c.OutputSchema)
+	if path, named := strings.CutPrefix(c.OutputSchema, "@"); named {
+		var err error
+		if text, err = os.ReadFile(path); err != nil {
+			return nil, usagef("--output-schema: %w", err)
+		}
+	}
+	if !json.Valid(text) {
+		return nil, usagef("--output-schema: give a JSON Schema, or @PATH of a file with one")
+	}
+	return text, nil
 }
 
 var rootReference = regexp.MustCompile(`^[a-z0-9_-]+:`)

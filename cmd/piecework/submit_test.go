@@ -32,6 +32,9 @@ func TestSubmitBuildsTheRequest(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "prompt.txt"), []byte("From a file"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(filepath.Join(dir, "schema.json"), []byte(`{"type":"object"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	t.Chdir(dir)
 	dir, err := os.Getwd()
 	if err != nil {
@@ -50,6 +53,10 @@ func TestSubmitBuildsTheRequest(t *testing.T) {
 			`{"backend":"mock","prompt":"x","payload":{"a":"b=c,d","e":"","n":12345678901234567890}}`},
 		{"files", "", []string{"-b", "mock", "--prompt", "x", "-f", "prompt.txt", "-f", "docs:a.md", "-f", "/etc/hostname"},
 			`{"backend":"mock","prompt":"x","payload":{"file_paths":["` + dir + `/prompt.txt","docs:a.md","/etc/hostname"]}}`},
+		{"schema and policies", "", []string{"-b", "mock", "--prompt", "x", "--output-schema", "@schema.json", "--missing-key", "note",
+			"--session-policy", "fresh", "--not-before", "2030-01-31T18:00:00Z"},
+			`{"backend":"mock","prompt":"x","output_schema":{"type":"object"},"missing_key":"note","session_policy":"fresh",
+			"not_before":"2030-01-31T18:00:00Z"}`},
 		{"everything else", "", []string{
 			"-b", "claude", "--prompt", "x", "--model", "m", "--system-prompt", "s", "--working-directory", "docs:sub",
 			"--max-turns", "3", "--max-cost-usd", "0.5", "--timeout", "1m30s", "--idle-timeout", "20", "--startup-timeout", "5",
@@ -109,6 +116,8 @@ func TestSubmitRefusesWhatCannotBe(t *testing.T) {
 		"timeout":             {"-b", "mock", "--prompt", "x", "--timeout", "soon"},
 		"deadline":            {"-b", "mock", "--prompt", "x", "--deadline", "tomorrow"},
 		"expiry":              {"-b", "mock", "--prompt", "x", "--expires-at", "tomorrow"},
+		"schema":              {"-b", "mock", "--prompt", "x", "--output-schema", "{"},
+		"schema file":         {"-b", "mock", "--prompt", "x", "--output-schema", "@/does/not/exist"},
 		"prompt file":         {"-b", "mock", "--prompt-file", "/does/not/exist"},
 		"files by two routes": {"-b", "mock", "--prompt", "x", "-f", "a", "--payload", `{"file_paths":[]}`},
 	} {
