@@ -59,7 +59,7 @@ func NewSubmitter(rules *Rules, q *queue.Client, log *slog.Logger, registry *pro
 	return &Submitter{Rules: rules, queue: q, log: log, wake: make(chan struct{}, 1), language: expr.New(),
 		schemas: strictjson.NewSchemas(reflect.TypeFor[UnitBody](), reflect.TypeFor[BatchOptions]()),
 		accepted: promauto.With(registry).NewCounterVec(prometheus.CounterOpts{
-			Name: "piecework_units_accepted_total", Help: "Units committed to the ledger.",
+			Name: "piecework_units_accepted_total", Help: "Units committed to Postgres.",
 		}, []string{"backend"})}
 }
 

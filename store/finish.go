@@ -349,7 +349,7 @@ func (f Finish) Bare(why error) Finish {
 		TotalCostUSD: f.TotalCostUSD, CostIncomplete: f.CostIncomplete, SessionTotalUSD: f.SessionTotalUSD,
 		SessionResumed: f.SessionResumed,
 		SessionID:      f.SessionID, Usage: f.Usage, Implausible: f.Implausible,
-		Error: work.Fail(work.ClassInfra, fmt.Sprintf("the run ended (%s), but the ledger refused what it came to: %v", f.Status, why)),
+		Error: work.Fail(work.ClassInfra, fmt.Sprintf("the run ended (%s), but Postgres refused its result: %v", f.Status, why)),
 	}
 }
 

@@ -77,7 +77,7 @@ func New(s *store.Store, bell *queue.Client, log *slog.Logger, registry *prometh
 		lagged: metrics.NewCounter(prometheus.CounterOpts{
 			Name: "piecework_event_streams_lagged_total", Help: "Times that a reader of an event stream fell behind."}),
 		reads: metrics.NewCounter(prometheus.CounterOpts{
-			Name: "piecework_event_reads_total", Help: "Looks at the ledger for all event streams together."}),
+			Name: "piecework_event_reads_total", Help: "Reads of Postgres for all event streams together."}),
 	}
 	h.feed = &feed{hub: h, readers: map[*feedReader]bool{}}
 	h.closing, h.end = context.WithCancel(context.Background())

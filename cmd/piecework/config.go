@@ -29,9 +29,9 @@ import (
 // Base is what every server command needs. A flag outranks its variable, which
 // outranks the default.
 type Base struct {
-	DatabaseURL       string `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"Postgres, the ledger." secret:"true"`
+	DatabaseURL       string `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"Postgres, which holds the state." secret:"true"`
 	PrepareStatements bool   `name:"prepare-statements" env:"PIECEWORK_PREPARE_STATEMENTS" default:"true" negatable:"" help:"Prepare the statements that come all the time, once for each connection. Turn it off when a pooler gives each transaction another connection and keeps no prepared statements."`
-	RedisURL          string `name:"redis-url" env:"REDIS_URL" placeholder:"URL" help:"Redis, the bell: redis://, rediss:// or unix://, redis-sentinel://HOST:PORT,…/DB?master=NAME, redis-cluster://HOST:PORT,…" secret:"true"`
+	RedisURL          string `name:"redis-url" env:"REDIS_URL" placeholder:"URL" help:"Redis, which carries messages: redis://, rediss:// or unix://, redis-sentinel://HOST:PORT,…/DB?master=NAME, redis-cluster://HOST:PORT,…" secret:"true"`
 	Data              string `env:"PIECEWORK_DATA" default:"${data}" placeholder:"DIR" help:"Directory for what units need on disk; the user's data directory when left out."`
 	Roots             string `env:"PIECEWORK_ROOTS" placeholder:"NAME=DIR,…" help:"Directories that units may use; give API and worker processes the same."`
 	Buckets           string `env:"PIECEWORK_BUCKETS" placeholder:"NAME=URL,…" help:"Buckets that batches may read objects of; give API and worker processes the same: s3://BUCKET/PREFIX?region=…, gs://BUCKET/PREFIX or file:///DIR."`

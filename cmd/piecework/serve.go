@@ -72,7 +72,7 @@ func (c *WorkerCommand) Run(app *App) error {
 
 // MigrateCommand is `piecework migrate`.
 type MigrateCommand struct {
-	DatabaseURL string `name:"database-url" env:"DATABASE_URL" required:"" placeholder:"URL" help:"Postgres, the ledger."`
+	DatabaseURL string `name:"database-url" env:"DATABASE_URL" required:"" placeholder:"URL" help:"Postgres, which holds the state."`
 }
 
 // Run migrates and says what it did.
