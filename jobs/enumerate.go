@@ -158,6 +158,9 @@ func (e *Enumerator) enumerate(ctx context.Context, process uuid.UUID, f *store.
 		}
 	}
 	fill.clear()
+	if name := e.lacked(fill.source.Path); name != "" { // the API had it: another process may have it too
+		return fmt.Errorf("this process has no root or bucket %s; give it the --roots and --buckets of the API", name)
+	}
 	items, closing, err := e.items(ctx, f.Batch, fill.source, from, true)
 	if err == nil {
 		defer closing()

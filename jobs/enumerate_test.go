@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -73,5 +75,47 @@ func TestBatchesAreEnumeratedElsewhere(t *testing.T) {
 			}
 			return here.batch(t, b.ID).Status == work.BatchInProgress
 		})
+	}
+}
+
+// A worker process that was not given a batch's root leaves the batch to one that was.
+func TestEnumerationIsLeftToWhoHasTheRoot(t *testing.T) {
+	t.Parallel()
+	docs := t.TempDir()
+	here := newSubmitter(t, docs)
+	if err := os.WriteFile(filepath.Join(docs, "a.csv"), []byte("n\n1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bare := Rules{Store: here.Store, Files: here.Files, FilePolicy: here.FilePolicy}
+	without := NewEnumerator(NewSubmitter(&bare, connect(t, "redis://127.0.0.1:1"), slog.New(slog.DiscardHandler), prometheus.NewRegistry()))
+	for _, path := range []string{"docs:a.csv", filepath.Join(docs, "a.csv")} {
+		options := BatchOptions{Unit: strictjson.Object(`{"backend":"mock","prompt":"Hello {n}"}`)}
+		n, err := here.NewBatch(&options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := here.SubmitSource(t.Context(), n, options, source.Source{Type: source.TypeCSV, Path: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		take := func(e *Enumerator) {
+			testkit.Eventually(t, "the batch can be taken", func() bool {
+				process := uuid.New()
+				taken, err := e.Store.Batches.ClaimEnumeration(t.Context(), process)
+				if err != nil || taken == nil {
+					return false
+				}
+				e.fillOne(t.Context(), process, taken)
+				return true
+			})
+		}
+		take(without)
+		if got := here.batch(t, b.ID); got.Status != work.BatchEnumerating {
+			t.Errorf("%s: it is %s: %s", path, got.Status, got.Why)
+		}
+		take(NewEnumerator(here.Submitter))
+		if got := here.batch(t, b.ID); got.Status != work.BatchInProgress || got.Counts.Total != 1 {
+			t.Errorf("%s: it is %s with %d units", path, got.Status, got.Counts.Total)
+		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -56,6 +58,19 @@ func (s *Submitter) items(ctx context.Context, b work.Batch, src batchSource, fr
 		return s.anthropicItems(ctx, &b, file, from), closing, nil
 	}
 	return withTemplate(b.Unit, src.Read(file, from)), closing, nil
+}
+
+// lacked is the root or bucket of a source that this process was not given; empty
+// when it has it, or when the source is in neither.
+func (s *Submitter) lacked(ref string) string {
+	name, _, named := strings.Cut(ref, ":")
+	switch {
+	case filepath.IsAbs(ref) && len(s.Roots.Names()) == 0:
+		return ref
+	case filepath.IsAbs(ref) || !named || s.Buckets.Has(ref) || slices.Contains(s.Roots.Names(), name):
+		return ""
+	}
+	return name
 }
 
 // openSource opens a file by what callers call it.
